@@ -1,0 +1,47 @@
+# Everything a person or a CI machine does with this project. `make` alone lists it.
+
+SEEDS ?= 2000
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format pytest bench simulate lock clean
+
+help: ## list what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## set up .venv from requirements.lock; nothing to do when it is up to date
+
+$(READY): requirements.lock pyproject.toml scripts/setup.sh
+	@scripts/setup.sh
+
+demo: $(READY) ## the order-payment-timeout story, live, on the real engine
+	@$(BIN)/tidemill demo
+
+test: lint pytest ## everything CI runs: style, types, floors, tests
+
+lint: $(READY) ## style, types, floors
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+format: $(READY) ## put the source into the one layout
+	@$(BIN)/ruff check --fix --quiet .
+	@$(BIN)/ruff format .
+
+pytest: $(READY) ## the tests alone
+	@$(BIN)/pytest -q
+
+bench: $(READY) ## the figures of docs/benchmarks.md, on this machine
+	@$(BIN)/tidemill bench engine
+
+simulate: $(READY) ## the full crash simulation; SEEDS=5000 for more
+	@TIDEMILL_SEEDS=$(SEEDS) $(BIN)/pytest -q tests/simulation --timeout 0
+
+lock: $(READY) ## make requirements.lock again from the ranges in pyproject.toml
+	@scripts/lock.sh
+
+clean: ## remove the environment and everything generated
+	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache src/*.egg-info
+	@find src tests -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,93 @@
+"""Settings: read once, checked once, frozen. Every setting has its unit in its name.
+
+The command line's flags and the keys of a TOML file carry the same names (`--max-delay 30d`, `max_delay =
+"30d"`).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tidemill.core.durations import parse_duration_ms
+from tidemill.core.errors import RequestError
+from tidemill.core.limits import BODY_BYTES_MAX, DAY_MS, MAX_DELAY_MS, MIB, QUEUES_PER_TOPIC_DEFAULT
+
+DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+TICKS_MS = (100, 200, 500, 1000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """How a broker behaves. All may change between two runs on the same directory."""
+
+    lead_ms: int = 30_000  # how far the pipeline works ahead of the clock
+    tick_ms: int = 1_000  # width of a wheel slot; a change rebuilds the timer
+    shards: int = 2  # a change rebuilds the timer
+    durability: str = "sync"  # "sync": answers leave after the sync; "async": after the write
+    commits_in_flight: int = 4  # syncs that may overlap
+    retention_ms: int = 3 * DAY_MS  # how long delivered messages are kept
+    max_delay_ms: int = MAX_DELAY_MS  # the one limit for all delays
+    body_bytes_max: int = BODY_BYTES_MAX
+    in_flight_bytes_max: int = 256 * MIB  # bodies of sends under way; over it sends are told to wait
+    due_per_tick_max: int = 0  # messages of one topic that may fall due in one tick; 0: no limit
+    levels: str = DEFAULT_LEVELS  # delay of each level
+    queues_per_topic: int = QUEUES_PER_TOPIC_DEFAULT  # for topics made on first send
+    segment_bytes: int = 128 * MIB
+
+    def __post_init__(self) -> None:
+        if self.tick_ms not in TICKS_MS:
+            raise RequestError(f"tick {self.tick_ms} ms is not possible; use one of 100, 200, 500, 1000 ms")
+        if self.lead_ms < 2 * self.tick_ms:
+            raise RequestError(
+                f"lead {self.lead_ms} ms is too short; use at least two ticks ({2 * self.tick_ms} ms)"
+            )
+        if self.durability not in ("sync", "async"):
+            raise RequestError(f"durability {self.durability!r} is unknown; use sync or async")
+        if not 1 <= self.commits_in_flight <= 64:
+            raise RequestError(f"commits-in-flight {self.commits_in_flight} is not possible; use 1 to 64")
+        if not 1 <= self.shards <= 256:
+            raise RequestError(f"shards {self.shards} is not possible; use 1 to 256")
+        if not 1 <= self.body_bytes_max <= BODY_BYTES_MAX:
+            raise RequestError(
+                f"a body limit of {self.body_bytes_max} bytes is not possible; use 1 to {BODY_BYTES_MAX}"
+            )
+        if self.max_delay_ms < 1:
+            raise RequestError("max-delay must be positive, for example 30d")
+        _ = self.level_delays_ms
+
+    @property
+    def level_delays_ms(self) -> tuple[int, ...]:
+        """The delay of level 1, 2, …"""
+        return tuple(parse_duration_ms(word) for word in self.levels.split())
+
+
+_DURATIONS = {"lead": "lead_ms", "tick": "tick_ms", "retention": "retention_ms", "max_delay": "max_delay_ms"}
+
+
+def settings_from(values: Mapping[str, Any], start: BrokerSettings | None = None) -> BrokerSettings:
+    """Settings from flags or a file, durations as text; unknown names are refused."""
+    known = BrokerSettings.__dataclass_fields__
+    fields: dict[str, Any] = {}
+    for name, value in values.items():
+        plain = name.replace("-", "_")
+        if plain in _DURATIONS:
+            fields[_DURATIONS[plain]] = parse_duration_ms(value) if isinstance(value, str) else int(value)
+        elif plain in known:
+            fields[plain] = value
+        else:
+            names = ", ".join(sorted({*_DURATIONS, *known} - set(_DURATIONS.values())))
+            raise RequestError(f"unknown setting {name!r}; known are {names}")
+    return replace(start or BrokerSettings(), **fields)
+
+
+def settings_from_file(path: Path) -> BrokerSettings:
+    """Settings from a TOML file."""
+    try:
+        content = tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise RequestError(f"cannot read settings from {path}: {error}") from error
+    return settings_from(content)

@@ -1,0 +1,162 @@
+"""Every error Tidemill raises on purpose, grouped by who must act.
+
+`RequestError`     the caller: the request itself is wrong; nothing was written.
+`BusyError`        nobody yet: try again later; nothing was written.
+`StorageError`     the operator: the machine or the directory needs attention.
+`CorruptionError`  the operator: bytes on disk are not what was written.
+
+Each class has a stable `code` that doors translate; the message says what was wrong and what to do.
+Bugs are asserts, not errors.
+"""
+
+from __future__ import annotations
+
+
+class TidemillError(Exception):
+    """Base of all errors raised on purpose."""
+
+    code = "error"
+
+
+class RequestError(TidemillError):
+    """The caller's request is wrong. Nothing was written."""
+
+    code = "bad-request"
+
+
+class IllegalTopic(RequestError):
+    code = "illegal-topic"
+
+
+class IllegalTag(RequestError):
+    code = "illegal-tag"
+
+
+class IllegalKey(RequestError):
+    code = "illegal-key"
+
+
+class IllegalProperty(RequestError):
+    code = "illegal-property"
+
+
+class IllegalGroup(RequestError):
+    code = "illegal-group"
+
+
+class IllegalId(RequestError):
+    code = "illegal-id"
+
+
+class IllegalLevel(RequestError):
+    code = "illegal-level"
+
+
+class IllegalDelay(RequestError):
+    code = "illegal-delay"
+
+
+class BodyTooLarge(RequestError):
+    code = "body-too-large"
+
+
+class EmptyBody(RequestError):
+    code = "empty-body"
+
+
+class WrongMessageType(RequestError):
+    code = "wrong-message-type"
+
+
+class MalformedRequest(RequestError):
+    """The request contradicts itself or cannot be read."""
+
+    code = "malformed"
+
+
+class IllegalFilter(RequestError):
+    code = "illegal-filter"
+
+
+class IllegalInvisibility(RequestError):
+    code = "illegal-invisibility"
+
+
+class UnknownTransaction(RequestError):
+    code = "unknown-transaction"
+
+
+class UnknownTopic(RequestError):
+    code = "unknown-topic"
+
+
+class TopicExists(RequestError):
+    code = "topic-exists"
+
+
+class TopicInUse(RequestError):
+    code = "topic-in-use"
+
+
+class IllegalHandle(RequestError):
+    code = "illegal-handle"
+
+
+class InvalidReceipt(RequestError):
+    """The receipt is not, or no longer, the one that settles its delivery."""
+
+    code = "invalid-receipt"
+
+
+class AlreadyReleased(RequestError):
+    code = "already-released"
+
+
+class UnknownMessage(RequestError):
+    code = "unknown-message"
+
+
+class BusyError(TidemillError):
+    """Try again later. Nothing was written."""
+
+    code = "busy"
+
+
+class TooManyRequests(BusyError):
+    code = "too-many-requests"
+
+
+class DiskFull(BusyError):
+    """Sends are refused until there is room again; releases and cancels go on."""
+
+    code = "disk-full"
+
+
+class StorageError(TidemillError):
+    """The directory or the machine needs attention."""
+
+    code = "storage"
+
+
+class DirectoryLocked(StorageError):
+    code = "directory-locked"
+
+
+class NewerFormat(StorageError):
+    code = "newer-format"
+
+
+class SyncFailed(StorageError):
+    """A sync failed: what is on disk is not known, so the broker stops."""
+
+    code = "sync-failed"
+
+
+class BrokerClosed(StorageError):
+    code = "closed"
+
+
+class CorruptionError(TidemillError):
+    """Bytes on disk are not what was written."""
+
+    code = "corrupt"

@@ -1,0 +1,45 @@
+"""Every bound, with the relations between them asserted once, here.
+
+Settings (`core/config.py`) may lower some of them; none may be raised past what the formats can hold.
+"""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * KIB
+
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+
+# What a caller may send.
+BODY_BYTES_MAX = 4 * MIB
+TOPIC_CHARS_MAX = 127
+GROUP_CHARS_MAX = 255
+TAG_CHARS_MAX = 256
+KEY_CHARS_MAX = 256
+KEYS_PER_MESSAGE_MAX = 16
+ID_CHARS_MAX = 128
+MESSAGE_GROUP_CHARS_MAX = 64
+PROPERTY_COUNT_MAX = 128
+PROPERTIES_BYTES_MAX = 16 * KIB
+MAX_DELAY_MS = 3650 * DAY_MS
+
+# What a frame may hold: a place packs (frame offset, row) into 63 bits, 16 of them for the row.
+ROW_BITS = 16
+FRAME_ROWS_MAX = 1 << ROW_BITS
+LOG_OFFSET_MAX = 1 << (63 - ROW_BITS)
+FRAME_BYTES_MAX = 64 * MIB
+SEGMENT_BYTES = 128 * MIB
+
+QUEUES_PER_TOPIC_MAX = 1024
+QUEUES_PER_TOPIC_DEFAULT = 4
+
+# Memory the release floor may hold for messages that are not due yet.
+NEAR_COUNT_MAX = 2_000_000
+READY_COUNT_MAX = 1_000_000
+
+DEDUPLICATION_MS = HOUR_MS
+
+assert BODY_BYTES_MAX + PROPERTIES_BYTES_MAX < FRAME_BYTES_MAX <= SEGMENT_BYTES
+assert SEGMENT_BYTES < LOG_OFFSET_MAX

@@ -1,0 +1,169 @@
+"""The values that pass between floors: what is sent, stored, answered and received. All frozen.
+
+Units are in the names; a time of -1 means "none".
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum, StrEnum
+
+from tidemill.core.errors import IllegalHandle
+
+NO_TIME_MS = -1
+NO_SEQ = -1
+SEQ_MAX = (1 << 62) - 1
+
+
+class MessageType(IntEnum):
+    """What a message is; a topic says which of them it takes."""
+
+    NORMAL = 0
+    DELAY = 1
+    FIFO = 2
+    TRANSACTION = 3
+
+
+class TopicType(StrEnum):
+    NORMAL = "normal"
+    DELAY = "delay"
+    FIFO = "fifo"
+    TRANSACTION = "transaction"
+    MIXED = "mixed"
+
+
+class Once(Enum):
+    """What a send does when a message with its key is still pending."""
+
+    NO = "no"
+    KEEP = "keep"  # answer with the pending one
+    REPLACE = "replace"  # move the pending one to the new time
+
+
+class CancelAnswer(StrEnum):
+    CANCELLED = "cancelled"
+    RELEASED = "released"
+    ALREADY_CANCELLED = "already-cancelled"
+    UNKNOWN = "unknown"
+
+
+class Via(IntEnum):
+    """Who handed a released message to the releaser."""
+
+    DIRECT = 0  # not a timed message
+    NEAR = 1
+    EMBEDDED = 2
+    SPARK = 3
+    LEVEL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A message as a caller gives it. At most one of `deliver_at_ms`, `delay_ms` and `level`."""
+
+    topic: str
+    body: bytes
+    deliver_at_ms: int | None = None
+    delay_ms: int | None = None
+    level: int = 0
+    id: str | None = None
+    keys: tuple[str, ...] = ()
+    tag: str = ""
+    message_group: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    born_at_ms: int | None = None
+    once: Once = Once.NO
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """Names one timed message for cancel and reschedule. Opaque to callers: pass `str(handle)` around."""
+
+    broker: str
+    topic: str
+    id: str
+    seq: int
+
+    def __str__(self) -> str:
+        text = "\n".join(("t1", self.broker, self.topic, self.id, str(self.seq)))
+        return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+    @classmethod
+    def parse(cls, text: str) -> Handle:
+        """Read a handle back; `IllegalHandle` if it never was one."""
+        try:
+            padded = text.strip() + "=" * (-len(text.strip()) % 4)
+            version, broker, topic, message_id, seq = base64.urlsafe_b64decode(padded).decode().split("\n")
+            if version != "t1" or not 0 <= int(seq) <= SEQ_MAX:
+                raise ValueError(version)
+            return cls(broker, topic, message_id, int(seq))
+        except (ValueError, binascii.Error, UnicodeError):
+            raise IllegalHandle(
+                f"not a handle: {text[:80]!r}; pass the handle that the send answered with"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The answer to one send."""
+
+    id: str
+    topic: str
+    handle: Handle | None  # None for a message that is not timed
+    deliver_at_ms: int  # NO_TIME_MS for a message that is not timed
+    is_repeat: bool = False  # the message was there already: same id, or once by key
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message as it lies in the log."""
+
+    id: str
+    topic_id: int
+    queue_id: int
+    type: MessageType
+    level: int
+    flags: int  # store.entry_format.FLAG_*
+    tag: str
+    keys: tuple[str, ...]
+    message_group: str
+    born_at_ms: int
+    stored_at_ms: int
+    deliver_at_ms: int
+    properties: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PendingMessage:
+    """A timed message that still waits."""
+
+    seq: int
+    topic: str
+    id: str
+    keys: tuple[str, ...]
+    tag: str
+    stored_at_ms: int
+    deliver_at_ms: int
+    size: int
+    handle: Handle
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message handed to a consumer, and the receipt handle to settle it with."""
+
+    topic: str
+    group: str
+    queue_id: int
+    offset: int
+    attempt: int
+    invisible_until_ms: int
+    receipt: str
+    released_at_ms: int
+    via: Via
+    message: StoredMessage

@@ -1,0 +1,25 @@
+"""Names for the array types that pass between rooms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]
+U32 = npt.NDArray[np.uint32]
+U16 = npt.NDArray[np.uint16]
+U8 = npt.NDArray[np.uint8]
+Flags = npt.NDArray[np.bool_]
+Rows = npt.NDArray[Any]  # a structured array
+
+
+def picked(rows: Rows, which: I64 | Flags) -> Rows:
+    """A copy of some rows, by index or by mask. NumPy copies structured rows field by field; as plain bytes
+    the same takes a twentieth of the time."""
+    indexes = np.flatnonzero(which) if which.dtype == np.bool_ else which
+    plain = rows.view(np.dtype((np.void, rows.dtype.itemsize)))
+    chosen: Rows = plain.take(indexes).view(rows.dtype)
+    return chosen

@@ -1,0 +1,115 @@
+"""Small state written whole and read back whole: two generations, each with a checksum.
+
+A checkpoint named `cursor` lives in `cursor.0` and `cursor.1`. Saving writes the older of the two, so
+a crash in the middle leaves the other readable.
+
+    offset  bytes  field
+    0       4      magic "TMCP"
+    4       4      format version of the content (the owner's)
+    8       8      generation, rising
+    16      8      content length
+    24      4      CRC-32 of bytes 4..24 and the content
+    28      4      zero
+    32      n      content
+
+All integers little-endian.
+
+Invariant: after `save(sync=True)` returns, `load` gives that content or a later one, whatever happens.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemill.core.errors import NewerFormat
+from tidemill.log.disk import Bytes, Disk
+
+_MAGIC = b"TMCP"
+_HEADER = struct.Struct("<4sIQQI4x")
+
+
+@dataclass(frozen=True)
+class CheckpointContent:
+    version: int
+    generation: int
+    content: bytes
+
+
+def decode_checkpoint(data: bytes) -> CheckpointContent | None:
+    """The content of one generation's bytes, or None if they are torn or no checkpoint."""
+    if len(data) < _HEADER.size:
+        return None
+    magic, version, generation, length, crc = _HEADER.unpack_from(data)
+    content = data[_HEADER.size : _HEADER.size + length]
+    if magic != _MAGIC or len(content) != length or crc != _crc(version, generation, content):
+        return None
+    return CheckpointContent(version, generation, content)
+
+
+def _crc(version: int, generation: int, content: Bytes) -> int:
+    return zlib.crc32(content, zlib.crc32(struct.pack("<IQQ", version, generation, len(content))))
+
+
+class Checkpoint:
+    """One named checkpoint in a directory."""
+
+    def __init__(self, disk: Disk, directory: Path, name: str, version: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._paths = (directory / f"{name}.0", directory / f"{name}.1")
+        self._version = version
+        self._generation = 0
+        self._safe_names: set[Path] = set()  # a killed process may have left a name that is not safe
+
+    def load(self) -> bytes | None:
+        """The newest whole content, or None where there is none."""
+        newest: CheckpointContent | None = None
+        for path in self._paths:
+            if not self._disk.exists(path):
+                continue
+            file = self._disk.open(path)
+            try:
+                found = decode_checkpoint(file.read(0, file.size()))
+            finally:
+                file.close()
+            if found and (newest is None or found.generation > newest.generation):
+                newest = found
+        if newest is None:
+            return None
+        if newest.version > self._version:
+            raise NewerFormat(
+                f"{self._paths[0].with_suffix('')} has format {newest.version}, this Tidemill reads up to "
+                f"{self._version}; use the newer Tidemill that wrote it"
+            )
+        self._generation = newest.generation
+        return newest.content if newest.version == self._version else None
+
+    def save(self, content: Bytes, *, sync: bool) -> None:
+        """Write `content` as the next generation; with `sync` it survives a power cut."""
+        generation = self._generation + 1
+        path = self._paths[generation % 2]
+        header = _HEADER.pack(
+            _MAGIC, self._version, generation, len(content), _crc(self._version, generation, content)
+        )
+        file = self._disk.open(path, create=True)
+        try:
+            file.write(0, header + bytes(content))
+            if file.size() > len(header) + len(content):
+                file.truncate(len(header) + len(content))
+            if sync:
+                file.sync()
+        finally:
+            file.close()
+        if sync and path not in self._safe_names:
+            self._disk.sync_dir(self._directory)
+            self._safe_names.add(path)
+        self._generation = generation
+
+    def remove(self) -> None:
+        for path in self._paths:
+            self._disk.remove(path)
+        self._generation = 0
+        self._safe_names = set()

@@ -1,0 +1,280 @@
+"""All file access, behind one protocol, so that faults can be injected in one place.
+
+Owns every call into the operating system that touches a file. `RealDisk` is the machine's disk;
+`tidemill.testing.FaultyDisk` is the same with crashes, torn writes, failed syncs and a full disk.
+
+Invariants:
+- a write or preallocation that finds no room raises `DiskFull`; a failed sync raises `SyncFailed`;
+- `write`, `scatter` and `read`/`map` see each other at once; only `sync` makes bytes survive a power cut;
+- a name made by `open(create=True)` or `rename` survives a power cut only after `sync_dir`.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tidemill.core.errors import DirectoryLocked, DiskFull, StorageError, SyncFailed
+
+Bytes = bytes | bytearray | memoryview
+ByteArray = npt.NDArray[np.uint8]
+
+
+class DiskFile(Protocol):
+    """One open file, addressed by absolute byte offsets."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def size(self) -> int:
+        """Length in bytes, preallocated bytes included."""
+        ...
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Bytes at `offset`; fewer than `length` only at the end of the file."""
+        ...
+
+    def write(self, offset: int, data: Bytes) -> None:
+        """Put `data` at `offset`, growing the file where needed."""
+        ...
+
+    def scatter(self, row_indexes: npt.NDArray[np.int64], rows: npt.NDArray[Any]) -> None:
+        """Put each fixed-width row at `index * rows.itemsize`; all inside the present size."""
+        ...
+
+    def map(self, length: int) -> ByteArray:
+        """A read-only view of the first `length` bytes; it shows later writes."""
+        ...
+
+    def preallocate(self, length: int) -> None:
+        """Make the file at least `length` bytes long, with disk space behind every byte."""
+        ...
+
+    def truncate(self, length: int) -> None:
+        """Set the size; bytes grown this way read as zero and may have no space behind them."""
+        ...
+
+    def sync(self) -> None:
+        """Return when every byte written so far survives a power cut."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class LockHandle(Protocol):
+    """A lock held until `release`."""
+
+    def release(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A file system."""
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile: ...
+
+    def exists(self, path: Path) -> bool: ...
+
+    def names(self, directory: Path) -> list[str]:
+        """Sorted names in `directory`; empty when there is none."""
+        ...
+
+    def make_dir(self, directory: Path) -> None: ...
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Replace `target` atomically."""
+        ...
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; a missing one is no error."""
+        ...
+
+    def remove_tree(self, directory: Path) -> None: ...
+
+    def sync_dir(self, directory: Path) -> None: ...
+
+    def allocated_bytes(self, path: Path) -> int:
+        """Disk space behind a file, or behind everything in a directory."""
+        ...
+
+    def free_bytes(self, path: Path) -> int: ...
+
+    def lock(self, path: Path, note: str) -> LockHandle:
+        """Take an exclusive lock on the file, leaving `note` in it; `DirectoryLocked` if it is held."""
+        ...
+
+
+@contextmanager
+def _told_apart(path: Path) -> Iterator[None]:
+    """Turn the operating system's complaint into the error that says who must act."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(
+                f"no room left on the disk for {path.name}; free some space or lower --retention"
+            ) from error
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise StorageError(
+            f"{path}: {error.strerror or error}; check the disk and its permissions"
+        ) from error
+
+
+class _RealFile:
+    def __init__(self, path: Path, create: bool) -> None:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        with _told_apart(path):
+            self._fd = os.open(path, flags, 0o644)
+        self.path = path
+        self._writable_map: mmap.mmap | None = None
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def read(self, offset: int, length: int) -> bytes:
+        with _told_apart(self.path):
+            data = os.pread(self._fd, length, offset)
+            if len(data) == length or not data:
+                return data
+            parts = [data]
+            got = len(data)
+            while got < length and (more := os.pread(self._fd, length - got, offset + got)):
+                parts.append(more)
+                got += len(more)
+            return b"".join(parts)
+
+    def write(self, offset: int, data: Bytes) -> None:
+        view = memoryview(data).cast("B") if len(data) else memoryview(b"")
+        with _told_apart(self.path):
+            while len(view):
+                written = os.pwrite(self._fd, view, offset)
+                view = view[written:]
+                offset += written
+
+    def scatter(self, row_indexes: npt.NDArray[np.int64], rows: npt.NDArray[Any]) -> None:
+        size = self.size()
+        if self._writable_map is None or len(self._writable_map) != size:
+            self._writable_map = mmap.mmap(self._fd, size)
+        whole = size // rows.itemsize
+        table: npt.NDArray[Any] = np.frombuffer(self._writable_map, rows.dtype, whole)
+        table[row_indexes] = rows
+
+    def map(self, length: int) -> ByteArray:
+        if length == 0:
+            return np.empty(0, np.uint8)
+        with _told_apart(self.path):
+            return np.frombuffer(mmap.mmap(self._fd, length, prot=mmap.PROT_READ), np.uint8)
+
+    def preallocate(self, length: int) -> None:
+        with _told_apart(self.path):
+            os.posix_fallocate(self._fd, 0, length)
+
+    def truncate(self, length: int) -> None:
+        with _told_apart(self.path):
+            os.ftruncate(self._fd, length)
+
+    def sync(self) -> None:
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            raise SyncFailed(
+                f"{self.path}: sync failed ({error.strerror}); check the disk, then start again"
+            ) from error
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            self._writable_map = None
+
+
+class _RealLock:
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class RealDisk:
+    """The machine's file system."""
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        return _RealFile(path, create)
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def names(self, directory: Path) -> list[str]:
+        try:
+            return sorted(os.listdir(directory))
+        except FileNotFoundError:
+            return []
+
+    def make_dir(self, directory: Path) -> None:
+        with _told_apart(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+
+    def rename(self, source: Path, target: Path) -> None:
+        with _told_apart(target):
+            os.replace(source, target)
+
+    def remove(self, path: Path) -> None:
+        with _told_apart(path):
+            path.unlink(missing_ok=True)
+
+    def remove_tree(self, directory: Path) -> None:
+        if directory.exists():
+            with _told_apart(directory):
+                shutil.rmtree(directory)
+
+    def sync_dir(self, directory: Path) -> None:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            raise SyncFailed(f"{directory}: sync failed ({error.strerror}); check the disk") from error
+        finally:
+            os.close(fd)
+
+    def allocated_bytes(self, path: Path) -> int:
+        if not path.is_dir():
+            return path.stat().st_blocks * 512 if path.exists() else 0
+        total = 0
+        for folder, _, names in os.walk(path):
+            for name in names:
+                try:
+                    total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+                except FileNotFoundError:
+                    continue  # a file may go while we walk
+        return total
+
+    def free_bytes(self, path: Path) -> int:
+        return shutil.disk_usage(path).free
+
+    def lock(self, path: Path, note: str) -> LockHandle:
+        with _told_apart(path):
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(fd, 200, 0).decode(errors="replace").strip() or "another process"
+            os.close(fd)
+            raise DirectoryLocked(
+                f"{path.parent} is in use by {holder}; stop it first or choose another directory"
+            ) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, note.encode(), 0)
+        return _RealLock(fd)

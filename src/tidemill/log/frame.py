@@ -1,0 +1,108 @@
+"""The frame: the unit in which a log is written, checked and cut.
+
+    offset  bytes  field
+    0       4      magic "TMFR"
+    4       1      kind (the owner's)
+    5       1      frame format, 1
+    6       2      zero
+    8       4      payload length
+    12      4      CRC-32 of bytes 0..12, bytes 16..40 and the payload
+    16      8      offset of this frame in the log
+    24      8      synced end: the log was known to be safe up to here when this frame was written
+    32      8      stamp: Unix ms when it was written
+    40      n      payload, then zeros up to a multiple of 8
+
+Little-endian. Pure: bytes in, values out.
+
+A frame that does not read back is a *torn tail* when no frame says the log was safe beyond it, else it
+is *corruption*. That is why every frame carries the synced end.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidemill.core.errors import NewerFormat
+from tidemill.log.disk import ByteArray, Bytes
+
+FRAME_FORMAT = 1
+MAGIC = b"TMFR"
+ALIGNMENT = 8
+_HEADER = struct.Struct("<4sBBHIIQQQ")
+HEADER_BYTES = _HEADER.size
+assert HEADER_BYTES == 40
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame as read back; `payload` is a view into the log's bytes."""
+
+    offset: int
+    kind: int
+    synced_end: int
+    stamp_ms: int
+    payload: memoryview
+
+    @property
+    def end(self) -> int:
+        return self.offset + frame_bytes(len(self.payload))
+
+
+def frame_bytes(payload_bytes: int) -> int:
+    """What a payload takes in the log."""
+    return (HEADER_BYTES + payload_bytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+
+
+def encode_header(kind: int, parts: Sequence[Bytes], offset: int, synced_end: int, stamp_ms: int) -> bytes:
+    """The header for a payload made of `parts`, checksum included."""
+    length = sum(len(part) for part in parts)
+    bare = _HEADER.pack(MAGIC, kind, FRAME_FORMAT, 0, length, 0, offset, synced_end, stamp_ms)
+    crc = zlib.crc32(bare[16:], zlib.crc32(bare[:12]))
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    return _HEADER.pack(MAGIC, kind, FRAME_FORMAT, 0, length, crc, offset, synced_end, stamp_ms)
+
+
+def decode_frame(data: ByteArray, position: int, offset: int, *, verify: bool) -> Frame | None:
+    """The frame that starts at `position` of `data` and claims log offset `offset`; None if it is not whole.
+
+    Without `verify` the checksum is not looked at: for frames that were checked when the log was opened.
+    """
+    if position + HEADER_BYTES > len(data):
+        return None
+    header = data[position : position + HEADER_BYTES].tobytes()
+    magic, kind, version, _, length, crc, own_offset, synced_end, stamp_ms = _HEADER.unpack(header)
+    if magic != MAGIC or own_offset != offset:
+        return None
+    start = position + HEADER_BYTES
+    if start + length > len(data):
+        return None
+    payload = data[start : start + length].data
+    if verify and crc != zlib.crc32(payload, zlib.crc32(header[16:], zlib.crc32(header[:12]))):
+        return None
+    if version > FRAME_FORMAT:
+        raise NewerFormat(
+            f"the log has frames of format {version}, this Tidemill reads up to {FRAME_FORMAT}; "
+            "use the newer Tidemill that wrote it"
+        )
+    return Frame(offset, kind, synced_end, stamp_ms, payload)
+
+
+def newest_synced_end_after(data: ByteArray, position: int, segment_start: int) -> int:
+    """The largest synced end told by any whole frame at or after `position`; 0 where there is none.
+
+    Used on the bytes behind a frame that does not read back, to tell a torn tail from corruption.
+    """
+    raw = data[position:].tobytes()
+    newest = 0
+    at = raw.find(MAGIC)
+    while at >= 0:
+        if at % ALIGNMENT == (-position) % ALIGNMENT:
+            frame = decode_frame(data, position + at, segment_start + position + at, verify=True)
+            if frame is not None:
+                newest = max(newest, frame.synced_end)
+        at = raw.find(MAGIC, at + 1)
+    return newest

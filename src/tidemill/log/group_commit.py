@@ -1,0 +1,77 @@
+"""Group commit: one sync for all that wait.
+
+Owns who syncs a log and who waits. A caller that needs the log safe up to its frame becomes the leader of
+the next sync when fewer than `in_flight_max` are under way, else it waits for one that covers it. There is
+no thread of its own, so a single-threaded simulation runs the very same code.
+
+Invariants: `wait` returns only when the log is safe up to the asked end (durability `sync`); after one
+failed sync every wait raises, because nobody knows what is on disk.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from tidemill.core.clock import stopwatch_s
+from tidemill.core.errors import SyncFailed
+from tidemill.core.histogram import Histogram
+from tidemill.log.segments import SegmentedLog
+
+
+class GroupCommit:
+    """The waiting room in front of one log's sync."""
+
+    def __init__(self, log: SegmentedLog, *, in_flight_max: int = 4, is_sync: bool = True) -> None:
+        self._log = log
+        self._in_flight_max = in_flight_max
+        self._is_sync = is_sync
+        self._changed = threading.Condition()  # protects _in_flight, _claimed_end and _failure
+        self._in_flight = 0
+        self._claimed_end = 0
+        self._failure: SyncFailed | None = None
+        self.sync_durations = Histogram()  # for those who look on
+
+    @property
+    def acknowledged_end(self) -> int:
+        """Up to where callers may be told "done": the synced end, or all that is written if `async`."""
+        return self._log.synced_end if self._is_sync else self._log.written_end
+
+    def wait(self, end: int) -> None:
+        """Return when the log may be acknowledged up to `end`."""
+        if self._is_sync:
+            self.wait_synced(end)
+        elif self._failure is not None:
+            raise self._failure
+
+    def wait_synced(self, end: int) -> None:
+        """Return when the log is safe up to `end`, leading a sync where nobody else does."""
+        while True:
+            with self._changed:
+                while self._must_wait(end):
+                    self._changed.wait()
+                if self._failure is not None:
+                    raise self._failure
+                if self._log.synced_end >= end:
+                    return
+                self._in_flight += 1
+                self._claimed_end = max(self._claimed_end, self._log.written_end)
+            self._lead()
+
+    def _must_wait(self, end: int) -> bool:
+        if self._failure is not None or self._log.synced_end >= end or self._in_flight == 0:
+            return False
+        return self._claimed_end >= end or self._in_flight >= self._in_flight_max
+
+    def _lead(self) -> None:
+        failure: SyncFailed | None = None
+        began_s = stopwatch_s()
+        try:
+            self._log.sync()
+        except SyncFailed as error:
+            failure = error
+        finally:
+            with self._changed:
+                self._in_flight -= 1
+                self.sync_durations.add(stopwatch_s() - began_s)
+                self._failure = self._failure or failure
+                self._changed.notify_all()

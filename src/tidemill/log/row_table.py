@@ -1,0 +1,172 @@
+"""A growing table of fixed-width rows, addressed by index, in chunk files.
+
+Owns the chunk files `<first row index, 20 digits>` of one directory. Rows are appended (or written
+again, by a replay) and read through read-only maps; whole chunks are dropped from the head.
+Knows nothing of what a row means. Never syncs unless told to. When the disk is full it asks its owner to
+make room, because by then the log already holds what the rows say.
+
+Invariant: row `i` lives in chunk `i // chunk_rows` at byte `(i % chunk_rows) * itemsize`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tidemill.core.errors import DiskFull
+from tidemill.log.arrays import I64, Rows, picked
+from tidemill.log.disk import Disk, DiskFile
+
+MakeRoom = Callable[[], bool]  # frees some disk space; False when there is none left to free
+
+
+class RowTable:
+    """Fixed-width rows by index. One writer; readers may share it under the owner's lock."""
+
+    def __init__(
+        self, disk: Disk, directory: Path, dtype: np.dtype[Any], chunk_rows: int, make_room: MakeRoom
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._dtype = dtype
+        self._chunk_rows = chunk_rows
+        self._make_room = make_room
+        self._files: dict[int, DiskFile] = {}
+        self._maps: dict[int, Rows] = {}
+        self._dirty: set[int] = set()
+        disk.make_dir(directory)
+        self._chunks = {int(name) // chunk_rows for name in disk.names(directory)}
+        # A process that was killed may have made these names without making them safe.
+        self._name_is_new = bool(self._chunks)
+
+    def write(self, first_index: int, rows: Rows) -> None:
+        """Put `rows` at `first_index` and after; chunk files are made as needed."""
+        done = 0
+        while done < len(rows):
+            chunk, row = divmod(first_index + done, self._chunk_rows)
+            part = rows[done : done + self._chunk_rows - row]
+            data = np.ascontiguousarray(part).view(np.uint8).data
+            self._write_with_room(chunk, row * self._dtype.itemsize, data)
+            self._dirty.add(chunk)
+            done += len(part)
+
+    def _write_with_room(self, chunk: int, position: int, data: memoryview) -> None:
+        while True:
+            try:
+                self._file(chunk, create=True).write(position, data)
+                return
+            except DiskFull:
+                if not self._make_room():
+                    raise
+
+    def read(self, first_index: int, end_index: int) -> Rows:
+        """Rows `[first_index, end_index)`; a view where they lie in one chunk. All must be written."""
+        if first_index >= end_index:
+            return np.empty(0, self._dtype)
+        chunk, row = divmod(first_index, self._chunk_rows)
+        if end_index <= (chunk + 1) * self._chunk_rows:
+            count = end_index - first_index
+            return self._rows(chunk, row + count)[row : row + count]
+        parts = []
+        while first_index < end_index:
+            stop = min(end_index, (first_index // self._chunk_rows + 1) * self._chunk_rows)
+            parts.append(self.read(first_index, stop))
+            first_index = stop
+        return np.concatenate(parts)
+
+    def take(self, indexes: I64) -> Rows:
+        """A copy of the rows at `indexes`, in that order."""
+        if not len(indexes):
+            return np.empty(0, self._dtype)
+        chunk_of = indexes // self._chunk_rows
+        low, high = int(chunk_of.min()), int(chunk_of.max())
+        if low == high:
+            within = indexes - low * self._chunk_rows
+            return picked(self._rows(low, int(within.max()) + 1), within)
+        out = np.empty(len(indexes), np.dtype((np.void, self._dtype.itemsize)))
+        for chunk in np.unique(chunk_of):
+            chosen = np.flatnonzero(chunk_of == chunk)
+            within = indexes[chosen] - int(chunk) * self._chunk_rows
+            out[chosen] = picked(self._rows(int(chunk), int(within.max()) + 1), within).view(out.dtype)
+        return out.view(self._dtype)
+
+    def first_index(self, end_index: int) -> int:
+        """Index of the oldest row whose chunk is still there; `end_index` where there is none."""
+        return min(self._chunks) * self._chunk_rows if self._chunks else end_index
+
+    def cut_head(self, below_index: int) -> None:
+        """Drop chunks that lie wholly below `below_index`."""
+        for chunk in [c for c in self._chunks if (c + 1) * self._chunk_rows <= below_index]:
+            self._drop(chunk)
+
+    def cut_tail(self, end_index: int) -> None:
+        """Forget rows at `end_index` and after."""
+        for chunk in [c for c in self._chunks if c * self._chunk_rows >= end_index]:
+            self._drop(chunk)
+        chunk, row = divmod(end_index, self._chunk_rows)
+        if chunk in self._chunks:
+            self._maps.pop(chunk, None)
+            file = self._file(chunk, create=False)
+            if file.size() > row * self._dtype.itemsize:
+                file.truncate(row * self._dtype.itemsize)
+
+    def keep_run(self, end_index: int) -> None:
+        """Keep only the rows that lie without a gap right below `end_index`.
+
+        A power cut may bring back a chunk that was dropped, and not the one after it.
+        """
+        self.cut_tail(end_index)
+        first = -(-end_index // self._chunk_rows)
+        while first - 1 in self._chunks:
+            first -= 1
+        self.cut_head(first * self._chunk_rows)
+
+    def sync(self) -> None:
+        """Make every row written so far survive a power cut."""
+        dirty, self._dirty = self._dirty, set()
+        for chunk in sorted(dirty):
+            if chunk in self._chunks:
+                self._file(chunk, create=False).sync()
+        if self._name_is_new:
+            self._name_is_new = False
+            self._disk.sync_dir(self._directory)
+
+    def close(self) -> None:
+        self._maps.clear()
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def _path(self, chunk: int) -> Path:
+        return self._directory / f"{chunk * self._chunk_rows:020d}"
+
+    def _file(self, chunk: int, *, create: bool) -> DiskFile:
+        file = self._files.get(chunk)
+        if file is None:
+            if create and chunk not in self._chunks:
+                self._chunks.add(chunk)
+                self._name_is_new = True
+            file = self._files[chunk] = self._disk.open(self._path(chunk), create=create)
+        return file
+
+    def _rows(self, chunk: int, count: int) -> Rows:
+        """A view of at least the first `count` rows of a chunk (fewer if fewer were ever written)."""
+        rows = self._maps.get(chunk)
+        if rows is None or len(rows) < count:
+            file = self._file(chunk, create=False)
+            whole = file.size() // self._dtype.itemsize
+            rows = file.map(whole * self._dtype.itemsize).view(self._dtype)
+            self._maps[chunk] = rows
+        return rows
+
+    def _drop(self, chunk: int) -> None:
+        self._maps.pop(chunk, None)
+        file = self._files.pop(chunk, None)
+        if file is not None:
+            file.close()
+        self._dirty.discard(chunk)
+        self._chunks.discard(chunk)
+        self._disk.remove(self._path(chunk))

@@ -1,0 +1,363 @@
+"""The segmented log: frames in files of bounded size, appended at the tail, dropped at the head.
+
+Owns the files `<start offset, 20 digits>.log` and `spare` of one directory. Every segment is preallocated
+and opens with an *opening* frame that the owner supplies, so that any suffix of the log explains itself.
+A spare segment is kept back: an append that is `reserved` (releases, cancels) may take it when the disk
+is full, and after that asks its owner to make room; any other append is refused then, before anything is
+written.
+
+Invariants:
+- segments are contiguous: each starts where the one before ends; no frame crosses a border;
+- bytes behind the written end of the last segment are zero;
+- `synced_end` only grows, and everything below it survives a power cut.
+
+Appending is for one thread at a time (the owner's writer lock); `sync` and reads may run beside it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemill.core.errors import CorruptionError, DiskFull
+from tidemill.log.disk import ByteArray, Bytes, Disk, DiskFile
+from tidemill.log.frame import (
+    HEADER_BYTES,
+    Frame,
+    decode_frame,
+    encode_header,
+    frame_bytes,
+    newest_synced_end_after,
+)
+from tidemill.log.row_table import MakeRoom
+
+# Below this it is cheaper to join header and payload than to write twice.
+_JOIN_BYTES_MAX = 64 * 1024
+_SUFFIX = ".log"
+_SPARE = "spare"
+
+Opening = Callable[[int], tuple[int, bytes]]
+
+
+@dataclass(slots=True)
+class _Segment:
+    start: int
+    file: DiskFile
+    view: ByteArray | None = None
+
+    def bytes(self) -> ByteArray:
+        if self.view is None:
+            self.view = self.file.map(self.file.size())
+        return self.view
+
+
+class SegmentedLog:
+    """One append-only log. Call `recover` (to its end) once before appending."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        *,
+        segment_bytes: int,
+        opening: Opening,
+        make_room: MakeRoom = lambda: False,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._segment_bytes = segment_bytes
+        self._opening = opening
+        self._make_room = make_room
+        self._sync_lock = threading.Lock()  # protects the two ends, _unsynced and the name counters
+        self._unsynced: list[_Segment] = []
+        self._names_made = 0
+        self._names_synced = 0
+        self.synced_end = 0
+        self.written_end = 0
+        disk.make_dir(directory)
+        self._has_spare = self._spare_is_whole()
+        starts = [int(n.removesuffix(_SUFFIX)) for n in disk.names(directory) if n.endswith(_SUFFIX)]
+        # Replaced, never cut in place, so that readers need no lock.
+        self._segments = [_Segment(start, disk.open(self._path(start))) for start in starts]
+        if starts:
+            self.written_end = starts[-1]
+
+    # -- where things are -------------------------------------------------------------------------
+
+    @property
+    def head(self) -> int:
+        """Offset of the oldest byte still there."""
+        return self._segments[0].start if self._segments else self.written_end
+
+    def size_from(self, offset: int) -> int:
+        """Bytes of segment files from `offset` on, for progress bars."""
+        last = self._segments[-1]
+        return last.start + last.file.size() - offset
+
+    def segment_starts(self) -> list[int]:
+        return [segment.start for segment in self._segments]
+
+    def frame(self, offset: int) -> Frame:
+        """The frame at `offset`, which must be at or above `head` and below `written_end`."""
+        segment = self._segment_of(offset)
+        frame = decode_frame(segment.bytes(), offset - segment.start, offset, verify=False)
+        if frame is None:
+            raise CorruptionError(
+                f"no frame at offset {offset} of {self._path(segment.start)}; "
+                "run `tidemill check` and restore from a backup"
+            )
+        return frame
+
+    # -- opening ----------------------------------------------------------------------------------
+
+    def recover(self, from_offset: int, known_synced_end: int) -> Iterator[Frame]:
+        """Yield every whole frame from `from_offset` (a frame border), then cut a torn tail.
+
+        `known_synced_end` is what the caller knows to have been safe; bytes that do not read back below
+        it, or below what any later frame says, are corruption and raise.
+        """
+        at = max(from_offset, self.head)
+        safe_end = known_synced_end
+        index = self._index_of(at)
+        self._refuse_missing_bytes(at, index, safe_end)
+        while index < len(self._segments):
+            segment = self._segments[index]
+            data = segment.bytes()
+            while (frame := decode_frame(data, at - segment.start, at, verify=True)) is not None:
+                safe_end = max(safe_end, frame.synced_end)
+                yield frame
+                at = frame.end
+            if index + 1 == len(self._segments) or self._segments[index + 1].start != at:
+                break
+            index += 1
+        self._judge_tail(at, index, safe_end)
+        self._write_again(safe_end, at)
+        for segment in self._segments[self._index_of(from_offset) : index]:
+            segment.file.sync()  # a killed process may have left it written but not safe
+        self._cut_tail(at, index)
+
+    def _write_again(self, safe_end: int, end: int) -> None:
+        """Write the bytes once more that nothing says are safe.
+
+        After a failed sync the operating system may hold them as clean: it shows them, but another sync
+        alone would not bring them to the disk.
+        """
+        for segment in self._segments:
+            position, stop = max(0, safe_end - segment.start), end - segment.start
+            if position < min(stop, segment.file.size()):
+                segment.file.write(position, segment.bytes()[position:stop].tobytes())
+
+    def frames(self, from_offset: int, end: int) -> Iterator[Frame]:
+        """Every frame in `[from_offset, end)`, checksums looked at, nothing changed."""
+        at = max(from_offset, self.head)
+        while at < end:
+            segment = self._segment_of(at)
+            frame = decode_frame(segment.bytes(), at - segment.start, at, verify=True)
+            if frame is None:
+                raise CorruptionError(
+                    f"the frame at offset {at} of {self._path(segment.start)} does not read back"
+                )
+            yield frame
+            at = frame.end
+
+    def _refuse_missing_bytes(self, at: int, index: int, safe_end: int) -> None:
+        if self._segments:
+            segment = self._segments[index]
+            is_missing = at - segment.start > segment.file.size()
+        else:
+            is_missing = safe_end > 0
+        if is_missing:
+            raise CorruptionError(
+                f"{self._directory}: bytes up to offset {max(at, safe_end)} were safe, but segment files are "
+                "missing or short. Nothing was changed. Restore them from a backup"
+            )
+
+    def _judge_tail(self, at: int, index: int, safe_end: int) -> None:
+        for later in range(index, len(self._segments)):
+            segment = self._segments[later]
+            position = at - segment.start if later == index else 0
+            safe_end = max(safe_end, newest_synced_end_after(segment.bytes(), position, segment.start))
+        if safe_end > at and self._segments:
+            raise CorruptionError(
+                f"{self._path(self._segments[index].start)}: the frame at offset {at} does not read back, "
+                f"but the log was safe up to {safe_end}. Nothing was changed. Restore this file from a "
+                "backup, or keep a copy of the directory and ask for help"
+            )
+
+    def _cut_tail(self, at: int, index: int) -> None:
+        kept = index + 1
+        if self._segments and at == self._segments[index].start:
+            kept = index  # not even its opening frame is whole: the segment was just begun
+        for segment in reversed(self._segments[kept:]):
+            segment.file.close()
+            self._disk.remove(self._path(segment.start))
+            self._disk.sync_dir(self._directory)
+        self._segments = self._segments[:kept]
+        self.written_end = at
+        if self._segments:
+            last = self._segments[-1]
+            last.view = None
+            # Stale bytes behind the cut could pass for frames later on: make them zeros, durably.
+            last.file.truncate(at - last.start)
+            if not self._full(last, at):
+                self._try_preallocate(last)
+            last.file.sync()
+            self._disk.sync_dir(self._directory)  # nor are the names of a killed process safe yet
+        self.synced_end = at
+
+    def _full(self, segment: _Segment, at: int) -> bool:
+        return at - segment.start >= self._segment_bytes
+
+    def _try_preallocate(self, segment: _Segment) -> None:
+        try:
+            segment.file.preallocate(self._segment_bytes)
+        except DiskFull:
+            return  # the segment counts as full; the next append asks for a new one
+
+    # -- appending --------------------------------------------------------------------------------
+
+    def append(self, kind: int, parts: Sequence[Bytes], stamp_ms: int, *, reserved: bool = False) -> int:
+        """Write one frame and return its offset. Not synced. `DiskFull` leaves the log as it was."""
+        needed = frame_bytes(sum(len(part) for part in parts))
+        if not reserved:
+            self._keep_spare()
+        if not self._segments or not self._fits(self._segments[-1], needed):
+            self._roll(needed, stamp_ms, reserved)
+        return self._write(kind, parts, stamp_ms)
+
+    def _fits(self, segment: _Segment, needed: int) -> bool:
+        return self.written_end - segment.start + needed <= segment.file.size()
+
+    def _write(self, kind: int, parts: Sequence[Bytes], stamp_ms: int) -> int:
+        offset = self.written_end
+        segment = self._segments[-1]
+        header = encode_header(kind, parts, offset, self.synced_end, stamp_ms)
+        length = sum(len(part) for part in parts)
+        position = offset - segment.start
+        if length <= _JOIN_BYTES_MAX:
+            segment.file.write(position, b"".join((header, *parts)))
+        else:
+            segment.file.write(position, header)
+            position += HEADER_BYTES
+            for part in parts:
+                segment.file.write(position, part)
+                position += len(part)
+        with self._sync_lock:
+            if not self._unsynced or self._unsynced[-1] is not segment:
+                self._unsynced.append(segment)
+            self.written_end = offset + frame_bytes(length)
+        return offset
+
+    def _roll(self, needed: int, stamp_ms: int, reserved: bool) -> None:
+        start = self.written_end
+        opening_kind, opening_payload = self._opening(start)
+        size = max(self._segment_bytes, frame_bytes(len(opening_payload)) + needed)
+        file = self._allocate(self._path(start), size, reserved)
+        if self._segments:
+            sealed = self._segments[-1]
+            sealed.view = None
+            sealed.file.truncate(start - sealed.start)
+        self._segments.append(_Segment(start, file))
+        with self._sync_lock:
+            self._names_made += 1
+        self._write(opening_kind, [opening_payload], stamp_ms)
+
+    def _allocate(self, path: Path, size: int, reserved: bool) -> DiskFile:
+        """A new file under `path` with `size` bytes of disk behind it."""
+        while True:
+            try:
+                made = self._preallocated("next", size)
+                break
+            except DiskFull:
+                if reserved and self._has_spare and size <= self._segment_bytes:
+                    self._has_spare = False
+                    made = self._directory / _SPARE
+                    break
+                if not (reserved and self._make_room()):
+                    raise
+        self._disk.rename(made, path)
+        return self._disk.open(path)
+
+    def _preallocated(self, name: str, size: int) -> Path:
+        path = self._directory / name
+        file = self._disk.open(path, create=True)
+        try:
+            file.preallocate(size)
+        except DiskFull:
+            self._disk.remove(path)
+            raise
+        finally:
+            file.close()
+        return path
+
+    def _spare_is_whole(self) -> bool:
+        path = self._directory / _SPARE
+        if not self._disk.exists(path):
+            return False
+        file = self._disk.open(path)
+        try:
+            return file.size() >= self._segment_bytes
+        finally:
+            file.close()
+
+    def _keep_spare(self) -> None:
+        if not self._has_spare:
+            self._preallocated(_SPARE, self._segment_bytes)
+            self._has_spare = True
+
+    # -- safety -----------------------------------------------------------------------------------
+
+    def sync(self) -> int:
+        """Make everything written so far survive a power cut; returns the end that is now safe.
+
+        Several threads may be in here at once; each covers what was written before it came.
+        """
+        with self._sync_lock:
+            target = self.written_end
+            if target == self.synced_end:
+                return target
+            dirty = list(self._unsynced)
+            names_made = self._names_made
+            names_synced = self._names_synced
+        if names_made != names_synced:
+            self._disk.sync_dir(self._directory)
+        for segment in dirty:
+            segment.file.sync()
+        with self._sync_lock:
+            self._names_synced = max(self._names_synced, names_made)
+            # The last of them may have grown while it was synced; the others are sealed.
+            done = dirty[:-1]
+            self._unsynced = [segment for segment in self._unsynced if segment not in done]
+            self.synced_end = max(self.synced_end, target)
+            return self.synced_end
+
+    # -- the head ---------------------------------------------------------------------------------
+
+    def cut_head(self, before_offset: int) -> int:
+        """Drop whole segments that end at or below `before_offset`; returns the new head."""
+        while len(self._segments) > 1 and self._segments[1].start <= before_offset:
+            segment = self._segments[0]
+            self._disk.remove(self._path(segment.start))
+            # One by one, so that a power cut can never leave a hole between two segments.
+            self._disk.sync_dir(self._directory)
+            self._segments = self._segments[1:]
+            segment.file.close()
+        return self.head
+
+    def close(self) -> None:
+        for segment in self._segments:
+            segment.view = None
+            segment.file.close()
+        self._segments = []
+
+    def _path(self, start: int) -> Path:
+        return self._directory / f"{start:020d}{_SUFFIX}"
+
+    def _segment_of(self, offset: int) -> _Segment:
+        return self._segments[self._index_of(offset)]
+
+    def _index_of(self, offset: int) -> int:
+        return max(0, bisect.bisect_right(self._segments, offset, key=lambda segment: segment.start) - 1)

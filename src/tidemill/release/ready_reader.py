@@ -1,0 +1,119 @@
+"""Reads the ready files of all shards by due time, and removes them when they have served.
+
+Owns which files are known and how far each was read. Files are mapped, not loaded, so a backlog of millions
+costs no memory of ours; what is due is merged over all files in order of due time. A file goes when each of
+its rows was taken and is settled, or is held in its topic's backlog (the overdue scan at start-up finds
+those again).
+
+Invariant: handing over twice is harmless; forgetting is not. A file that is not known to be settled stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tidemill.core.errors import CorruptionError
+from tidemill.core.model import Via
+from tidemill.log.arrays import I64, Flags, Rows
+from tidemill.log.disk import Disk
+from tidemill.release.due_rows import NO_ROWS, due_rows, joined
+from tidemill.timer.ready_files import READY_DIRECTORY_NAME, parse_ready_name
+from tidemill.timer.ready_format import Runner, decode_ready
+from tidemill.timer.target import shard_directories
+
+_VIA = {Runner.EMBEDDED: Via.EMBEDDED, Runner.SPARK: Via.SPARK}
+
+
+@dataclass(slots=True)
+class _OpenFile:
+    path: Path
+    via: Via
+    rows: Rows
+    taken: int = 0
+
+    def rest(self) -> Rows:
+        return self.rows[self.taken :]
+
+
+class ReadyReader:
+    """The ready files of one timer directory. Not thread-safe: the releaser's lock protects it."""
+
+    def __init__(self, disk: Disk, timer_directory: Path) -> None:
+        self._disk = disk
+        self._timer_directory = timer_directory
+        self._open: dict[Path, _OpenFile] = {}
+        self._read: dict[Path, I64] = {}  # taken to the end, perhaps not settled: the seqs that were not
+
+    @property
+    def count(self) -> int:
+        """Rows not taken yet."""
+        return sum(len(file.rows) - file.taken for file in self._open.values())
+
+    def look(self) -> None:
+        """Find files that are new, and forget those that somebody removed."""
+        present: set[Path] = set()
+        for shard in shard_directories(self._disk, self._timer_directory):
+            directory = shard / READY_DIRECTORY_NAME
+            present.update(
+                directory / name for name in self._disk.names(directory) if parse_ready_name(name) is not None
+            )
+        for path in present - self._open.keys() - self._read.keys():
+            self._adopt(path)
+        for gone in (self._open.keys() | self._read.keys()) - present:
+            self._open.pop(gone, None)
+            self._read.pop(gone, None)
+
+    def _adopt(self, path: Path) -> None:
+        try:
+            file = self._disk.open(path)
+        except FileNotFoundError:
+            return  # its shard was dropped while we looked
+        try:
+            header, rows = decode_ready(file.map(file.size()).data)
+        except CorruptionError as error:
+            raise CorruptionError(f"{path}: {error}; delete the timer directory, it is rebuilt") from error
+        finally:
+            file.close()
+        self._open[path] = _OpenFile(path, _VIA[header.runner], rows)
+
+    def next_due_ms(self) -> int | None:
+        firsts = [int(file.rest()["deliver_at_ms"][0]) for file in self._open.values() if len(file.rest())]
+        return min(firsts, default=None)
+
+    def take_due(self, now_ms: int, limit: int) -> Rows:
+        """Rows due at or before `now_ms` that were not taken yet, in order; the earliest `limit` of them."""
+        found: list[tuple[_OpenFile, Rows]] = []
+        for file in self._open.values():
+            rest = file.rest()
+            due = rest[: min(limit, int(np.searchsorted(rest["deliver_at_ms"], now_ms, "right")))]
+            if len(due):
+                found.append((file, due))
+        merged = joined(
+            [due_rows(due["deliver_at_ms"], due["seq"].astype(np.int64), file.via) for file, due in found]
+        )[:limit]
+        if not len(merged):
+            return NO_ROWS
+        last_due, last_seq = int(merged["deliver_at_ms"][-1]), int(merged["seq"][-1])
+        for file, due in found:
+            before = due["deliver_at_ms"] < last_due
+            same = (due["deliver_at_ms"] == last_due) & (due["seq"] <= last_seq)
+            file.taken += int((before | same).sum())
+        return merged
+
+    def sweep(self, still_needed: Callable[[I64], Flags]) -> None:
+        """Remove files that were taken to the end and whose rows are all settled or held elsewhere."""
+        for path, file in list(self._open.items()):
+            if file.taken == len(file.rows):
+                self._read[path] = file.rows["seq"].astype(np.int64)
+                del self._open[path]
+        for path, seqs in list(self._read.items()):
+            needed = seqs[still_needed(seqs)]
+            if len(needed):
+                self._read[path] = needed
+            else:
+                del self._read[path]
+                self._disk.remove(path)

@@ -1,0 +1,263 @@
+"""The releaser: puts each message into its topic at its millisecond, once, never early.
+
+Owns the near set, the ready reader, the topics' backlogs and the order of a release: pending and distinct,
+append the release record (bits flip), sync, queue rows, wake consumers (the last four are
+`CommitLog.release` and `finish`). Whatever is handed over twice, late or wrongly: it takes only what the
+ledger has pending, takes due time and place from the entry, and never goes before the wall clock.
+
+`step(now)` does what is due and says when to come again. One thread calls it; `add_near` may be called from
+any.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidemill.core.limits import MIB
+from tidemill.core.model import StoredMessage, Via
+from tidemill.log.arrays import I64, Flags, Rows, picked
+from tidemill.release.backlogs import ROWS_MAX, Backlogs
+from tidemill.release.due_rows import distinct, due_rows, joined
+from tidemill.release.due_set import DueSet
+from tidemill.release.lateness import Lateness
+from tidemill.release.ready_reader import ReadyReader
+from tidemill.store.entry_format import FLAG_FIFO
+from tidemill.store.ledger import State
+from tidemill.store.message_store import MessageStore
+
+RELEASE_ROWS_MAX = 1 << 18
+
+# Before which time every message that is due has been handed over; worked out only if a FIFO message asks.
+FifoSafe = Callable[[], int]
+_VALUE_ROWS_MAX = 1 << 12
+_VALUE_BYTES_MAX = 16 * MIB
+_SCAN_ROWS = 1 << 20
+_HELD_PAUSE_MS = 20
+
+
+@dataclass(slots=True)
+class _OverdueScan:
+    """A walk through the entries for pending messages that were handed over in an earlier life.
+
+    Those are due, or were: the clock may have been set back since. Their ready files may be gone.
+    """
+
+    next_seq: int
+    end_seq: int
+    handed_over_ms: int  # the pipeline has handed over nothing that is due at or after this time
+
+
+class Releaser:
+    """Releases what is due. `step` is for one thread."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        ready: ReadyReader,
+        *,
+        now_ms: Callable[[], int],
+        look_at_shards: Callable[[], FifoSafe],
+        handed_over_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._ready = ready
+        self._now_ms = now_ms
+        self._look_at_shards = look_at_shards
+        self._handed_over_ms = handed_over_ms
+        self._lock = threading.Lock()  # protects the near set
+        self._near = DueSet()
+        self._held = DueSet()
+        self.backlogs = Backlogs(store.indexes.topics)
+        self.lateness = Lateness()
+        self._scan: _OverdueScan | None = None
+        self._fifo_safe = look_at_shards()
+        self._ready_changed = threading.Event()
+        self.next_wake_ms: int | None = None
+
+    # -- what waits -------------------------------------------------------------------------------
+
+    def add_near(self, deliver_at_ms: I64, seqs: I64) -> None:
+        """Messages due soon, whose frame is safe."""
+        rows = due_rows(deliver_at_ms, seqs, Via.NEAR)
+        with self._lock:
+            self._near.add(rows)
+
+    @property
+    def near_count(self) -> int:
+        return self._near.count
+
+    @property
+    def ready_count(self) -> int:
+        return self._ready.count
+
+    def ready_changed(self) -> None:
+        """Ready files were handed over: look at them in the next step."""
+        self._ready_changed.set()
+
+    def recover(self) -> None:
+        """Find again what waited when the broker stopped: near messages, ready files, overdue backlogs."""
+        store = self._store
+        with store.writer.lock:
+            seqs = store.indexes.pending_near()
+            due = store.indexes.entries.take(seqs)["deliver_at_ms"].astype(np.int64)
+            ledger = store.indexes.ledger
+            self._scan = _OverdueScan(ledger.head_seq, ledger.next_seq, self._handed_over_ms())
+        self.add_near(due, seqs)
+        self._ready.look()
+
+    # -- the step ---------------------------------------------------------------------------------
+
+    def step(self, now_ms: int) -> int | None:
+        """Release everything due at `now_ms`, in bounded batches; returns when something is due next."""
+        # In this order: what is safe is known before the ready files that make it so are looked at.
+        self._fifo_safe = self._look_at_shards()
+        if self._ready_changed.is_set():
+            self._ready_changed.clear()
+            self._ready.look()
+        while True:
+            rows, has_more = self._take_due(now_ms)
+            if len(rows):
+                self._release(rows, now_ms)
+            if not has_more:
+                break
+            now_ms = self._now_ms()
+        self._ready.sweep(self._still_needed)
+        self.next_wake_ms = self._next_wake_ms(now_ms)
+        return self.next_wake_ms
+
+    def _take_due(self, now_ms: int) -> tuple[Rows, bool]:
+        with self._lock:
+            near = self._near.take_due(now_ms, RELEASE_ROWS_MAX)
+        held = self._held.take_due(now_ms, RELEASE_ROWS_MAX)
+        ready = self._ready.take_due(now_ms, RELEASE_ROWS_MAX)
+        overdue = self._scan_some(now_ms)
+        merged = joined([near, held, ready, overdue])
+        # Each source gave its earliest; only what comes before the last row of a full one is complete.
+        has_more = max(len(near), len(ready), len(held)) >= RELEASE_ROWS_MAX or self._scan is not None
+        rows, later = merged[:RELEASE_ROWS_MAX], merged[RELEASE_ROWS_MAX:]
+        if len(later):
+            self._held.add(later)
+            has_more = True
+        return self._permitted(distinct(rows), now_ms), has_more
+
+    def _permitted(self, rows: Rows, now_ms: int) -> Rows:
+        """Without what is settled, what must wait for its group's order, and what its topic holds back."""
+        indexes = self._store.indexes
+        with self._store.writer.lock:
+            rows = picked(rows, indexes.ledger.pending_mask(rows["seq"]))
+            entries = indexes.entries.take(rows["seq"])
+        rows["deliver_at_ms"] = entries["deliver_at_ms"]
+        waits = entries["deliver_at_ms"] > now_ms
+        is_fifo = entries["flags"] & FLAG_FIFO != 0
+        if is_fifo.any():
+            # While entries are still looked through, an earlier message of the group may yet turn up.
+            safe_ms = self._fifo_safe() if self._scan is None else 0
+            waits |= is_fifo & (entries["deliver_at_ms"] >= safe_ms)
+        if waits.any():
+            self._held.add(picked(rows, waits))
+            rows, entries = picked(rows, ~waits), picked(entries, ~waits)
+        permitted = self.backlogs.admit(rows, entries["topic_id"], now_ms)
+        for topic_id in self.backlogs.spilled():
+            self._refill(topic_id, now_ms)
+        return permitted
+
+    def _release(self, rows: Rows, now_ms: int) -> None:
+        """Let rows go; what could not go (no room on the disk) is kept for the next step."""
+        try:
+            while len(rows):
+                rows = self._release_some(rows, now_ms)
+        finally:
+            if len(rows):
+                self._held.add(rows)
+
+    def _release_some(self, rows: Rows, now_ms: int) -> Rows:
+        """Let as many rows go as fit one record; returns the rest."""
+        store = self._store
+        with store.writer.lock:
+            rows = picked(rows, store.indexes.ledger.pending_mask(rows["seq"]))
+            batch, messages, is_value = self._with_values(rows[:RELEASE_ROWS_MAX], now_ms)
+            if not len(batch):
+                return rows
+            appended = store.writer.release(
+                batch["seq"].astype(np.int64), batch["via"], now_ms, messages, is_value
+            )
+        store.writer.finish(appended)
+        self.lateness.record(self._now_ms() - batch["deliver_at_ms"])
+        return rows[len(batch) :]
+
+    def _with_values(self, rows: Rows, now_ms: int) -> tuple[Rows, list[StoredMessage], Flags]:
+        """Which rows go by value, with their messages; fewer rows where their bytes would be too many."""
+        store = self._store
+        entries = store.indexes.entries.take(rows["seq"])
+        is_value = entries["place"] >> np.uint64(16) < store.value_below(now_ms)
+        if not is_value.any():
+            return rows, [], is_value
+        value_bytes = np.cumsum(np.where(is_value, entries["size"], 0), dtype=np.int64)
+        fits = (value_bytes <= _VALUE_BYTES_MAX) & (np.cumsum(is_value) <= _VALUE_ROWS_MAX)
+        count = max(1, int(fits.sum()))
+        is_value = is_value[:count]
+        messages = [store.message(place) for place in entries["place"][:count][is_value].tolist()]
+        return rows[:count], messages, is_value
+
+    def _next_wake_ms(self, now_ms: int) -> int | None:
+        with self._lock:
+            wakes = [self._near.next_due_ms()]
+        held = self._held.next_due_ms()
+        # What is held although due waits for the pipeline; look again a little later.
+        wakes.append(None if held is None else max(held, now_ms + _HELD_PAUSE_MS))
+        wakes.extend((self._ready.next_due_ms(), self.backlogs.next_wake_ms(now_ms)))
+        return min((wake for wake in wakes if wake is not None), default=None)
+
+    # -- looking through the entries --------------------------------------------------------------
+
+    def _scan_some(self, now_ms: int) -> Rows:
+        """One bounded look for pending messages that were handed over before the start."""
+        scan = self._scan
+        if scan is None:
+            return joined([])
+        end = min(scan.end_seq, scan.next_seq + _SCAN_ROWS)
+        rows = self._overdue(scan.next_seq, end, max(now_ms, scan.handed_over_ms), None)
+        scan.next_seq = end
+        if end >= scan.end_seq:
+            self._scan = None
+        return rows
+
+    def _refill(self, topic_id: int, now_ms: int) -> None:
+        ledger = self._store.indexes.ledger
+        found: list[Rows] = []
+        first, count = ledger.head_seq, 0
+        while first < ledger.next_seq and count < ROWS_MAX:
+            end = min(ledger.next_seq, first + _SCAN_ROWS)
+            rows = self._overdue(first, end, max(now_ms, self._handed_over_ms()), topic_id)
+            found.append(rows)
+            count += len(rows)
+            first = end
+        self.backlogs.refill(topic_id, joined(found), first >= ledger.next_seq)
+
+    def _overdue(self, first_seq: int, end_seq: int, until_ms: int, topic_id: int | None) -> Rows:
+        store = self._store
+        with store.writer.lock:
+            first_seq = max(first_seq, store.indexes.ledger.head_seq)
+            if first_seq >= end_seq:
+                return joined([])
+            entries = store.indexes.entries.read(first_seq, end_seq)
+            wanted = store.indexes.ledger.range_states(first_seq, end_seq) == State.PENDING
+            wanted &= entries["deliver_at_ms"] <= until_ms
+            if topic_id is not None:
+                wanted &= entries["topic_id"] == topic_id
+            chosen = np.flatnonzero(wanted)
+            return joined([due_rows(entries["deliver_at_ms"][chosen], first_seq + chosen, Via.NEAR)])
+
+    def _still_needed(self, seqs: I64) -> Flags:
+        """Rows of a ready file that must be found again after a crash: pending, and in no backlog."""
+        indexes = self._store.indexes
+        with self._store.writer.lock:
+            needed = indexes.ledger.pending_mask(seqs)
+            chosen = np.flatnonzero(needed)
+            held = self.backlogs.holds(indexes.entries.take(seqs[chosen])["topic_id"])
+        needed[chosen[held]] = False
+        return needed

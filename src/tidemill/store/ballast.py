@@ -1,0 +1,68 @@
+"""Ballast: disk space held back, so that a full disk stops sends and nothing else.
+
+Owns one preallocated file. Sends are taken only while it is whole. When a derived file finds the disk full, a
+quarter of the ballast is thrown overboard to make room; the ballast is filled up again before the next send.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from tidemill.core.errors import DiskFull
+from tidemill.log.disk import Disk
+
+
+class Ballast:
+    """Space in reserve under one name."""
+
+    def __init__(self, disk: Disk, path: Path, size: int) -> None:
+        self._disk = disk
+        self._path = path
+        self._size = size
+        self._lock = threading.Lock()  # protects _held and the file: whoever finds the disk full throws some
+        self._held = 0
+
+    @property
+    def is_whole(self) -> bool:
+        return self._held == self._size
+
+    def require_whole(self) -> None:
+        """Return if the ballast is whole or can be made whole; `DiskFull` if not."""
+        if self.is_whole:
+            return
+        with self._lock:
+            file = self._disk.open(self._path, create=True)
+            try:
+                file.preallocate(self._size)
+            finally:
+                file.close()
+            self._held = self._size
+
+    def fill(self) -> bool:
+        """Make it whole if there is room."""
+        try:
+            self.require_whole()
+        except DiskFull:
+            return False
+        return True
+
+    def throw_some(self) -> bool:
+        """Free a quarter of the ballast; False when none is left."""
+        with self._lock:
+            return self._throw_some()
+
+    def _throw_some(self) -> bool:
+        if self._held == 0 and self._disk.exists(self._path):
+            file = self._disk.open(self._path)
+            self._held = file.size()
+            file.close()
+        if self._held == 0:
+            return False
+        self._held = max(0, self._held - max(1, self._size // 4))
+        file = self._disk.open(self._path)
+        try:
+            file.truncate(self._held)
+        finally:
+            file.close()
+        return True

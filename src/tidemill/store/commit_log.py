@@ -1,0 +1,302 @@
+"""The commit log's one writer: every change of the truth is a frame appended here.
+
+Owns the writer lock, the order *plan, append, apply*, and the queue rows that wait until their frame is
+safe. A frame is planned against the indexes under the lock (seqs, queue offsets, what is pending),
+appended, and applied by reading it back: the very code that replays the log after a crash. Callers then
+`finish` it: wait for the sync, publish, wake consumers.
+
+Invariants:
+- frames are applied in log order, each once;
+- queue rows are published in log order, only below the acknowledged end;
+- a frame names only seqs that are pending when it is appended;
+- if applying fails after the append, the store refuses all further work: only opening it again can tell
+  what is true.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.core.errors import BrokerClosed, UnknownTopic
+from tidemill.core.histogram import Histogram
+from tidemill.core.model import NO_TIME_MS, StoredMessage
+from tidemill.log.arrays import I64, U8, Flags
+from tidemill.log.disk import Bytes
+from tidemill.log.group_commit import GroupCommit
+from tidemill.log.segments import SegmentedLog
+from tidemill.store.arrivals import Arrivals
+from tidemill.store.ballast import Ballast
+from tidemill.store.frames import (
+    RELEASE_GROUP,
+    Cancel,
+    End,
+    Half,
+    Kind,
+    ReEnter,
+    ReEnterReason,
+    Release,
+    SendBack,
+    Settlement,
+    TopicChange,
+)
+from tidemill.store.indexes import Effects, Indexes, OpenHalf
+from tidemill.store.message_format import Section, encode_arrow, encode_rows
+from tidemill.store.topic_queues import TopicQueues, grouped
+from tidemill.store.topics import Topic
+
+_NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """A frame that was written: where it is, and the seqs it made (in row order of its timed messages)."""
+
+    offset: int
+    end: int
+    first_seq: int
+    seq_count: int
+
+
+class CommitLog:
+    """Appends, applies and publishes. All public methods are thread-safe."""
+
+    def __init__(
+        self,
+        log: SegmentedLog,
+        commit: GroupCommit,
+        indexes: Indexes,
+        queues: TopicQueues,
+        ballast: Ballast,
+        settle: Callable[[Sequence[Settlement]], None],
+    ) -> None:
+        self.lock = threading.RLock()  # protects log appends and all indexes
+        self.arrivals = Arrivals()
+        self._publish_lock = threading.Lock()  # protects the order of publications
+        self._log = log
+        self._commit = commit
+        self._indexes = indexes
+        self._queues = queues
+        self._ballast = ballast
+        self._settle = settle
+        self._waiting: deque[tuple[int, Effects]] = deque()
+        self._seq_ends: deque[tuple[int, int]] = deque()  # frame end, next seq after it; not yet known safe
+        self._safe_seq = indexes.ledger.next_seq
+        self._broken: BaseException | None = None
+
+    @property
+    def end(self) -> int:
+        return self._log.written_end
+
+    @property
+    def sync_durations(self) -> Histogram:
+        """How long the syncs of the log took."""
+        return self._commit.sync_durations
+
+    def safe_seq(self) -> int:
+        """Every seq below this one survives a power cut; the pipeline reads no further."""
+        with self._publish_lock:
+            while self._seq_ends and self._seq_ends[0][0] <= self._log.synced_end:
+                _, self._safe_seq = self._seq_ends.popleft()
+            return self._safe_seq
+
+    # -- messages ---------------------------------------------------------------------------------
+
+    def put(self, messages: Sequence[StoredMessage], now_ms: int) -> Appended:
+        """Append messages as rows: the timed ones wait, the others go to their queues."""
+        with self.lock:
+            self._ballast.require_whole()
+            parts = self._rows(messages)
+            return self._append(Kind.MESSAGES, parts, now_ms)
+
+    def put_batch(self, batch: pa.RecordBatch, now_ms: int) -> Appended:
+        """Append an Arrow batch of the message schema as it is; queue offsets are filled in."""
+        with self.lock:
+            self._ballast.require_whole()
+            topic_ids = batch.column("topic_id").to_numpy()
+            queue_ids = batch.column("queue_id").to_numpy()
+            self._require_topics(np.unique(topic_ids).tolist())
+            offsets = self._plan(topic_ids, queue_ids, batch.column("deliver_at_ms").to_numpy())
+            column = batch.schema.get_field_index("queue_offset")
+            batch = batch.set_column(column, batch.schema.field(column), pa.array(offsets, pa.int64()))
+            return self._append(Kind.MESSAGES, encode_arrow(batch, self._indexes.ledger.next_seq), now_ms)
+
+    def send_back(
+        self, messages: Sequence[StoredMessage], settles: Sequence[Settlement], now_ms: int
+    ) -> Appended:
+        """Append messages that take the place of deliveries, settling those with the same frame."""
+        with self.lock:
+            parts = self._rows(messages)
+            section = Section(memoryview(parts[0]))
+            frame = SendBack(settles, section, parts)
+            return self._append(Kind.SEND_BACK, frame.parts(), now_ms, reserved=True)
+
+    def _rows(self, messages: Sequence[StoredMessage]) -> list[Bytes]:
+        topic_ids = np.array([m.topic_id for m in messages], np.int64)
+        self._require_topics(set(topic_ids.tolist()))
+        queue_ids = np.array([m.queue_id for m in messages], np.int64)
+        deliver_at = np.array([m.deliver_at_ms for m in messages], np.int64)
+        offsets = self._plan(topic_ids, queue_ids, deliver_at)
+        return [encode_rows(messages, offsets.tolist(), self._indexes.ledger.next_seq)]
+
+    def _require_topics(self, topic_ids: Sequence[int] | set[int]) -> None:
+        for topic_id in topic_ids:
+            if self._indexes.topics.by_id(topic_id) is None:
+                raise UnknownTopic("the topic was deleted meanwhile; create it again or send to another")
+
+    def _plan(self, topic_ids: I64, queue_ids: I64, deliver_at_ms: I64) -> I64:
+        """Queue offsets of the messages that are not timed, -1 for those that are."""
+        offsets = np.full(len(topic_ids), -1, np.int64)
+        direct = np.flatnonzero(deliver_at_ms == NO_TIME_MS)
+        lanes = self._indexes.topics.lanes(topic_ids[direct], queue_ids[direct])
+        offsets[direct] = self._indexes.topics.plan_offsets(lanes)
+        return offsets
+
+    # -- settling ---------------------------------------------------------------------------------
+
+    def release(
+        self, seqs: I64, via: U8, now_ms: int, value_messages: Sequence[StoredMessage], is_value: Flags
+    ) -> Appended:
+        """Put pending, distinct, due seqs into their queues, in the order given.
+
+        `value_messages` are the messages of the rows where `is_value`, whose bytes go along.
+        """
+        with self.lock:
+            rows = self._indexes.entries.take(seqs)
+            assert self._indexes.ledger.pending_mask(seqs).all() and (rows["deliver_at_ms"] <= now_ms).all()
+            lanes = self._indexes.topics.lanes(rows["topic_id"], rows["queue_id"])
+            order, starts, counts = grouped(lanes)
+            groups = np.zeros(len(starts), RELEASE_GROUP)
+            firsts = order[starts]
+            groups["topic_id"] = rows["topic_id"][firsts]
+            groups["queue_id"] = rows["queue_id"][firsts]
+            groups["first_offset"] = self._indexes.topics.plan_offsets(lanes[firsts])
+            groups["count"] = counts
+            value_indexes = np.flatnonzero(is_value[order]).astype(np.uint32)
+            parts: list[Bytes] = []
+            if len(value_indexes):
+                rank = np.cumsum(is_value) - 1
+                ordered = [value_messages[i] for i in rank[order][value_indexes].tolist()]
+                parts = [encode_rows(ordered, [-1] * len(ordered), 0)]
+            frame = Release(groups, seqs[order], via[order], value_indexes, None, parts)
+            return self._append(Kind.RELEASE, frame.parts(), now_ms, reserved=True)
+
+    def cancel(self, seqs: I64, now_ms: int) -> Appended | None:
+        """Cancel distinct seqs; the caller holds the lock and has seen that they are pending."""
+        with self.lock:
+            seqs = seqs[self._indexes.ledger.pending_mask(seqs)]
+            if not len(seqs):
+                return None
+            topic_ids, counts = np.unique(self._indexes.entries.take(seqs)["topic_id"], return_counts=True)
+            cancel = Cancel(seqs, topic_ids, counts.astype(np.uint32))
+            return self._append(Kind.CANCEL, cancel.parts(), now_ms, reserved=True)
+
+    def re_enter(
+        self, old_seqs: I64, messages: Sequence[StoredMessage], reason: ReEnterReason, now_ms: int
+    ) -> Appended:
+        """Append messages again under new seqs; the caller holds the lock and saw the old ones pending."""
+        with self.lock:
+            assert self._indexes.ledger.pending_mask(old_seqs).all()
+            parts: list[Bytes] = [encode_rows(messages, [-1] * len(messages), self._indexes.ledger.next_seq)]
+            frame = ReEnter(reason, old_seqs, Section(memoryview(parts[0])), parts)
+            reserved = reason is ReEnterReason.RETENTION
+            return self._append(Kind.RE_ENTER, frame.parts(), now_ms, reserved=reserved)
+
+    # -- transactions and topics ------------------------------------------------------------------
+
+    def put_halves(
+        self, messages: Sequence[StoredMessage], now_ms: int, replaces: Sequence[int] = ()
+    ) -> Appended:
+        """Append first halves of transactions (or, with `replaces`, move open ones to the tail)."""
+        with self.lock:
+            if not replaces:
+                self._ballast.require_whole()
+            self._require_topics({m.topic_id for m in messages})
+            parts: list[Bytes] = [encode_rows(messages, [-1] * len(messages), 0)]
+            old = np.array(replaces or [0] * len(messages), np.uint64)
+            frame = Half(old, Section(memoryview(parts[0])), parts)
+            return self._append(Kind.HALF, frame.parts(), now_ms, reserved=bool(replaces))
+
+    def end_half(self, half: OpenHalf, message: StoredMessage | None, now_ms: int) -> Appended:
+        """End a transaction: commit with its message as it shall be stored, roll back with None."""
+        with self.lock:
+            parts = self._rows([message]) if message is not None else []
+            section = Section(memoryview(parts[0])) if parts else None
+            return self._append(Kind.END, End(half.place, section, parts).parts(), now_ms, reserved=True)
+
+    def change_topic(
+        self, topic: Topic, now_ms: int, *, is_deleted: bool = False, cancel_below_seq: int = 0
+    ) -> Appended:
+        with self.lock:
+            # On a full disk no topic is made for a send that will be refused; dead letters are still buried.
+            is_reserved = self._indexes.topics.by_id(topic.id) is not None or topic.name.startswith("%")
+            cancelled = self._indexes.due_counts.pending(topic.id) if cancel_below_seq else 0
+            change = TopicChange(topic.as_dict(), is_deleted, cancel_below_seq, cancelled)
+            return self._append(Kind.TOPIC, change.parts(), now_ms, reserved=is_reserved)
+
+    # -- the order --------------------------------------------------------------------------------
+
+    def _append(self, kind: Kind, parts: Sequence[Bytes], now_ms: int, *, reserved: bool = False) -> Appended:
+        if self._broken is not None:
+            raise BrokerClosed("the store stopped after a fault; open it again") from self._broken
+        first_seq = self._indexes.ledger.next_seq
+        offset = self._log.append(kind, parts, now_ms, reserved=reserved)
+        try:
+            frame = self._log.frame(offset)
+            effects = self._indexes.apply(frame)
+        except BaseException as fault:
+            self._broken = fault
+            raise
+        self._waiting.append((frame.end, effects))
+        if self._indexes.ledger.next_seq > first_seq:
+            self._seq_ends.append((frame.end, self._indexes.ledger.next_seq))
+        return Appended(offset, frame.end, first_seq, self._indexes.ledger.next_seq - first_seq)
+
+    def finish(self, appended: Appended | None) -> None:
+        """Return when the frame may be acknowledged and its queue rows are visible."""
+        if appended is not None:
+            self._commit.wait(appended.end)
+            self.publish()
+
+    def finish_written(self) -> None:
+        """Return when every frame appended so far may be acknowledged and is visible."""
+        self._commit.wait(self._log.written_end)
+        self.publish()
+
+    def finish_all(self) -> int:
+        """Make everything appended so far safe and visible; returns the end."""
+        end = self._log.written_end
+        self._commit.wait_synced(end)
+        self.publish()
+        return end
+
+    def publish(self) -> None:
+        """Write the queue rows of every frame that may be acknowledged, in log order."""
+        has_new_rows = False
+        with self._publish_lock:
+            acknowledged = self._commit.acknowledged_end
+            while self._waiting and self._waiting[0][0] <= acknowledged:
+                _, effects = self._waiting[0]
+                self._take_effect(effects)
+                self._waiting.popleft()
+                has_new_rows = has_new_rows or effects.publication is not None
+        if has_new_rows:
+            self.arrivals.announce()
+
+    def _take_effect(self, effects: Effects) -> None:
+        if effects.publication is not None:
+            self._queues.publish(effects.publication)
+        if effects.settlements:
+            self._settle(effects.settlements)
+        if effects.forgotten_topic_id is not None:
+            self._queues.forget(effects.forgotten_topic_id)
+
+
+def moved(message: StoredMessage, deliver_at_ms: int, flags: int) -> StoredMessage:
+    """A message as it re-enters: same id and bytes, its new time, no longer on a level."""
+    return replace(message, deliver_at_ms=deliver_at_ms, flags=flags, level=0)

@@ -1,0 +1,156 @@
+"""The log of consumer state: what was handed out, settled, put off; and the groups' settings.
+
+Owns the directory `consumers/`: a segmented log of changes and a checkpoint. Every change is a row
+(`CHANGE`) in a frame; a group's settings are JSON. Replaying goes through the same `ConsumerState.apply`.
+When enough changes have gathered, the state is written as a checkpoint and the log before it is cut.
+
+Frame kinds: 1 opening (empty), 2 changes, 3 group. Checkpoint: JSON of the state, the log offset it
+reflects, and the commit-log offset whose settlements it includes.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tidemill.log.arrays import Rows
+from tidemill.log.checkpoint import Checkpoint
+from tidemill.log.disk import Disk
+from tidemill.log.group_commit import GroupCommit
+from tidemill.log.row_table import MakeRoom
+from tidemill.log.segments import SegmentedLog
+from tidemill.store.consumer_state import ACT_SETTLE, CHANGE, ConsumerState, Group
+from tidemill.store.frames import Settlement
+
+CONSUMER_FORMAT = 1
+KIND_OPENING = 1
+KIND_CHANGES = 2
+KIND_GROUP = 3
+
+
+class ConsumerLog:
+    """Appends changes, applies them, makes them safe. Thread-safe."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        *,
+        segment_bytes: int,
+        in_flight_max: int,
+        is_sync: bool,
+        make_room: MakeRoom = lambda: False,
+    ) -> None:
+        self.lock = threading.RLock()  # protects the state and the log's tail
+        disk.make_dir(directory)
+        self._checkpoint = Checkpoint(disk, directory, "checkpoint", CONSUMER_FORMAT)
+        self._log = SegmentedLog(
+            disk,
+            directory,
+            segment_bytes=segment_bytes,
+            opening=lambda _: (KIND_OPENING, b""),
+            make_room=make_room,
+        )
+        self._commit = GroupCommit(self._log, in_flight_max=in_flight_max, is_sync=is_sync)
+        self.state = ConsumerState()
+        self.changes_since_checkpoint = 0
+        self._settled_below = 0  # commit-log offset below which settlements are in the checkpoint
+
+    def recover(self) -> None:
+        """Read the checkpoint and replay what came after it."""
+        content = self._checkpoint.load()
+        start = 0
+        if content is not None:
+            saved = json.loads(content)
+            self.state = ConsumerState.from_dict(saved["state"])
+            start = saved["offset"]
+            self._settled_below = saved["settled_below"]
+        for frame in self._log.recover(start, start):
+            if frame.kind == KIND_CHANGES:
+                self.state.apply(np.frombuffer(frame.payload, CHANGE))
+            elif frame.kind == KIND_GROUP:
+                self.state.put_group(Group(**json.loads(bytes(frame.payload))))
+
+    def append(self, changes: Rows, now_ms: int) -> int:
+        """Log and apply changes; returns the end to `wait` for."""
+        with self.lock:
+            self._log.append(KIND_CHANGES, [changes.tobytes()], now_ms, reserved=True)
+            self.state.apply(changes)
+            self.changes_since_checkpoint += len(changes)
+            return self._log.written_end
+
+    def put_group(self, group: Group, now_ms: int) -> int:
+        with self.lock:
+            self._log.append(KIND_GROUP, [json.dumps(group.as_dict()).encode()], now_ms, reserved=True)
+            self.state.put_group(group)
+            return self._log.written_end
+
+    def wait(self, end: int) -> None:
+        self._commit.wait(end)
+
+    def settle_from_commit_log(self, settlements: Iterable[Settlement]) -> None:
+        """Deliveries settled by a frame of the commit log: not logged here, that frame is their record."""
+        with self.lock:
+            rows = [
+                (ACT_SETTLE, 0, s.queue_id, group.id, s.topic_id, 0, s.offset, 0)
+                for s in settlements
+                if (group := self.state.group(s.group)) is not None
+                # Only what is out: a replay must not carry the cursor past messages never handed out.
+                and (progress := self.state.progress((group.id, s.topic_id, s.queue_id))) is not None
+                and s.offset in progress.taken
+            ]
+            if rows:
+                self.state.apply(np.array(rows, CHANGE))
+
+    def settle_again(self, settlements: Iterable[tuple[int, Settlement]]) -> None:
+        """Settlements met while the commit log was replayed, each with its frame's offset."""
+        self.settle_from_commit_log(s for offset, s in settlements if offset >= self._settled_below)
+
+    def save(self, commit_log_offset: int) -> None:
+        """Write a checkpoint and cut the log before it.
+
+        Every settlement of commit-log frames below `commit_log_offset` must have been given to this state.
+        """
+        with self.lock:
+            offset = self._log.written_end
+            saved = {"offset": offset, "settled_below": commit_log_offset, "state": self.state.as_dict()}
+            content = json.dumps(saved).encode()
+            self.changes_since_checkpoint = 0
+        self._commit.wait_synced(offset)
+        self._checkpoint.save(content, sync=True)
+        with self.lock:
+            self._log.cut_head(offset)
+
+    def snapshot(self, commit_log_offset: int) -> bytes:
+        """A checkpoint's content for a copy that begins with an empty consumer log."""
+        with self.lock:
+            saved = {"offset": 0, "settled_below": commit_log_offset, "state": self.state.as_dict()}
+            return json.dumps(saved).encode()
+
+    def sync(self) -> None:
+        self._commit.wait_synced(self._log.written_end)
+
+    def close(self) -> None:
+        self._log.close()
+
+
+def change_rows(
+    act: int,
+    lane: tuple[int, int, int],
+    offsets: Sequence[int],
+    attempts: Sequence[int] | int,
+    visible_at_ms: int,
+) -> Rows:
+    """Rows of one act for several offsets of one lane."""
+    group_id, topic_id, queue_id = lane
+    rows = np.zeros(len(offsets), CHANGE)
+    rows["act"] = act
+    rows["group_id"], rows["topic_id"], rows["queue_id"] = group_id, topic_id, queue_id
+    rows["offset"] = offsets
+    rows["attempt"] = attempts
+    rows["visible_at_ms"] = visible_at_ms
+    return rows

@@ -1,0 +1,214 @@
+"""How far each consumer group has got in each queue, and what it has taken but not settled.
+
+Owns, for every (group, topic, queue): the offset of the next message never handed out, and for each message
+handed out and not settled its attempt and the time it becomes visible again. A message below the cursor
+that is not in that table is settled. This is truth, not derived: it has a log and a checkpoint of its own
+(`consumer_log.py` writes them).
+
+Invariants:
+- a receipt settles only the attempt it was given for;
+- changes are applied in the order they are logged, by the same function that replays them;
+- `floor` of a queue never passes an unsettled message.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from tidemill.log.arrays import Rows
+
+CHANGE = np.dtype(
+    [
+        ("act", "u1"),
+        ("zero", "u1"),
+        ("queue_id", "<u2"),
+        ("group_id", "<u4"),
+        ("topic_id", "<u4"),
+        ("attempt", "<u4"),
+        ("offset", "<i8"),
+        ("visible_at_ms", "<i8"),
+    ]
+)
+assert CHANGE.itemsize == 32
+
+ACT_TAKE = 1  # handed out: attempt, visible again at
+ACT_SETTLE = 2  # acknowledged, replaced by a message sent back, or not wanted by the group's filter
+ACT_CHANGE = 3  # visible again at another time
+ACT_CURSOR = 4  # the cursor moves to `offset`; what was taken before is forgotten
+ACT_SKIP = 5  # expired before it was handed out: the cursor steps over everything below `offset`
+ACT_NAMES = {
+    ACT_TAKE: "take",
+    ACT_SETTLE: "settle",
+    ACT_CHANGE: "change",
+    ACT_CURSOR: "cursor",
+    ACT_SKIP: "skip",
+}
+
+Lane = tuple[int, int, int]  # group id, topic id, queue id
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A consumer group's settings."""
+
+    id: int
+    name: str
+    attempts_max: int = 16
+    is_fifo: bool = False
+    starts_first: bool = True  # a group that is new to a topic begins at its oldest message, else at its end
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class Progress:
+    """One group's way through one queue."""
+
+    next_offset: int
+    taken: dict[int, tuple[int, int]] = field(default_factory=dict)  # offset -> attempt, visible-at ms
+    _due: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # heap of (visible-at, offset), stale ones included
+
+    @property
+    def floor(self) -> int:
+        """Everything below is settled."""
+        return min(self.taken, default=self.next_offset)
+
+    def put(self, offset: int, attempt: int, visible_at_ms: int) -> None:
+        self.taken[offset] = (attempt, visible_at_ms)
+        heapq.heappush(self._due, (visible_at_ms, offset))
+
+    def visible_again(self, now_ms: int, limit: int) -> list[int]:
+        """Offsets whose lease has ended, in order of their end."""
+        found: list[int] = []
+        kept: list[tuple[int, int]] = []
+        while self._due and self._due[0][0] <= now_ms and len(found) < limit:
+            visible_at_ms, offset = heapq.heappop(self._due)
+            held = self.taken.get(offset)
+            if held is not None and held[1] == visible_at_ms and offset not in found:
+                found.append(offset)
+                kept.append((visible_at_ms, offset))
+        for entry in kept:  # they leave the heap only when they are taken or settled
+            heapq.heappush(self._due, entry)
+        return found
+
+    def next_visible_ms(self) -> int | None:
+        """When the next lease ends."""
+        while self._due:
+            visible_at_ms, offset = self._due[0]
+            held = self.taken.get(offset)
+            if held is not None and held[1] == visible_at_ms:
+                return visible_at_ms
+            heapq.heappop(self._due)
+        return None
+
+
+class ConsumerState:
+    """Groups and their progress. Changes only through `apply`, under the consumer log's lock."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, Group] = {}
+        self._names: dict[int, str] = {}
+        self._lanes: dict[Lane, Progress] = {}
+
+    # -- groups -----------------------------------------------------------------------------------
+
+    def group(self, name: str) -> Group | None:
+        return self._groups.get(name)
+
+    def group_name(self, group_id: int) -> str:
+        return self._names[group_id]
+
+    def groups(self) -> list[Group]:
+        return list(self._groups.values())
+
+    def new_group(self, name: str) -> Group:
+        return Group(id=max(self._names, default=0) + 1, name=name)
+
+    def put_group(self, group: Group) -> None:
+        self._groups[group.name] = group
+        self._names[group.id] = group.name
+
+    # -- progress ---------------------------------------------------------------------------------
+
+    def progress(self, lane: Lane) -> Progress | None:
+        return self._lanes.get(lane)
+
+    def lanes(self) -> Iterator[tuple[Lane, Progress]]:
+        return iter(list(self._lanes.items()))
+
+    def apply(self, changes: Rows) -> None:
+        """Carry out logged changes, in order."""
+        for change in changes.tolist():
+            act, _, queue_id, group_id, topic_id, attempt, offset, visible_at_ms = change
+            lane = (group_id, topic_id, queue_id)
+            progress = self._lanes.get(lane)
+            if progress is None:
+                progress = self._lanes[lane] = Progress(0)
+            if act == ACT_TAKE:
+                progress.put(offset, attempt, visible_at_ms)
+                progress.next_offset = max(progress.next_offset, offset + 1)
+            elif act == ACT_SETTLE:
+                progress.taken.pop(offset, None)
+                progress.next_offset = max(progress.next_offset, offset + 1)
+            elif act == ACT_CHANGE:
+                if offset in progress.taken:
+                    progress.put(offset, attempt, visible_at_ms)
+            elif act == ACT_CURSOR:
+                self._lanes[lane] = Progress(offset)
+            else:
+                assert act == ACT_SKIP
+                progress.next_offset = max(progress.next_offset, offset)
+                for held in [o for o in progress.taken if o < offset]:
+                    del progress.taken[held]
+
+    def clamp(self, lane: Lane, end: int) -> None:
+        """Forget progress beyond the end of the queue: those messages are not there (any more)."""
+        progress = self._lanes[lane]
+        progress.next_offset = min(progress.next_offset, end)
+        for offset in [o for o in progress.taken if o >= end]:
+            del progress.taken[offset]
+
+    def forget_topic(self, topic_id: int) -> None:
+        self._lanes = {lane: progress for lane, progress in self._lanes.items() if lane[1] != topic_id}
+
+    def leased(self, now_ms: int) -> Iterator[tuple[Lane, int]]:
+        """Messages in a consumer's hands right now."""
+        for lane, progress in self._lanes.items():
+            for offset, (_, visible_at_ms) in progress.taken.items():
+                if visible_at_ms > now_ms:
+                    yield lane, offset
+
+    # -- saving -----------------------------------------------------------------------------------
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "groups": [group.as_dict() for group in self._groups.values()],
+            "lanes": [
+                [*lane, progress.next_offset, [[o, a, v] for o, (a, v) in progress.taken.items()]]
+                for lane, progress in self._lanes.items()
+            ],
+        }
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> ConsumerState:
+        state = cls()
+        for fields in content["groups"]:
+            state.put_group(Group(**fields))
+        for group_id, topic_id, queue_id, next_offset, taken in content["lanes"]:
+            progress = state._lanes[group_id, topic_id, queue_id] = Progress(next_offset)
+            for offset, attempt, visible_at_ms in taken:
+                progress.put(offset, attempt, visible_at_ms)
+        return state
+
+
+def changed(group: Group, **settings: Any) -> Group:
+    """The group with some settings replaced."""
+    return replace(group, **settings)

@@ -1,0 +1,82 @@
+"""How many messages fall due in each minute, for each topic. Forecast and dashboard read these.
+
+Owns the counts of *pending* messages by (topic id, minute). Kept by the log writer while frames are applied;
+saved with the index checkpoint. Reading one topic's horizon touches only its own counts.
+
+Invariant: no count is negative or zero; the sum over all is the number of pending messages.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tidemill.core.limits import MINUTE_MS
+from tidemill.log.arrays import I64, U32
+
+_MINUTE_BITS = 32
+
+
+class DueCounts:
+    """Pending messages by topic and minute."""
+
+    def __init__(self) -> None:
+        self._by_topic: dict[int, dict[int, int]] = {}
+
+    def add(self, topic_ids: U32, deliver_at_ms: I64, sign: int) -> None:
+        """Count messages in (`sign` 1) or out (-1)."""
+        if not len(topic_ids):
+            return
+        # A minute fits in 31 bits until the year 6053, so topic and minute share one sortable number.
+        packed = topic_ids.astype(np.int64) << _MINUTE_BITS | deliver_at_ms // MINUTE_MS
+        values, counts = _counted(packed)
+        for value, count in zip(values.tolist(), counts.tolist(), strict=True):
+            topic_id, minute = value >> _MINUTE_BITS, value & (1 << _MINUTE_BITS) - 1
+            minutes = self._by_topic.setdefault(topic_id, {})
+            left = minutes.get(minute, 0) + sign * count
+            assert left >= 0, (topic_id, minute, left)
+            if left:
+                minutes[minute] = left
+            else:
+                del minutes[minute]
+
+    def pending(self, topic_id: int) -> int:
+        return sum(self._by_topic.get(topic_id, {}).values())
+
+    def minutes(self, topic_id: int | None, first_minute: int, end_minute: int) -> dict[int, int]:
+        """Count by minute in `[first_minute, end_minute)`, of one topic or of all."""
+        found: dict[int, int] = {}
+        topics = self._by_topic.values() if topic_id is None else [self._by_topic.get(topic_id, {})]
+        for minutes in topics:
+            if len(minutes) > end_minute - first_minute:
+                wanted = [m for m in range(first_minute, end_minute) if m in minutes]
+            else:
+                wanted = [m for m in minutes if first_minute <= m < end_minute]
+            for minute in wanted:
+                found[minute] = found.get(minute, 0) + minutes[minute]
+        return dict(sorted(found.items()))
+
+    def encode(self) -> bytes:
+        rows = [
+            (topic_id, minute, count)
+            for topic_id, minutes in self._by_topic.items()
+            for minute, count in minutes.items()
+        ]
+        return np.array(rows, "<i8").reshape(-1, 3).tobytes()
+
+    @classmethod
+    def decode(cls, data: bytes) -> DueCounts:
+        counts = cls()
+        for topic_id, minute, count in np.frombuffer(data, "<i8").reshape(-1, 3).tolist():
+            counts._by_topic.setdefault(topic_id, {})[minute] = count
+        return counts
+
+
+def _counted(packed: I64) -> tuple[I64, I64]:
+    """Distinct values and how often each occurs; by counting where they lie close together."""
+    low, high = int(packed.min()), int(packed.max())
+    if high - low < 4 * len(packed) + 1024:
+        counts = np.bincount(packed - low)
+        present = np.flatnonzero(counts)
+        return present + low, counts[present]
+    values, sorted_counts = np.unique(packed, return_counts=True)
+    return values, sorted_counts

@@ -1,0 +1,38 @@
+"""The entries as another process, or another thread, reads them: straight from the files, never locking the writer.
+
+Owns nothing on disk. Readers must stay below the synced end that the broker gives them; what lies there never changes, except
+that whole chunks disappear from the head when everything in them is settled.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidemill.log.arrays import I64
+from tidemill.log.disk import Disk
+from tidemill.log.row_table import RowTable
+from tidemill.store.entry_format import ENTRY, Entries
+
+
+class EntryFiles:
+    """A read-only view of the entries table."""
+
+    def __init__(self, disk: Disk, directory: Path, chunk_rows: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._table = RowTable(disk, directory, ENTRY, chunk_rows, lambda: False)
+
+    @property
+    def head_seq(self) -> int:
+        """The lowest seq that can be read."""
+        names = self._disk.names(self._directory)
+        return int(names[0]) if names else 0
+
+    def rows(self, first_seq: int, end_seq: int) -> Entries:
+        return self._table.read(first_seq, end_seq)
+
+    def take(self, seqs: I64) -> Entries:
+        return self._table.take(seqs)
+
+    def close(self) -> None:
+        self._table.close()

@@ -1,0 +1,62 @@
+"""The index checkpoint: the derived state as of one log offset, so that opening need not read the whole log.
+
+Owns `checkpoint.0/1` in the index directory: a JSON head (log offset, topics, totals, open transactions …)
+and the packed ledger and due counts behind it. Entries, queues and find runs are files of their own; they
+are synced before the checkpoint that relies on them is written.
+
+Content: u64 length of the JSON, JSON, ledger bytes, due-count bytes. Format 1.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import asdict
+from typing import Any
+
+from tidemill.store.due_counts import DueCounts
+from tidemill.store.frames import Base
+from tidemill.store.indexes import Indexes, OpenHalf
+from tidemill.store.ledger import Ledger
+
+INDEX_FORMAT = 1
+_LENGTH = struct.Struct("<Q")
+
+
+def encode_indexes(indexes: Indexes, offset: int) -> bytes:
+    """The state of `indexes`, which reflect the log up to `offset`. Call under the writer lock."""
+    base = indexes.base()
+    ledger, due_counts = indexes.ledger.encode(), indexes.due_counts.encode()
+    head = {
+        "offset": offset,
+        "next_seq": base.next_seq,
+        "topics": base.topics,
+        "next_offsets": base.next_offsets,
+        "totals": base.totals,
+        "near_floor": indexes.near_floor,
+        "open_halves": {key: asdict(half) for key, half in indexes.open_halves.items()},
+        "ledger_bytes": len(ledger),
+    }
+    text = json.dumps(head).encode()
+    return b"".join((_LENGTH.pack(len(text)), text, ledger, due_counts))
+
+
+def checkpoint_head(content: bytes) -> dict[str, Any]:
+    """The JSON head of a checkpoint."""
+    (length,) = _LENGTH.unpack_from(content)
+    head: dict[str, Any] = json.loads(content[_LENGTH.size : _LENGTH.size + length])
+    return head
+
+
+def restore_indexes(indexes: Indexes, content: bytes) -> int:
+    """Bring `indexes` to the state of a checkpoint; returns the log offset it reflects."""
+    head = checkpoint_head(content)
+    indexes.start_from(Base(head["next_seq"], head["topics"], head["next_offsets"], head["totals"]))
+    (length,) = _LENGTH.unpack_from(content)
+    ledger_start = _LENGTH.size + length
+    ledger_end = ledger_start + head["ledger_bytes"]
+    indexes.ledger = Ledger.decode(content[ledger_start:ledger_end])
+    indexes.due_counts = DueCounts.decode(content[ledger_end:])
+    indexes.near_floor = head["near_floor"]
+    indexes.open_halves = {key: OpenHalf(**half) for key, half in head["open_halves"].items()}
+    return int(head["offset"])

@@ -1,0 +1,387 @@
+"""Everything derived from the commit log, and the one way a frame changes it.
+
+Owns entries, ledger, topics, find index, due counts, totals and open transactions, in step with each other.
+`apply_*` is called for every frame exactly once in log order: by the log writer right after it appended the
+frame, and by recovery when the log is read again. What a frame does depends on the frame and the state
+before it alone, so both come to the same state. Rows for queues and settled deliveries are returned, not
+written: they must wait until the frame is safe.
+
+The rule of the ledger: a frame acts on a seq only if it is pending at that point of the log. A seq below
+the ledger's head was pending when the frame was written (the writer checks before it appends) and its
+segment was cut since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from tidemill.core.errors import CorruptionError
+from tidemill.core.model import NO_SEQ, NO_TIME_MS, Via
+from tidemill.log.arrays import I64, Flags, Rows
+from tidemill.log.disk import Disk
+from tidemill.log.frame import Frame
+from tidemill.log.row_table import MakeRoom, RowTable
+from tidemill.store.due_counts import DueCounts
+from tidemill.store.entry_format import ENTRY, FLAG_NEAR
+from tidemill.store.find_index import PLACE_BIT, FindIndex
+from tidemill.store.frames import (
+    Base,
+    Cancel,
+    End,
+    Half,
+    Kind,
+    ReEnter,
+    Release,
+    SendBack,
+    Settlement,
+    TopicChange,
+)
+from tidemill.store.ledger import Ledger, State
+from tidemill.store.message_format import Columns, Section
+from tidemill.store.queue_format import QUEUE_ROW
+from tidemill.store.topic_queues import Publication, grouped
+from tidemill.store.topics import Topic, TopicTable
+from tidemill.store.totals import Totals
+
+# How many entries one pass over the table looks at.
+_SCAN_ROWS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSizes:
+    """Sizes of the derived files; tests make them small."""
+
+    entry_chunk_rows: int = 1 << 20
+    queue_chunk_rows: int = 1 << 18
+    find_memory_pairs_max: int = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What a frame does outside the indexes, once it is safe."""
+
+    publication: Publication | None = None
+    settlements: tuple[Settlement, ...] = ()
+    forgotten_topic_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenHalf:
+    """A transaction's first half that waits for its end."""
+
+    place: int
+    topic_id: int
+    message_id: str
+    stored_at_ms: int
+
+
+@dataclass(slots=True)
+class Indexes:
+    """The derived state. Changed only by `apply_*`, under the log writer's lock."""
+
+    entries: RowTable
+    find: FindIndex
+    ledger: Ledger = field(default_factory=Ledger)
+    topics: TopicTable = field(default_factory=TopicTable)
+    due_counts: DueCounts = field(default_factory=DueCounts)
+    totals: Totals = field(default_factory=Totals)
+    open_halves: dict[str, OpenHalf] = field(default_factory=dict)
+    near_floor: int = 0
+
+    @classmethod
+    def create(cls, disk: Disk, directory: Path, make_room: MakeRoom, sizes: IndexSizes) -> Indexes:
+        return cls(
+            entries=RowTable(disk, directory / "entries", ENTRY, sizes.entry_chunk_rows, make_room),
+            find=FindIndex(disk, directory / "find", memory_pairs_max=sizes.find_memory_pairs_max),
+        )
+
+    # -- one frame --------------------------------------------------------------------------------
+
+    def apply(self, frame: Frame) -> Effects:
+        """Apply a frame read back from the log."""
+        payload, offset = frame.payload, frame.offset
+        match frame.kind:
+            case Kind.BASE:
+                self._check_base(Base.read(payload), offset)
+                return Effects()
+            case Kind.MESSAGES:
+                return self._apply_messages(frame, Section(payload))
+            case Kind.RELEASE:
+                return self._apply_release(frame, Release.read(payload))
+            case Kind.CANCEL:
+                return self._apply_cancel(Cancel.read(payload))
+            case Kind.RE_ENTER:
+                return self._apply_re_enter(frame, ReEnter.read(payload))
+            case Kind.HALF:
+                return self._apply_half(frame, Half.read(payload))
+            case Kind.END:
+                return self._apply_end(frame, End.read(payload))
+            case Kind.TOPIC:
+                return self._apply_topic(TopicChange.read(payload))
+            case Kind.SEND_BACK:
+                return self._apply_send_back(frame, SendBack.read(payload))
+            case unknown:
+                raise CorruptionError(
+                    f"frame of unknown kind {unknown} at offset {offset}; run `tidemill check`"
+                )
+
+    def apply_find_only(self, frame: Frame) -> None:
+        """Bring only the find index up to date, for frames the checkpoint already covers."""
+        reader: dict[int, Callable[[memoryview], Section | None]] = {
+            Kind.MESSAGES: Section,
+            Kind.RE_ENTER: lambda payload: ReEnter.read(payload).section,
+            Kind.END: lambda payload: End.read(payload).section,
+            Kind.SEND_BACK: lambda payload: SendBack.read(payload).section,
+        }
+        read = reader.get(frame.kind)
+        section = read(frame.payload) if read else None
+        if section is not None:
+            self._add_to_find(frame.offset, section, section.columns())
+
+    # -- base and topics --------------------------------------------------------------------------
+
+    def start_from(self, base: Base) -> None:
+        """Take over what a base frame says: the state of a log that begins here."""
+        self.ledger = Ledger(base.next_seq)
+        self.near_floor = base.next_seq
+        self.topics = TopicTable()
+        for fields in base.topics:
+            topic = Topic.from_dict(fields)
+            self.topics.put(topic)
+            self.topics.set_offsets(topic.id, base.next_offsets[str(topic.id)])
+        self.topics.next_topic_id = max(self.topics.next_topic_id, int(base.totals.get("next_topic_id", 1)))
+        self.due_counts = DueCounts()
+        self.totals = Totals.from_dict(base.totals)
+        self.open_halves = {}
+
+    def base(self) -> Base:
+        """The base frame for a segment that begins at this point of the log."""
+        return Base(
+            next_seq=self.ledger.next_seq,
+            topics=[topic.as_dict() for topic in self.topics],
+            next_offsets={str(topic.id): self.topics.offsets_of(topic) for topic in self.topics},
+            totals={**self.totals.as_dict(), "next_topic_id": self.topics.next_topic_id},
+        )
+
+    def _check_base(self, base: Base, offset: int) -> None:
+        if base.next_seq != self.ledger.next_seq:
+            raise CorruptionError(
+                f"the base frame at offset {offset} says the next seq is {base.next_seq}, "
+                f"the log before it says {self.ledger.next_seq}; run `tidemill rebuild`"
+            )
+
+    def _apply_topic(self, change: TopicChange) -> Effects:
+        topic = Topic.from_dict(change.topic)
+        if not change.is_deleted:
+            self.topics.put(topic)
+            return Effects()
+        self._cancel_topic(topic.id, change.cancel_below_seq)
+        self.totals.count_cancelled(np.array([topic.id]), np.array([change.cancelled_count]))
+        self.topics.remove(topic.id)
+        self.open_halves = {k: half for k, half in self.open_halves.items() if half.topic_id != topic.id}
+        return Effects(forgotten_topic_id=topic.id)
+
+    def _cancel_topic(self, topic_id: int, below_seq: int) -> None:
+        first = self.ledger.head_seq
+        while first < below_seq:
+            end = min(below_seq, first + _SCAN_ROWS)
+            rows = self.entries.read(first, end)
+            pending = self.ledger.range_states(first, end) == State.PENDING
+            seqs = first + np.flatnonzero(pending & (rows["topic_id"] == topic_id))
+            self._cancel(seqs)
+            first = end
+
+    # -- messages ---------------------------------------------------------------------------------
+
+    def _apply_messages(self, frame: Frame, section: Section) -> Effects:
+        columns = section.columns()
+        self._add_to_find(frame.offset, section, columns)
+        self._add_timed(frame.offset, section, columns)
+        self.totals.count_sent(columns.topic_id)
+        return Effects(self._publish_direct(frame, columns))
+
+    def _apply_send_back(self, frame: Frame, sent_back: SendBack) -> Effects:
+        effects = self._apply_messages(frame, sent_back.section)
+        return Effects(effects.publication, tuple(sent_back.settles))
+
+    def _apply_half(self, frame: Frame, half: Half) -> Effects:
+        for row, message in enumerate(half.section.messages()):
+            place = frame.offset << 16 | row
+            key = half_key(message.topic_id, message.id)
+            # One that replaces another was open when it was written, though that one may have been cut since.
+            self.open_halves[key] = OpenHalf(place, message.topic_id, message.id, message.stored_at_ms)
+        return Effects()
+
+    def _apply_end(self, frame: Frame, end: End) -> Effects:
+        self.open_halves = {k: half for k, half in self.open_halves.items() if half.place != end.half_place}
+        return self._apply_messages(frame, end.section) if end.section is not None else Effects()
+
+    def _add_timed(self, offset: int, section: Section, columns: Columns) -> None:
+        timed = columns.timed_rows
+        if not len(timed):
+            return
+        self._check_first_seq(section, offset)
+        rows = entry_rows(offset, columns, timed)
+        first_seq = self.ledger.grow(len(timed))
+        self.entries.write(first_seq, rows)
+        self.due_counts.add(rows["topic_id"], rows["deliver_at_ms"], 1)
+
+    def _check_first_seq(self, section: Section, offset: int) -> None:
+        if section.first_seq != self.ledger.next_seq:
+            raise CorruptionError(
+                f"the frame at offset {offset} begins at seq {section.first_seq}, expected "
+                f"{self.ledger.next_seq}; run `tidemill rebuild`"
+            )
+
+    def _add_to_find(self, offset: int, section: Section, columns: Columns) -> None:
+        if offset < self.find.covers:
+            return
+        refs = (
+            np.full(section.count, PLACE_BIT)
+            | np.uint64(offset << 16)
+            | np.arange(section.count, dtype=np.uint64)
+        )
+        timed = columns.timed_rows
+        refs[timed] = section.first_seq + np.arange(len(timed), dtype=np.uint64)
+        self.find.add(
+            np.concatenate((columns.id_hash, columns.key_hashes)),
+            np.concatenate((refs, refs[columns.key_rows])),
+        )
+
+    def _publish_direct(self, frame: Frame, columns: Columns) -> Publication | None:
+        direct = np.flatnonzero(columns.deliver_at_ms == NO_TIME_MS)
+        if not len(direct):
+            return None
+        topic_ids, queue_ids = columns.topic_id[direct], columns.queue_id[direct]
+        lanes, offsets = self.topics.lanes(topic_ids, queue_ids), columns.queue_offset[direct]
+        order, starts, counts = grouped(lanes)
+        rows = np.zeros(len(direct), QUEUE_ROW)
+        rows["place"] = np.uint64(frame.offset << 16) | direct[order].astype(np.uint64)
+        rows["seq"] = NO_SEQ
+        rows["released_at_ms"] = frame.stamp_ms
+        rows["deliver_at_ms"] = NO_TIME_MS
+        rows["via"] = Via.DIRECT
+        self.topics.take_offsets(lanes, offsets + 1)
+        firsts = order[starts]
+        queues = list(zip(topic_ids[firsts].tolist(), queue_ids[firsts].tolist(), strict=True))
+        return Publication(frame.end, queues, offsets[firsts].tolist(), counts.tolist(), rows)
+
+    # -- moving and settling ----------------------------------------------------------------------
+
+    def _apply_cancel(self, cancel: Cancel) -> Effects:
+        self._cancel(cancel.seqs[cancel.seqs >= self.ledger.head_seq])
+        self.totals.count_cancelled(cancel.topic_ids, cancel.counts)
+        return Effects()
+
+    def _cancel(self, seqs: I64) -> None:
+        self._settled_rows(seqs[self.ledger.settle(seqs, State.CANCELLED)])
+
+    def _apply_release(self, frame: Frame, release: Release) -> Effects:
+        known, rows = self._known_entries(release.seqs)
+        acted = np.ones(len(release.seqs), np.bool_)
+        acted[known] = self.ledger.settle(release.seqs[known], State.RELEASED)
+        if not acted.all():
+            raise CorruptionError(
+                f"the release at offset {frame.offset} names a message that was not pending; "
+                "run `tidemill check`"
+            )
+        self.due_counts.add(rows["topic_id"][known], rows["deliver_at_ms"][known], -1)
+        queue_rows = np.zeros(len(rows), QUEUE_ROW)
+        queue_rows["place"] = rows["place"]
+        queue_rows["seq"] = release.seqs
+        queue_rows["released_at_ms"] = frame.stamp_ms
+        queue_rows["deliver_at_ms"] = rows["deliver_at_ms"]
+        queue_rows["via"] = release.via
+        by_value = release.value_indexes
+        queue_rows["place"][by_value] = np.uint64(frame.offset << 16) | np.arange(
+            len(by_value), dtype=np.uint64
+        )
+        if len(by_value) and release.section is not None:
+            queue_rows["deliver_at_ms"][by_value] = release.section.columns().deliver_at_ms
+        groups = release.groups
+        topic_ids = groups["topic_id"]
+        self.topics.take_offsets(
+            self.topics.lanes(topic_ids, groups["queue_id"]), groups["first_offset"] + groups["count"]
+        )
+        self.totals.count_released(topic_ids, groups["count"])
+        queues = list(zip(topic_ids.tolist(), groups["queue_id"].tolist(), strict=True))
+        return Effects(
+            Publication(
+                frame.end, queues, groups["first_offset"].tolist(), groups["count"].tolist(), queue_rows
+            )
+        )
+
+    def _apply_re_enter(self, frame: Frame, moved: ReEnter) -> Effects:
+        known, _ = self._known_entries(moved.old_seqs)
+        acted = np.ones(len(moved.old_seqs), np.bool_)
+        acted[known] = self.ledger.settle(moved.old_seqs[known], State.MOVED)
+        self._settled_rows(moved.old_seqs[known & acted])
+        columns = moved.section.columns()
+        self._add_to_find(frame.offset, moved.section, columns)
+        first_seq = self.ledger.next_seq
+        self._add_timed(frame.offset, moved.section, columns)
+        stillborn = first_seq + np.flatnonzero(~acted)
+        self.ledger.settle(stillborn, State.MOVED)
+        self._settled_rows(stillborn)
+        self.totals.moved += len(moved.old_seqs)
+        return Effects()
+
+    def _known_entries(self, seqs: I64) -> tuple[Flags, Rows]:
+        """Which seqs are at or above the head, and the entries (zeros where unknown)."""
+        known = seqs >= self.ledger.head_seq
+        if known.all():
+            return known, self.entries.take(seqs)
+        rows = np.zeros(len(seqs), ENTRY)
+        rows["deliver_at_ms"] = NO_TIME_MS
+        rows[known] = self.entries.take(seqs[known])
+        return known, rows
+
+    def _settled_rows(self, seqs: I64) -> Rows:
+        """Entries of seqs that just left the pending state, counted out of what is due."""
+        rows = self.entries.take(seqs)
+        self.due_counts.add(rows["topic_id"], rows["deliver_at_ms"], -1)
+        return rows
+
+    def cut_head(self, below_seq: int) -> None:
+        """Forget seqs below `below_seq`; their bytes are gone and none of them is pending."""
+        self.ledger.cut_head(below_seq)
+        self.entries.cut_head(below_seq)
+
+    # -- the near set -----------------------------------------------------------------------------
+
+    def pending_near(self) -> I64:
+        """Seqs of the near messages that still wait; moves the floor up to the lowest of them."""
+        found: list[I64] = []
+        first = max(self.near_floor, self.ledger.head_seq)
+        while first < self.ledger.next_seq:
+            end = min(self.ledger.next_seq, (first // _SCAN_ROWS + 1) * _SCAN_ROWS)
+            is_near = self.entries.read(first, end)["flags"] & FLAG_NEAR != 0
+            pending = self.ledger.range_states(first, end) == State.PENDING
+            found.append(first + np.flatnonzero(is_near & pending))
+            first = end
+        seqs = np.concatenate(found) if found else np.empty(0, np.int64)
+        self.near_floor = int(seqs[0]) if len(seqs) else self.ledger.next_seq
+        return seqs
+
+
+def half_key(topic_id: int, message_id: str) -> str:
+    return f"{topic_id}:{message_id}"
+
+
+def entry_rows(frame_offset: int, columns: Columns, timed: I64) -> Rows:
+    """The entries of the timed rows of a section."""
+    rows = np.zeros(len(timed), ENTRY)
+    rows["place"] = np.uint64(frame_offset << 16) | timed.astype(np.uint64)
+    rows["deliver_at_ms"] = columns.deliver_at_ms[timed]
+    rows["stored_at_ms"] = columns.stored_at_ms[timed]
+    rows["id_hash"] = columns.id_hash[timed]
+    rows["size"] = columns.size[timed]
+    rows["topic_id"] = columns.topic_id[timed]
+    rows["queue_id"] = columns.queue_id[timed]
+    rows["flags"] = columns.flags[timed]
+    rows["level"] = columns.level[timed]
+    return rows

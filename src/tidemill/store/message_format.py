@@ -1,0 +1,343 @@
+"""A section: messages as they lie inside a frame's payload, in one of two encodings.
+
+    offset  bytes  field
+    0       1      encoding: 1 rows, 2 Arrow
+    1       3      zero
+    4       4      message count
+    8       8      first seq: the timed messages of the section have the seqs from here on, in row order
+    16      n      rows:  `ROW` x count, then for each row id, tag, keys, message group, properties, body
+                   Arrow: one IPC record batch of `SCHEMA` (without the schema message)
+
+Little-endian, format 1. Few messages (single sends) are written as rows, which cost 60 bytes each beside
+their text; a bulk put keeps its Arrow batch. Keys are joined by a space; properties are a JSON object, or
+empty.
+
+Owns the bytes of messages and nothing else. `Columns` is what the indexes need of every message; it comes
+out of either encoding without a loop per message.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.core.errors import CorruptionError
+from tidemill.core.model import NO_TIME_MS, MessageType, StoredMessage
+from tidemill.log.arrays import I64, U8, U16, U32, U64, Rows
+from tidemill.log.disk import Bytes
+from tidemill.store.hashing import PURPOSE_ID, PURPOSE_KEY, hash_slices, hash_texts, topic_seeds
+
+_HEADER = struct.Struct("<B3xIq")
+_ENCODING_ROWS = 1
+_ENCODING_ARROW = 2
+
+ROW = np.dtype(
+    [
+        ("born_at_ms", "<i8"),
+        ("stored_at_ms", "<i8"),
+        ("deliver_at_ms", "<i8"),
+        ("queue_offset", "<i8"),
+        ("topic_id", "<u4"),
+        ("queue_id", "<u2"),
+        ("level", "<u2"),
+        ("type", "<u1"),
+        ("flags", "<u1"),
+        ("id_bytes", "<u2"),
+        ("tag_bytes", "<u2"),
+        ("keys_bytes", "<u2"),
+        ("group_bytes", "<u4"),
+        ("properties_bytes", "<u4"),
+        ("body_bytes", "<u4"),
+    ]
+)
+assert ROW.itemsize == 60
+_LENGTHS = ("id_bytes", "tag_bytes", "keys_bytes", "group_bytes", "properties_bytes", "body_bytes")
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("topic_id", pa.uint32(), nullable=False),
+        pa.field("queue_id", pa.uint16(), nullable=False),
+        pa.field("type", pa.uint8(), nullable=False),
+        pa.field("level", pa.uint16(), nullable=False),
+        pa.field("flags", pa.uint8(), nullable=False),
+        pa.field("born_at_ms", pa.int64(), nullable=False),
+        pa.field("stored_at_ms", pa.int64(), nullable=False),
+        pa.field("deliver_at_ms", pa.int64(), nullable=False),
+        pa.field("queue_offset", pa.int64(), nullable=False),
+        pa.field("tag", pa.string(), nullable=False),
+        pa.field("keys", pa.string(), nullable=False),
+        pa.field("message_group", pa.string(), nullable=False),
+        pa.field("properties", pa.string(), nullable=False),
+        pa.field("body", pa.binary(), nullable=False),
+    ]
+)
+_KEY_SEPARATOR = ord(" ")
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The fixed-width part of every message of a section, and its hashes."""
+
+    topic_id: U32
+    queue_id: U16
+    type: U8
+    level: U16
+    flags: U8
+    stored_at_ms: I64
+    deliver_at_ms: I64
+    queue_offset: I64
+    size: U32
+    id_hash: U64
+    key_rows: I64  # rows that have a key, once for each of its keys
+    key_hashes: U64
+
+    @property
+    def timed_rows(self) -> I64:
+        return np.flatnonzero(self.deliver_at_ms != NO_TIME_MS)
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def encode_properties(properties: Mapping[str, str]) -> str:
+    return json.dumps(properties, ensure_ascii=False, separators=(",", ":")) if properties else ""
+
+
+def encode_rows(messages: Sequence[StoredMessage], queue_offsets: Sequence[int], first_seq: int) -> bytes:
+    """A section in the row encoding."""
+    rows = np.zeros(len(messages), ROW)
+    heap: list[bytes] = []
+    for index, message in enumerate(messages):
+        texts = (
+            message.id.encode(),
+            message.tag.encode(),
+            " ".join(message.keys).encode(),
+            message.message_group.encode(),
+            encode_properties(message.properties).encode(),
+            message.body,
+        )
+        heap.extend(texts)
+        rows[index] = (
+            message.born_at_ms,
+            message.stored_at_ms,
+            message.deliver_at_ms,
+            queue_offsets[index],
+            message.topic_id,
+            message.queue_id,
+            message.level,
+            message.type,
+            message.flags,
+            *map(len, texts),
+        )
+    return b"".join((_HEADER.pack(_ENCODING_ROWS, len(messages), first_seq), rows.tobytes(), *heap))
+
+
+def encode_arrow(batch: pa.RecordBatch, first_seq: int) -> list[Bytes]:
+    """A section that keeps an Arrow batch of `SCHEMA`, as parts that need no copy."""
+    assert batch.schema.equals(SCHEMA)
+    return [_HEADER.pack(_ENCODING_ARROW, batch.num_rows, first_seq), memoryview(batch.serialize())]
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+class Section:
+    """Messages read back from a payload. Nothing is copied until a message is asked for."""
+
+    def __init__(self, data: memoryview) -> None:
+        encoding, self.count, self.first_seq = _HEADER.unpack_from(data)
+        self._data = data[_HEADER.size :]
+        self._batch: pa.RecordBatch | None = None
+        self._rows: Rows | None = None
+        if encoding == _ENCODING_ARROW:
+            self._batch = pa.ipc.read_record_batch(pa.py_buffer(self._data), SCHEMA)
+        elif encoding == _ENCODING_ROWS:
+            self._rows = np.frombuffer(self._data, ROW, self.count)
+            self._ends = _row_ends(self._rows)
+        else:
+            raise CorruptionError(f"messages in unknown encoding {encoding}; run `tidemill check`")
+
+    def columns(self) -> Columns:
+        return self._columns_of_arrow() if self._batch is not None else self._columns_of_rows()
+
+    def message(self, row: int) -> StoredMessage:
+        return self._arrow_message(row) if self._batch is not None else self._row_message(row)
+
+    def messages(self) -> list[StoredMessage]:
+        return [self.message(row) for row in range(self.count)]
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """All messages as an Arrow batch of `SCHEMA`."""
+        if self._batch is not None:
+            return self._batch
+        assert self._rows is not None
+        return arrow_batch(self.messages(), self._rows["queue_offset"])
+
+    # rows
+
+    def _columns_of_rows(self) -> Columns:
+        rows = self._rows
+        assert rows is not None
+        heap = self._heap()
+        lengths = [rows[name].astype(np.int64) for name in _LENGTHS]
+        total: I64 = np.sum(lengths, axis=0)
+        starts = self._ends - total
+        key_starts = starts + lengths[0] + lengths[1]
+        topic_ids = rows["topic_id"].astype(np.uint64)
+        key_rows, key_hashes = _key_hashes(heap, key_starts, lengths[2], topic_ids)
+        return Columns(
+            rows["topic_id"],
+            rows["queue_id"],
+            rows["type"],
+            rows["level"],
+            rows["flags"],
+            rows["stored_at_ms"],
+            rows["deliver_at_ms"],
+            rows["queue_offset"],
+            (total + ROW.itemsize).astype(np.uint32),
+            hash_slices(heap, starts, lengths[0], topic_seeds(topic_ids, PURPOSE_ID)),
+            key_rows,
+            key_hashes,
+        )
+
+    def _heap(self) -> U8:
+        return np.frombuffer(self._data, np.uint8, offset=self.count * ROW.itemsize)
+
+    def _row_message(self, row: int) -> StoredMessage:
+        assert self._rows is not None
+        fixed = self._rows[row]
+        lengths = [int(fixed[name]) for name in _LENGTHS]
+        at = self.count * ROW.itemsize + int(self._ends[row]) - sum(lengths)
+        texts: list[bytes] = []
+        for length in lengths:
+            texts.append(bytes(self._data[at : at + length]))
+            at += length
+        message_id, tag, keys, group, properties = (text.decode() for text in texts[:-1])
+        return _message(fixed, message_id, tag, keys, group, properties, texts[-1])
+
+    # Arrow
+
+    def _columns_of_arrow(self) -> Columns:
+        batch = self._batch
+        assert batch is not None
+        topic_ids = _numbers(batch, "topic_id")
+        ids, id_starts, id_lengths = slices_of(batch.column("id"))
+        keys, key_starts, key_lengths = slices_of(batch.column("keys"))
+        seeds = topic_ids.astype(np.uint64)
+        key_rows, key_hashes = _key_hashes(keys, key_starts, key_lengths, seeds)
+        size = id_lengths + key_lengths + ROW.itemsize
+        for name in ("tag", "message_group", "properties", "body"):
+            size = size + slices_of(batch.column(name))[2]
+        return Columns(
+            topic_ids,
+            _numbers(batch, "queue_id"),
+            _numbers(batch, "type"),
+            _numbers(batch, "level"),
+            _numbers(batch, "flags"),
+            _numbers(batch, "stored_at_ms"),
+            _numbers(batch, "deliver_at_ms"),
+            _numbers(batch, "queue_offset"),
+            size.astype(np.uint32),
+            hash_slices(ids, id_starts, id_lengths, topic_seeds(seeds, PURPOSE_ID)),
+            key_rows,
+            key_hashes,
+        )
+
+    def _arrow_message(self, row: int) -> StoredMessage:
+        assert self._batch is not None
+        fixed = {name: self._batch.column(name)[row].as_py() for name in SCHEMA.names}
+        return _message(
+            fixed,
+            fixed["id"],
+            fixed["tag"],
+            fixed["keys"],
+            fixed["message_group"],
+            fixed["properties"],
+            fixed["body"],
+        )
+
+
+def arrow_batch(messages: Sequence[StoredMessage], queue_offsets: Sequence[int] | I64) -> pa.RecordBatch:
+    """Messages as an Arrow batch of `SCHEMA`."""
+    columns = [
+        [m.id for m in messages],
+        [m.topic_id for m in messages],
+        [m.queue_id for m in messages],
+        [int(m.type) for m in messages],
+        [m.level for m in messages],
+        [m.flags for m in messages],
+        [m.born_at_ms for m in messages],
+        [m.stored_at_ms for m in messages],
+        [m.deliver_at_ms for m in messages],
+        [int(offset) for offset in queue_offsets],
+        [m.tag for m in messages],
+        [" ".join(m.keys) for m in messages],
+        [m.message_group for m in messages],
+        [encode_properties(m.properties) for m in messages],
+        [m.body for m in messages],
+    ]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def slices_of(array: Any) -> tuple[U8, I64, I64]:
+    """The bytes of an Arrow string or binary array, and where each value starts and how long it is."""
+    _, offsets, data = array.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(array) + 1, array.offset * 4).astype(np.int64)
+    raw = np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8)
+    first = int(ends[0])
+    # Only the part in use, so that a slice of a large batch does not drag the whole batch along.
+    return raw[first : int(ends[-1])], ends[:-1] - first, np.diff(ends)
+
+
+def _numbers(batch: pa.RecordBatch, name: str) -> Any:
+    return batch.column(name).to_numpy(zero_copy_only=True)
+
+
+def _row_ends(rows: Rows) -> I64:
+    ends: I64 = np.cumsum(sum(rows[name].astype(np.int64) for name in _LENGTHS))
+    return ends
+
+
+def _key_hashes(data: U8, starts: I64, lengths: I64, topic_ids: U64) -> tuple[I64, U64]:
+    """The rows that have keys, each with the hash of a key; a row with two keys comes twice."""
+    rows = np.flatnonzero(lengths)
+    if not len(rows):
+        return rows, np.empty(0, np.uint64)
+    seeds = topic_seeds(topic_ids[rows], PURPOSE_KEY)
+    if not (data == _KEY_SEPARATOR).any():
+        return rows, hash_slices(data, starts[rows], lengths[rows], seeds)
+    spans = zip(starts[rows].tolist(), lengths[rows].tolist(), strict=True)
+    texts = [bytes(data[start : start + length]).split(b" ") for start, length in spans]
+    counts = np.fromiter(map(len, texts), np.int64, len(texts))
+    return np.repeat(rows, counts), hash_texts(
+        [key for keys in texts for key in keys], np.repeat(seeds, counts)
+    )
+
+
+def _message(
+    fixed: Any, message_id: str, tag: str, keys: str, group: str, properties: str, body: bytes
+) -> StoredMessage:
+    return StoredMessage(
+        id=message_id,
+        topic_id=int(fixed["topic_id"]),
+        queue_id=int(fixed["queue_id"]),
+        type=MessageType(int(fixed["type"])),
+        level=int(fixed["level"]),
+        flags=int(fixed["flags"]),
+        tag=tag,
+        keys=tuple(keys.split(" ")) if keys else (),
+        message_group=group,
+        born_at_ms=int(fixed["born_at_ms"]),
+        stored_at_ms=int(fixed["stored_at_ms"]),
+        deliver_at_ms=int(fixed["deliver_at_ms"]),
+        properties=json.loads(properties) if properties else {},
+        body=body,
+    )

@@ -1,0 +1,399 @@
+"""The face of the store floor: one data directory's truth and its indexes, opened, read, kept and closed.
+
+Owns the parts and their wiring: commit log, consumer log, indexes, queues, ballast, checkpoints. Writing
+goes through `writer` (commit_log.py) and `consumers` (consumer_log.py); this module reads messages back,
+finds them, takes checkpoints and cuts the head. It knows no clock: whoever calls says what time it is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from tidemill.core.errors import DiskFull
+from tidemill.core.limits import DAY_MS, MIB, SEGMENT_BYTES
+from tidemill.core.model import StoredMessage
+from tidemill.log.arrays import I64, Rows
+from tidemill.log.checkpoint import Checkpoint
+from tidemill.log.disk import Disk
+from tidemill.log.group_commit import GroupCommit
+from tidemill.log.segments import SegmentedLog
+from tidemill.store.ballast import Ballast
+from tidemill.store.commit_log import Appended, CommitLog, moved
+from tidemill.store.consumer_log import ConsumerLog
+from tidemill.store.entry_format import FLAG_FIFO, FLAG_NEAR
+from tidemill.store.find_index import PLACE_BIT
+from tidemill.store.frames import Base, Kind, ReEnterReason, section_in
+from tidemill.store.hashing import id_hash, key_hash
+from tidemill.store.index_checkpoint import INDEX_FORMAT, encode_indexes
+from tidemill.store.indexes import Indexes, IndexSizes
+from tidemill.store.ledger import State
+from tidemill.store.message_format import Section
+from tidemill.store.recovery import Progress, recover
+from tidemill.store.retention import SegmentUse, cut_offset
+from tidemill.store.topic_queues import TopicQueues
+
+_SECTIONS_KEPT = 16
+_MOVE_COUNT_MAX = 1024
+_MOVE_BYTES_MAX = 4 * MIB
+_SCAN_ROWS = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """Sizes and promises of a store; tests make the sizes small."""
+
+    segment_bytes: int = SEGMENT_BYTES
+    consumer_segment_bytes: int = 8 * MIB
+    ballast_bytes: int = 64 * MIB
+    commits_in_flight: int = 4
+    is_sync: bool = True
+    retention_ms: int = 3 * DAY_MS
+    sizes: IndexSizes = field(default_factory=IndexSizes)
+
+
+@dataclass(frozen=True, slots=True)
+class MovedMessages:
+    """Messages under their new seqs `appended.first_seq` and on, in the order they were asked for."""
+
+    appended: Appended
+    old_seqs: I64
+    deliver_at_ms: I64
+    flags: I64
+
+
+class MessageStore:
+    """An open data directory."""
+
+    def __init__(
+        self, disk: Disk, directory: Path, settings: StoreSettings, on_progress: Progress | None = None
+    ) -> None:
+        self.settings = settings
+        self.directory = directory
+        self.ballast = Ballast(disk, directory / "ballast", settings.ballast_bytes)
+        index_directory = directory / "index"
+        disk.make_dir(index_directory)
+        sizes = settings.sizes
+        self.indexes = Indexes.create(disk, index_directory, self.ballast.throw_some, sizes)
+        self.queues = TopicQueues(
+            disk, index_directory / "queues", self.ballast.throw_some, sizes.queue_chunk_rows
+        )
+        self.log = SegmentedLog(
+            disk,
+            directory / "log",
+            segment_bytes=settings.segment_bytes,
+            opening=lambda _: self._opening(),
+            make_room=self.ballast.throw_some,
+        )
+        self.consumers = ConsumerLog(
+            disk,
+            directory / "consumers",
+            segment_bytes=settings.consumer_segment_bytes,
+            in_flight_max=settings.commits_in_flight,
+            is_sync=settings.is_sync,
+            make_room=self.ballast.throw_some,
+        )
+        self._checkpoint = Checkpoint(disk, index_directory, "checkpoint", INDEX_FORMAT)
+        recovered = recover(self.log, self.indexes, self.queues, self._checkpoint, on_progress)
+        self._checkpoint_offset = recovered.checkpoint_offset
+        self.consumers.recover()
+        self.consumers.settle_again(recovered.settlements)
+        self._clamp_consumers()
+        self.ballast.fill()
+        commit = GroupCommit(self.log, in_flight_max=settings.commits_in_flight, is_sync=settings.is_sync)
+        self.writer = CommitLog(
+            self.log, commit, self.indexes, self.queues, self.ballast, self.consumers.settle_from_commit_log
+        )
+        self._sections: OrderedDict[int, Section] = OrderedDict()
+        self._sections_lock = threading.Lock()  # protects _sections
+        self.upkeep_lock = threading.Lock()  # one checkpoint, head cut or backup at a time
+
+    def _opening(self) -> tuple[int, bytes]:
+        (payload,) = self.indexes.base().parts()
+        return Kind.BASE, bytes(payload)
+
+    def _clamp_consumers(self) -> None:
+        for lane, _ in self.consumers.state.lanes():
+            _, topic_id, queue_id = lane
+            if self.indexes.topics.by_id(topic_id) is None:
+                self.consumers.state.forget_topic(topic_id)
+            else:
+                self.consumers.state.clamp(lane, self.queues.end((topic_id, queue_id)))
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def message(self, place: int) -> StoredMessage:
+        """The message at a place in the log, which must not be cut."""
+        return self._section(place >> 16).message(place & 0xFFFF)
+
+    def is_expired(self, place: int) -> bool:
+        """True when the bytes at this place were cut off with the head."""
+        return place >> 16 < self.log.head or place == 0
+
+    def _section(self, frame_offset: int) -> Section:
+        with self._sections_lock:
+            section = self._sections.get(frame_offset)
+            if section is not None:
+                self._sections.move_to_end(frame_offset)
+                return section
+        frame = self.log.frame(frame_offset)
+        section = section_in(frame.kind, frame.payload)
+        with self._sections_lock:
+            self._sections[frame_offset] = section
+            if len(self._sections) > _SECTIONS_KEPT:
+                self._sections.popitem(last=False)
+        return section
+
+    def entry(self, seq: int) -> Rows:
+        """The entry of a seq at or above the head."""
+        row: Rows = self.indexes.entries.read(seq, seq + 1)[0]
+        return row
+
+    # -- finding ----------------------------------------------------------------------------------
+
+    def seqs_with_id(self, topic_id: int, message_id: str) -> list[int]:
+        """Seqs, newest first, of the timed messages with this id."""
+        return [
+            seq
+            for seq in self._candidates(id_hash(topic_id, message_id))
+            if self._read_entry(seq).id == message_id
+        ]
+
+    def seqs_with_key(self, topic_id: int, key: str) -> list[int]:
+        """Pending seqs, oldest first, of the timed messages with this key."""
+        ledger = self.indexes.ledger
+        return [
+            seq
+            for seq in reversed(self._candidates(key_hash(topic_id, key)))
+            if ledger.state(seq) is State.PENDING and key in self._read_entry(seq).keys
+        ]
+
+    def messages_with_key(self, topic_id: int, key: str) -> list[StoredMessage]:
+        """Every message with this key whose bytes are still there, timed or not, whatever became of it."""
+        hashed = key_hash(topic_id, key)
+        states = self.indexes.ledger.state
+        timed = [self._read_entry(s) for s in self._candidates(hashed) if states(s) is not State.MOVED]
+        direct = [self.message(place) for place in self.places_with_key(topic_id, key)]
+        found = [message for message in timed if key in message.keys] + direct
+        return sorted(found, key=lambda message: -message.stored_at_ms)
+
+    def places_with_id(self, topic_id: int, message_id: str) -> list[int]:
+        """Places, newest first, of the untimed messages with this id."""
+        return self._places(id_hash(topic_id, message_id), lambda m: m.id == message_id)
+
+    def places_with_key(self, topic_id: int, key: str) -> list[int]:
+        """Places, newest first, of the untimed messages with this key."""
+        return self._places(key_hash(topic_id, key), lambda m: key in m.keys)
+
+    def scan_pending(self, topic_id: int | None, from_ms: int, to_ms: int) -> Iterator[tuple[I64, Rows]]:
+        """Seqs and entries of what is pending and due in `[from_ms, to_ms)`, a bounded part at a time.
+
+        Call under the writer lock, or be content with what was pending at some moment.
+        """
+        ledger = self.indexes.ledger
+        first = ledger.head_seq
+        while first < ledger.next_seq:
+            end = min(ledger.next_seq, first + _SCAN_ROWS)
+            with self.writer.lock:
+                first = max(first, ledger.head_seq)
+                rows = self.indexes.entries.read(first, end)
+                wanted = ledger.range_states(first, end) == State.PENDING
+                wanted &= (rows["deliver_at_ms"] >= from_ms) & (rows["deliver_at_ms"] < to_ms)
+                if topic_id is not None:
+                    wanted &= rows["topic_id"] == topic_id
+                chosen = np.flatnonzero(wanted)
+                part = (first + chosen, rows[chosen])
+            if len(chosen):
+                yield part
+            first = end
+
+    def _places(self, hashed: int, matches: Callable[[StoredMessage], bool]) -> list[int]:
+        refs = self.indexes.find.find(hashed)
+        places = [int(ref & ~PLACE_BIT) for ref in refs[refs >= PLACE_BIT][::-1]]
+        return [p for p in places if not self.is_expired(p) and matches(self.message(p))]
+
+    def _candidates(self, hashed: int) -> list[int]:
+        refs = self.indexes.find.find(hashed)
+        seqs = [int(ref) for ref in refs[refs < PLACE_BIT][::-1]]
+        return [seq for seq in seqs if self.indexes.ledger.knows(seq)]
+
+    def _read_entry(self, seq: int) -> StoredMessage:
+        return self.message(int(self.entry(seq)["place"]))
+
+    # -- moving in time ---------------------------------------------------------------------------
+
+    def re_enter(
+        self, seqs: I64, deliver_at_ms: I64, reason: ReEnterReason, near_below_ms: int, now_ms: int
+    ) -> MovedMessages:
+        """Append pending messages again under new seqs and times. Call under the writer lock."""
+        rows = self.indexes.entries.take(seqs)
+        flags = rows["flags"].astype(np.int64) & FLAG_FIFO | np.where(
+            deliver_at_ms < near_below_ms, FLAG_NEAR, 0
+        )
+        messages = [
+            moved(self.message(place), due, flag)
+            for place, due, flag in zip(
+                rows["place"].tolist(), deliver_at_ms.tolist(), flags.tolist(), strict=True
+            )
+        ]
+        appended = self.writer.re_enter(seqs, messages, reason, now_ms)
+        return MovedMessages(appended, seqs, deliver_at_ms, flags)
+
+    # -- keeping ----------------------------------------------------------------------------------
+
+    @property
+    def bytes_since_checkpoint(self) -> int:
+        return self.log.written_end - self._checkpoint_offset
+
+    def checkpoint(self) -> None:
+        """Save the derived state, so that opening has less to read. A full disk puts it off."""
+        with self.upkeep_lock:
+            try:
+                self._save_checkpoint()
+            except DiskFull:
+                return
+
+    def _save_checkpoint(self) -> None:
+        with self.writer.lock:
+            self.indexes.pending_near()
+            offset = self.log.written_end
+            content = encode_indexes(self.indexes, offset)
+        self.writer.finish_all()
+        self._save_find_index()
+        self.consumers.save(offset)
+        with self.writer.lock:
+            self.indexes.entries.sync()
+        self.queues.sync()
+        self._checkpoint.save(content, sync=True)
+        self._checkpoint_offset = offset
+
+    def _save_find_index(self) -> None:
+        """Write the find index's memory when it is full; the files only ever cover what is safe."""
+        find = self.indexes.find
+        if find.memory_is_full:
+            with self.writer.lock:
+                end = self.writer.finish_all()
+                find.begin_flush(end)
+            written = find.write_flushing()
+            with self.writer.lock:
+                find.end_flush(written)
+        while (pair := find.mergeable()) is not None:
+            merged = find.write_merged(pair)
+            with self.writer.lock:
+                find.replace(pair, merged)
+
+    def cut_head(
+        self, now_ms: int, near_below_ms: int, on_moved: Callable[[MovedMessages], None] | None = None
+    ) -> list[MovedMessages]:
+        """Apply retention: let survivors re-enter, then cut. Returns the survivors' new seqs.
+
+        `on_moved` hears of each batch of them as soon as it is safe: some may be due any moment.
+        """
+        with self.upkeep_lock:
+            with self.writer.lock:
+                segments = self._segment_uses()
+                cut = cut_offset(segments, now_ms, self.settings.retention_ms, self._leased_from(now_ms))
+            if cut <= self.log.head:
+                return []
+            survivors = self._move_survivors(cut, now_ms, near_below_ms, on_moved)
+            self.writer.finish_all()
+            with self.writer.lock:
+                below_seq = self._base_at(cut).next_seq
+                # The log first: as long as it holds a frame, a replay may ask for the entries it names.
+                self.log.cut_head(cut)
+                self.indexes.cut_head(below_seq)
+                self.indexes.find.cut_head(cut)
+            for queue in self.queues.ends():
+                self.queues.cut_head(queue, self.queues.first_live(queue, cut))
+            return survivors
+
+    def value_below(self, now_ms: int) -> int:
+        """Bytes below this log offset are older than half the retention: release those by value."""
+        below = self.log.head
+        starts = self.log.segment_starts()
+        for start in starts[1:]:
+            if self.log.frame(start).stamp_ms > now_ms - self.settings.retention_ms // 2:
+                break
+            below = start
+        return below
+
+    def _segment_uses(self) -> list[SegmentUse]:
+        starts = self.log.segment_starts()
+        halves = sorted(half.place >> 16 for half in self.indexes.open_halves.values())
+        uses = []
+        for start, end in pairwise(starts):
+            first_seq, end_seq = self._base_at(start).next_seq, self._base_at(end).next_seq
+            rows = self.indexes.entries.read(first_seq, end_seq)
+            pending = self.indexes.ledger.range_states(first_seq, end_seq) == State.PENDING
+            live = int(rows["size"][pending].sum(dtype=np.int64))
+            live += sum(1 for offset in halves if start <= offset < end)
+            uses.append(SegmentUse(start, end, self.log.frame(end).stamp_ms, live))
+        return uses
+
+    def _base_at(self, segment_start: int) -> Base:
+        return Base.read(self.log.frame(segment_start).payload)
+
+    def _leased_from(self, now_ms: int) -> int | None:
+        offsets: list[int] = []
+        with self.consumers.lock:
+            leased = list(self.consumers.state.leased(now_ms))
+        for (_, topic_id, queue_id), offset in leased:
+            rows = self.queues.read((topic_id, queue_id), offset, offset + 1)
+            offsets.extend(int(place) >> 16 for place in rows["place"] if not self.is_expired(int(place)))
+        return min(offsets, default=None)
+
+    def _move_survivors(
+        self, cut: int, now_ms: int, near_below_ms: int, on_moved: Callable[[MovedMessages], None] | None
+    ) -> list[MovedMessages]:
+        survivors = []
+        end_seq = self._base_at(cut).next_seq
+        first = self.indexes.ledger.head_seq
+        while first < end_seq:
+            with self.writer.lock:
+                # A bounded look at a time, so that sends and releases get their turn between.
+                stop = min(end_seq, first + 64 * _MOVE_COUNT_MAX)
+                pending = np.flatnonzero(self.indexes.ledger.range_states(first, stop) == State.PENDING)
+                seqs = first + pending[:_MOVE_COUNT_MAX]
+                if not len(seqs):
+                    first = stop
+                    continue
+                rows = self.indexes.entries.take(seqs)
+                fits = max(1, int(np.searchsorted(np.cumsum(rows["size"], dtype=np.int64), _MOVE_BYTES_MAX)))
+                seqs = seqs[:fits]
+                due = rows["deliver_at_ms"][:fits].astype(np.int64)
+                moved_now = self.re_enter(seqs, due, ReEnterReason.RETENTION, near_below_ms, now_ms)
+                first = int(seqs[-1]) + 1
+            survivors.append(moved_now)
+            self.writer.finish(moved_now.appended)
+            if on_moved is not None:
+                on_moved(moved_now)
+        self._move_halves(cut, now_ms)
+        return survivors
+
+    def _move_halves(self, cut: int, now_ms: int) -> None:
+        with self.writer.lock:
+            for half in list(self.indexes.open_halves.values()):
+                if half.place >> 16 < cut:
+                    self.writer.put_halves([self.message(half.place)], now_ms, [half.place])
+
+    # -- closing ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Make everything safe, take a checkpoint and let go of the files."""
+        self.writer.finish_all()
+        self.checkpoint()
+        self.release_files()
+
+    def release_files(self) -> None:
+        """Let go of the files without writing anything."""
+        self.log.close()
+        self.consumers.close()
+        self.indexes.entries.close()
+        self.indexes.find.close()
+        self.queues.close()

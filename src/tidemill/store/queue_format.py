@@ -1,0 +1,28 @@
+"""The queue row: one for each message in a topic's queue, its index is the queue offset.
+
+    offset  bytes  field
+    0       8      place: commit-log frame offset << 16 | row in the frame
+    8       8      seq of a timed message, -1 for any other
+    16      8      released-at, Unix ms: when it came into the queue
+    24      8      deliver-at, Unix ms, -1 for a message that was not timed
+    32      1      via: who handed it over (core.model.Via)
+    33      7      zero
+
+Little-endian. Format 1. Derived: never the only copy of anything.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+QUEUE_ROW = np.dtype(
+    [
+        ("place", "<u8"),
+        ("seq", "<i8"),
+        ("released_at_ms", "<i8"),
+        ("deliver_at_ms", "<i8"),
+        ("via", "u1"),
+        ("zero", "V7"),
+    ]
+)
+assert QUEUE_ROW.itemsize == 40

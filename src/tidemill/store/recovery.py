@@ -1,0 +1,100 @@
+"""Opening: from whatever a crash left to a state that equals the log.
+
+Owns the order: take the newest index checkpoint that the log still explains, else begin at the log's first
+base frame; replay every frame behind it through `Indexes.apply`; cut the log's torn tail; write the queue
+rows and settle the deliveries that the replay brought; cut derived rows beyond the end.
+
+Invariant: the state after `recover` depends on the commit log alone. A missing, old or torn derived file
+costs time, nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidemill.core.errors import CorruptionError
+from tidemill.log.checkpoint import Checkpoint
+from tidemill.log.frame import Frame
+from tidemill.log.segments import SegmentedLog
+from tidemill.store.frames import Base, Kind, Settlement
+from tidemill.store.index_checkpoint import checkpoint_head, restore_indexes
+from tidemill.store.indexes import Indexes
+from tidemill.store.topic_queues import TopicQueues
+
+Progress = Callable[[int, int], None]  # bytes of log read, bytes to read
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What recovery did."""
+
+    replayed_frames: int
+    checkpoint_offset: int
+    settlements: list[tuple[int, Settlement]]  # each with the offset of its frame
+
+
+def recover(
+    log: SegmentedLog,
+    indexes: Indexes,
+    queues: TopicQueues,
+    checkpoint: Checkpoint,
+    on_progress: Progress | None = None,
+) -> Recovered:
+    """Bring `indexes` and `queues` in line with the log, cutting the log's torn tail."""
+    content = checkpoint.load()
+    if content is not None and int(checkpoint_head(content)["offset"]) < log.head:
+        content = None  # the log was cut beyond it
+    reflected = restore_indexes(indexes, content) if content is not None else log.head
+    if content is not None:
+        # The log's head may have been cut after the checkpoint was taken. What the checkpoint has pending
+        # below it was settled since, but its entries are gone and can no longer be counted out.
+        # Where it reflects no frame at all, even the first one may be torn.
+        has_base = reflected > log.head
+        head_seq = _first_base(log.frame(log.head)).next_seq if has_base else indexes.ledger.head_seq
+        if indexes.ledger.first_pending() < head_seq:
+            content, reflected = None, log.head
+        else:
+            indexes.cut_head(head_seq)
+            _set_queue_ends(indexes, queues)
+    if content is None:
+        indexes.entries.cut_tail(0)
+    indexes.find.open(log.head)
+    must_start = content is None
+    replayed = 0
+    settlements: list[tuple[int, Settlement]] = []
+    start = min(indexes.find.covers, reflected)
+    for frame in log.recover(start, reflected if content is not None else 0):
+        if on_progress is not None:
+            on_progress(frame.offset - start, log.size_from(start))
+        if must_start:
+            indexes.start_from(_first_base(frame))
+            _set_queue_ends(indexes, queues)
+            must_start = False
+        if frame.offset < reflected:
+            indexes.apply_find_only(frame)
+            continue
+        effects = indexes.apply(frame)
+        replayed += 1
+        if effects.publication is not None:
+            queues.publish(effects.publication)
+        if effects.forgotten_topic_id is not None:
+            queues.forget(effects.forgotten_topic_id)
+        settlements.extend((frame.offset, settlement) for settlement in effects.settlements)
+    indexes.entries.cut_tail(indexes.ledger.next_seq)
+    return Recovered(replayed, reflected, settlements)
+
+
+def _first_base(frame: Frame) -> Base:
+    if frame.kind != Kind.BASE:
+        raise CorruptionError(
+            f"the log begins at offset {frame.offset} with a frame of kind {frame.kind} instead of a base "
+            "frame; a segment file is missing: restore it from a backup"
+        )
+    return Base.read(frame.payload)
+
+
+def _set_queue_ends(indexes: Indexes, queues: TopicQueues) -> None:
+    for topic in indexes.topics:
+        for queue_id, end in enumerate(indexes.topics.offsets_of(topic)):
+            queues.set_end((topic.id, queue_id), end)

@@ -1,0 +1,168 @@
+"""The topics' queues: for every (topic, queue) a table of rows that point into the commit log.
+
+Owns the row tables `<topic id>/<queue id>/` and how far each is *visible*. Rows are written only after the
+frame they come from is safe, in frame order, so a consumer never sees what a power cut could take back.
+Derived: rebuilt from the log, synced only when the index checkpoint is taken.
+
+Invariant: rows below `end` of a queue are written; a replay writes the same rows again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tidemill.log.arrays import I64, Rows
+from tidemill.log.disk import Disk
+from tidemill.log.row_table import MakeRoom, RowTable
+from tidemill.store.queue_format import QUEUE_ROW
+
+_OPEN_TABLES_MAX = 512
+
+QueueKey = tuple[int, int]  # topic id, queue id
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """Queue rows that a frame brings, to be written once it is safe. Rows of one queue stand together."""
+
+    frame_end: int
+    queues: list[QueueKey]
+    first_offsets: list[int]
+    counts: list[int]
+    rows: Rows
+
+
+class TopicQueues:
+    """Rows of every queue. Thread-safe."""
+
+    def __init__(self, disk: Disk, directory: Path, make_room: MakeRoom, chunk_rows: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._make_room = make_room
+        self._chunk_rows = chunk_rows
+        self._tables: OrderedDict[QueueKey, RowTable] = OrderedDict()
+        self._unsynced: set[QueueKey] = set()
+        self._ends: dict[QueueKey, int] = {}
+        self._lock = threading.RLock()  # protects the open tables and the ends
+
+    def publish(self, publication: Publication) -> None:
+        """Write the rows and make them visible."""
+        done = 0
+        for queue, first, count in zip(
+            publication.queues, publication.first_offsets, publication.counts, strict=True
+        ):
+            with self._lock:
+                self._table(queue).write(first, publication.rows[done : done + count])
+                self._unsynced.add(queue)
+                self._ends[queue] = max(self._ends.get(queue, 0), first + count)
+            done += count
+
+    def end(self, queue: QueueKey) -> int:
+        """Offset behind the last visible row."""
+        return self._ends.get(queue, 0)
+
+    def ends(self) -> dict[QueueKey, int]:
+        return dict(self._ends)
+
+    def set_end(self, queue: QueueKey, end: int) -> None:
+        """What recovery knows of a queue: rows up to here are in the table or expired."""
+        self._ends[queue] = max(self._ends.get(queue, 0), end)
+
+    def read(self, queue: QueueKey, first: int, end: int) -> Rows:
+        """Rows `[first, end)` below the visible end; rows of dropped chunks are zeros: place 0, expired."""
+        end = min(end, self.end(queue))
+        if first >= end:
+            return np.empty(0, QUEUE_ROW)
+        with self._lock:
+            kept = min(end, max(first, self.first_kept(queue)))
+            rows = self._table(queue).read(kept, end)
+        return rows if kept == first else np.concatenate((np.zeros(kept - first, QUEUE_ROW), rows))
+
+    def first_kept(self, queue: QueueKey) -> int:
+        """Lowest offset whose row is still in the table."""
+        with self._lock:
+            return self._table(queue).first_index(self.end(queue))
+
+    def first_live(self, queue: QueueKey, log_head: int) -> int:
+        """Lowest offset whose message is still in the log (places need not rise, so look at each)."""
+        first, end = self.first_kept(queue), self.end(queue)
+        while first < end:
+            rows = self.read(queue, first, min(end, first + self._chunk_rows))
+            live = np.flatnonzero(rows["place"] >> np.uint64(16) >= log_head)
+            if len(live):
+                return first + int(live[0])
+            first += len(rows)
+        return end
+
+    def offset_at_time(self, queue: QueueKey, released_at_ms: int) -> int:
+        """The first offset that came into the queue at `released_at_ms` or after."""
+        low, high = self.first_kept(queue), self.end(queue)
+        while low < high:
+            middle = (low + high) // 2
+            if int(self.read(queue, middle, middle + 1)["released_at_ms"][0]) < released_at_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def cut_head(self, queue: QueueKey, below: int) -> None:
+        with self._lock:
+            self._table(queue).cut_head(below)
+
+    def forget(self, topic_id: int) -> None:
+        """A topic was deleted: its queues go."""
+        with self._lock:
+            for queue in [q for q in self._ends if q[0] == topic_id]:
+                del self._ends[queue]
+                table = self._tables.pop(queue, None)
+                if table is not None:
+                    table.close()
+                self._unsynced.discard(queue)
+        self._disk.remove_tree(self._directory / str(topic_id))
+
+    def sync(self) -> None:
+        with self._lock:
+            unsynced, self._unsynced = self._unsynced, set()
+        for queue in sorted(unsynced):
+            with self._lock:
+                self._table(queue).sync()
+
+    def close(self) -> None:
+        for table in self._tables.values():
+            table.close()
+        self._tables.clear()
+
+    def _table(self, queue: QueueKey) -> RowTable:
+        table = self._tables.get(queue)
+        if table is not None:
+            self._tables.move_to_end(queue)
+            return table
+        if len(self._tables) >= _OPEN_TABLES_MAX:
+            oldest, closing = self._tables.popitem(last=False)
+            if oldest in self._unsynced:
+                closing.sync()
+                self._unsynced.discard(oldest)
+            closing.close()
+        topic_id, queue_id = queue
+        directory = self._directory / str(topic_id) / str(queue_id)
+        table = self._tables[queue] = RowTable(
+            self._disk, directory, QUEUE_ROW, self._chunk_rows, self._make_room
+        )
+        table.keep_run(self.end(queue))
+        return table
+
+
+def grouped(lanes: I64) -> tuple[I64, I64, I64]:
+    """Order that brings equal lanes together (keeping their order), where each group starts, and its size."""
+    narrow = lanes.astype(np.uint16) if len(lanes) and int(lanes.max()) < 1 << 16 else lanes
+    order = np.argsort(narrow, kind="stable")
+    sorted_lanes = lanes[order]
+    is_start = np.ones(len(lanes), np.bool_)
+    is_start[1:] = sorted_lanes[1:] != sorted_lanes[:-1]
+    starts = np.flatnonzero(is_start)
+    return order, starts, np.diff(np.r_[starts, len(lanes)])

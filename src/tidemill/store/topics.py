@@ -1,0 +1,133 @@
+"""Topics: names, ids, types, queues, and how far each queue is filled.
+
+Owns the table of topics and, for every queue, the offset its next message will get. Derived from the commit
+log (topic changes, base frames, and every frame that puts messages into queues).
+
+Invariants: a topic id is never used again, also not after a delete; offsets of a queue only grow.
+`lanes` number all queues of all topics densely, so that offsets can be given out to a whole batch at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from tidemill.core.model import TopicType
+from tidemill.log.arrays import I64
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What is known of a topic. `release_rate_max` is messages a second, 0 for no limit."""
+
+    id: int
+    name: str
+    type: TopicType
+    queue_count: int
+    is_paused: bool = False
+    release_rate_max: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Topic:
+        return cls(**{**fields, "type": TopicType(fields["type"])})
+
+
+class TopicTable:
+    """Topics by name and id, and the next offset of every lane."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[int, Topic] = {}
+        self._first_lane: dict[int, int] = {}
+        self._lane_of_topic: I64 = np.zeros(64, np.int64)
+        self._next_offsets: I64 = np.zeros(64, np.int64)
+        self._lane_count = 0
+        self.next_topic_id = 1
+
+    def put(self, topic: Topic) -> None:
+        """Add a topic or change what is known of it. Queues may be added, never taken away."""
+        known = self._by_id.get(topic.id)
+        if known is None or known.queue_count != topic.queue_count:
+            self._give_lanes(topic, known)
+        self._by_name[topic.name] = topic
+        self._by_id[topic.id] = topic
+        self.next_topic_id = max(self.next_topic_id, topic.id + 1)
+
+    def remove(self, topic_id: int) -> None:
+        topic = self._by_id.pop(topic_id, None)
+        if topic is not None:
+            del self._by_name[topic.name]
+
+    def named(self, name: str) -> Topic | None:
+        return self._by_name.get(name)
+
+    def by_id(self, topic_id: int) -> Topic | None:
+        return self._by_id.get(topic_id)
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(list(self._by_id.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    # -- lanes ------------------------------------------------------------------------------------
+
+    def lanes(self, topic_ids: Any, queue_ids: Any) -> I64:
+        """The lane of each (topic, queue)."""
+        lanes: I64 = self._lane_of_topic[topic_ids] + queue_ids
+        return lanes
+
+    def set_offsets(self, topic_id: int, next_offsets: Sequence[int]) -> None:
+        first = self._first_lane[topic_id]
+        self._next_offsets[first : first + len(next_offsets)] = next_offsets
+
+    def next_offset(self, topic_id: int, queue_id: int) -> int:
+        return int(self._next_offsets[self._first_lane[topic_id] + queue_id])
+
+    def plan_offsets(self, lanes: I64) -> I64:
+        """Offsets that messages of these lanes would get, in their order. Nothing moves yet."""
+        if len(lanes) <= 1:
+            return self._next_offsets[lanes]
+        narrow = lanes.astype(np.uint16) if self._lane_count <= 1 << 16 else lanes
+        order = np.argsort(narrow, kind="stable")
+        sorted_lanes = lanes[order]
+        counts = np.bincount(lanes)
+        firsts = np.cumsum(counts) - counts
+        offsets = np.empty(len(lanes), np.int64)
+        offsets[order] = np.arange(len(lanes)) - firsts[sorted_lanes] + self._next_offsets[sorted_lanes]
+        return offsets
+
+    def take_offsets(self, lanes: I64, end_offsets: I64) -> None:
+        """Queues are filled up to `end_offsets` now."""
+        np.maximum.at(self._next_offsets, lanes, end_offsets)
+
+    def offsets_of(self, topic: Topic) -> list[int]:
+        first = self._first_lane[topic.id]
+        return [int(offset) for offset in self._next_offsets[first : first + topic.queue_count]]
+
+    def _give_lanes(self, topic: Topic, known: Topic | None) -> None:
+        first = self._lane_count
+        self._lane_count += topic.queue_count
+        self._next_offsets = _grown(self._next_offsets, self._lane_count)
+        if known is not None:
+            assert topic.queue_count > known.queue_count
+            old_first = self._first_lane[topic.id]
+            old = self._next_offsets[old_first : old_first + known.queue_count].copy()
+            self._next_offsets[first : first + known.queue_count] = old
+        self._lane_of_topic = _grown(self._lane_of_topic, topic.id + 1)
+        self._lane_of_topic[topic.id] = first
+        self._first_lane[topic.id] = first
+
+
+def _grown(array: I64, size: int) -> I64:
+    if size <= len(array):
+        return array
+    grown = np.zeros(max(size, 2 * len(array)), np.int64)
+    grown[: len(array)] = array
+    return grown

@@ -1,0 +1,108 @@
+"""Any timer file, readable: what `tidemill dump` prints for them.
+
+Owns the choice of words only; the bytes are decoded by the formats. Reads through the disk, changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tidemill.core.durations import format_time
+from tidemill.core.errors import CorruptionError
+from tidemill.log.checkpoint import decode_checkpoint
+from tidemill.log.disk import Disk
+from tidemill.timer.cursor import CURSOR_NAME, decode_cursor
+from tidemill.timer.ready_files import parse_ready_name
+from tidemill.timer.ready_format import decode_ready
+from tidemill.timer.shard_header import HEADER_NAME, decode_header
+from tidemill.timer.target import TARGET_NAME, decode_target
+from tidemill.timer.timer_log_format import UNIT, UNIT_BYTES, whole_count
+from tidemill.timer.wheel_format import SLOT
+from tidemill.timer.wheel_store import TIMER_LOG_NAME, WHEEL_NAME
+
+Line = dict[str, Any]
+
+
+def dump_timer_file(disk: Disk, path: Path) -> Iterator[Line] | None:
+    """The file's content, one dictionary per row; None if it is no timer file by its name.
+
+    Raises `CorruptionError` where the bytes are not what the name promises.
+    """
+    reader = timer_reader(path)
+    if reader is None:
+        return None
+    file = disk.open(path)
+    try:
+        return reader(file.read(0, file.size()))
+    finally:
+        file.close()
+
+
+def dump_units(data: bytes) -> Iterator[Line]:
+    """Units of one TimerLog segment, up to the first that is none (the blank, or the end)."""
+    units = np.frombuffer(data, UNIT, len(data) // UNIT_BYTES)
+    for row, unit in enumerate(units[: whole_count(units)]):
+        line: Line = {"offset": row * UNIT_BYTES}
+        line.update({name: int(unit[name]) for name in UNIT.names or ()})
+        line["slot_time"] = format_time(line["enqueue_ms"] + line["delayed_ms"])
+        yield line
+
+
+def dump_slots(data: bytes) -> Iterator[Line]:
+    """Slots of a wheel that were ever written."""
+    slots = np.frombuffer(data, SLOT, len(data) // SLOT.itemsize)
+    for number in np.flatnonzero(slots["num"] > 0).tolist():
+        yield {"slot": number, **{name: int(slots[number][name]) for name in SLOT.names or ()}}
+
+
+def dump_ready(data: bytes) -> Iterator[Line]:
+    """Header and rows of a ready file."""
+    header, rows = decode_ready(data)
+    yield {**asdict(header), "runner": header.runner.name.lower(), "count": len(rows)}
+    for deliver_at_ms, seq in rows.tolist():
+        yield {"seq": seq, "deliver_at_ms": deliver_at_ms, "deliver_at": format_time(deliver_at_ms)}
+
+
+def dump_cursor(data: bytes) -> Iterator[Line]:
+    """One generation of a cursor."""
+    generation, content = _checkpoint(data)
+    yield {"generation": generation, **asdict(decode_cursor(content))}
+
+
+def dump_header(data: bytes) -> Iterator[Line]:
+    """One generation of a shard's header."""
+    generation, content = _checkpoint(data)
+    settings, shard = decode_header(content)
+    yield {"generation": generation, "shard": shard, **asdict(settings)}
+
+
+def dump_target(data: bytes) -> Iterator[Line]:
+    target = decode_target(data)
+    yield {**asdict(target), "now": format_time(target.now_ms)}
+
+
+def timer_reader(path: Path) -> Callable[[bytes], Iterator[Line]] | None:
+    """What reads a timer file of this name; None if it is none by its name."""
+    if path.parent.name == TIMER_LOG_NAME and path.name.isdigit():
+        return dump_units
+    if parse_ready_name(path.name):
+        return dump_ready
+    by_stem = {
+        WHEEL_NAME: dump_slots,
+        CURSOR_NAME: dump_cursor,
+        HEADER_NAME: dump_header,
+        TARGET_NAME: dump_target,
+    }
+    return by_stem.get(path.name.split(".")[0])
+
+
+def _checkpoint(data: bytes) -> tuple[int, bytes]:
+    found = decode_checkpoint(data)
+    if found is None:
+        raise CorruptionError("this generation is torn; the other one counts")
+    return found.generation, found.content

@@ -1,0 +1,308 @@
+"""The engine of one shard: the one place that orders the side effects of a step.
+
+Owns the shard's directory and its lock:
+
+    shard-000/lock             who is at work
+    shard-000/header.*         what the files were made for; another shape drops the shard
+    shard-000/cursor.*         how far it has come
+    shard-000/attempt.*        the last step number that was used, whether or not the step was finished
+    shard-000/timer-log/ wheel the timer store
+    shard-000/ready/           what was handed over and is not settled yet
+
+Leaves to others: what time it is and how far to go (the target), what is still pending (the releaser).
+
+Invariants:
+- what a step does depends on cursor and target alone;
+- a step leaves its traces in such an order that after a crash between any two of them the next step, from
+  the old cursor, loses nothing: it may hand over again, never too little;
+- everything here can be deleted: the engine then absorbs again from `start_seq`.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from tidemill.core.errors import CorruptionError
+from tidemill.log.checkpoint import Checkpoint
+from tidemill.log.disk import Disk, LockHandle
+from tidemill.store.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
+from tidemill.timer.cursor import CURSOR_FORMAT, CURSOR_NAME, Cursor, encode_cursor
+from tidemill.timer.entry_source import EntrySource
+from tidemill.timer.ready_files import ReadyFiles
+from tidemill.timer.ready_format import ReadyHeader, ReadyRows, Runner
+from tidemill.timer.settings import StepLimits, TimerSettings
+from tidemill.timer.shard_header import encode_header, read_header, remove_header, write_header
+from tidemill.timer.shard_lock import take_shard_lock
+from tidemill.timer.stages.admit import Batch, admit, join
+from tidemill.timer.stages.due import hand_over, split
+from tidemill.timer.target import read_cursor, read_target, shard_directory
+from tidemill.timer.timer_store import Drained, TimerStore
+from tidemill.timer.wheel_store import TIMER_LOG_NAME, WHEEL_NAME, WheelStore
+
+logger = logging.getLogger(__name__)
+
+ATTEMPT_NAME = "attempt"
+_ATTEMPT_FORMAT = 1
+_ATTEMPT = struct.Struct("<QQ")
+
+_NO_TIMERS = Batch(np.empty(0, np.int64), np.empty(0, ENTRY))
+
+
+@dataclass(frozen=True, slots=True)
+class StepTarget:
+    """How far a step shall go: absorb below `seq`, drain below `tick`."""
+
+    epoch: int
+    seq: int
+    tick: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What a step did."""
+
+    cursor: Cursor
+    has_reached: bool
+    is_stale: bool = False
+    absorbed_count: int = 0
+    handed_over_count: int = 0
+
+
+class ShardEngine:
+    """Turns the wheel of one shard. Holds the shard's lock from `open` to `close`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        timer_directory: Path,
+        shard: int,
+        settings: TimerSettings,
+        entries: EntrySource,
+        *,
+        runner: Runner,
+    ) -> None:
+        self._disk = disk
+        self._timer_directory = timer_directory
+        self._directory = shard_directory(timer_directory, shard)
+        self._shard = shard
+        self._settings = settings
+        self._entries = entries
+        self._runner = runner
+        self._start_seq = 0
+        self._lock: LockHandle | None = None
+        self._store: TimerStore | None = None
+        self._cursor = Cursor()
+        self._checkpoint = Checkpoint(disk, self._directory, CURSOR_NAME, CURSOR_FORMAT)
+        self._attempt = Checkpoint(disk, self._directory, ATTEMPT_NAME, _ATTEMPT_FORMAT)
+        self._last_attempt = (0, 0)
+        self.ready = ReadyFiles(disk, self._directory)
+
+    @property
+    def shard(self) -> int:
+        return self._shard
+
+    @property
+    def cursor(self) -> Cursor:
+        """The durable cursor."""
+        return self._cursor
+
+    def open(self, start_seq: int) -> ShardEngine:
+        """Lock the shard and make it ready; no message below `start_seq` is pending.
+
+        Raises `DirectoryLocked` if somebody else is at work. A shard that is missing, made for other
+        settings or damaged is made anew and absorbs from `start_seq`.
+        """
+        self._disk.make_dir(self._directory)
+        self._lock = take_shard_lock(self._disk, self._directory)
+        self._start_seq = start_seq
+        try:
+            self._load()
+        except CorruptionError as error:
+            logger.warning("shard %d of the timer is damaged (%s) and is built again", self._shard, error)
+            self._rebuild()
+        return self
+
+    def step(
+        self, target: StepTarget, limits: StepLimits, admitted: tuple[int, Batch] | None = None
+    ) -> StepOutcome:
+        """Work from the cursor towards `target`, as far as `limits` allow. Blocks on disk syncs.
+
+        `admitted` may bring what the first stage admits from a first seq on, where somebody else has read
+        the entries already; it is used if it begins at this cursor.
+
+        A target of another epoch, or one that asks for less than the cursor has, changes nothing. An error
+        leaves the cursor where it was, and the next step begins by clearing away what this one left.
+        """
+        if self._is_stale(target):
+            return StepOutcome(self._cursor, has_reached=False, is_stale=True)
+        if target.seq <= self._cursor.seq and target.tick <= self._cursor.tick:
+            return StepOutcome(self._cursor, has_reached=True)
+        try:
+            return self._step(target, limits, admitted)
+        except CorruptionError as error:
+            logger.warning("shard %d of the timer is damaged (%s) and is built again", self._shard, error)
+            self._rebuild()
+            return StepOutcome(self._cursor, has_reached=False)
+
+    def close(self) -> None:
+        """Let go of files and lock. Nothing is written: the cursor is always as far as it can be."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def __enter__(self) -> ShardEngine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _step(
+        self, target: StepTarget, limits: StepLimits, admitted: tuple[int, Batch] | None
+    ) -> StepOutcome:
+        """The order of a step. Read it from top to bottom: each act makes the one before it count."""
+        assert self._store is not None
+        cursor, store, tick_ms = self._cursor, self._store, self._settings.tick_ms
+        store.truncate(cursor)
+
+        drained = store.due(cursor, self._until_tick(target, limits), limits.due_max)
+        came, again = split(self._still_kept(drained), drained.open_tick, tick_ms)
+        end_seq, fresh = self._admitted(target, limits, admitted)
+        late, early = split(fresh, drained.open_tick, tick_ms)
+        ready = hand_over(join(came, late))
+
+        earliest = store.absorb(join(again, early), drained.open_tick)
+        step = self._next_step(target.epoch)
+        if len(ready):
+            self._note_attempt(target.epoch, step)
+            self.ready.write(self._ready_header(target.epoch, step, drained), ready)
+        next_cursor = Cursor(
+            epoch=target.epoch,
+            step=step,
+            seq=end_seq,
+            tick=drained.tick,
+            next_due_tick=self._next_due(drained, earliest),
+            resume_position=drained.resume_position,
+            mark=store.mark(drained.tick),
+        )
+        self._checkpoint.save(encode_cursor(next_cursor), sync=True)
+        self._cursor = next_cursor
+        store.drop_behind(next_cursor.tick)
+        return self._outcome(target, len(fresh), ready)
+
+    def _outcome(self, target: StepTarget, absorbed_count: int, ready: ReadyRows) -> StepOutcome:
+        cursor = self._cursor
+        has_reached = cursor.seq >= target.seq and cursor.tick >= target.tick
+        return StepOutcome(cursor, has_reached, absorbed_count=absorbed_count, handed_over_count=len(ready))
+
+    def _until_tick(self, target: StepTarget, limits: StepLimits) -> int:
+        """The tick this step aims at: never backwards, and no further than the limit where timers wait."""
+        cursor = self._cursor
+        until_tick = max(cursor.tick, target.tick)
+        if limits.ticks_max is not None and cursor.next_due_tick is not None:
+            until_tick = min(until_tick, cursor.tick + limits.ticks_max)
+        return until_tick
+
+    def _still_kept(self, drained: Drained) -> Batch:
+        """The drained timers with their entries. One below the head was settled long ago."""
+        seqs = drained.seqs[drained.seqs >= self._entries.head_seq]
+        if not len(seqs):
+            return _NO_TIMERS
+        return Batch(seqs, self._entries.take(seqs))
+
+    def _admitted(
+        self, target: StepTarget, limits: StepLimits, admitted: tuple[int, Batch] | None
+    ) -> tuple[int, Batch]:
+        """How far this step reads the entries, and those of this shard among them."""
+        first_seq = max(self._cursor.seq, self._entries.head_seq)
+        end_seq = max(self._cursor.seq, min(target.seq, first_seq + limits.rows_max))
+        if first_seq >= end_seq:
+            return end_seq, _NO_TIMERS
+        if admitted is not None and admitted[0] == first_seq:
+            return end_seq, admitted[1]
+        rows = self._entries.rows(first_seq, end_seq)
+        return end_seq, admit(rows, first_seq, self._shard, self._settings.shards, FLAG_NEAR | FLAG_LEVEL)
+
+    def _next_due(self, drained: Drained, earliest: int | None) -> int | None:
+        """The first tick with timers after this step: inside a slot, among the old ones, or a new one."""
+        assert self._store is not None
+        if drained.resume_position >= 0:
+            return drained.tick
+        old = self._store.next_due(self._cursor, drained.tick)
+        known = [tick for tick in (old, earliest) if tick is not None]
+        return min(known, default=None)
+
+    def _ready_header(self, epoch: int, step: int, drained: Drained) -> ReadyHeader:
+        return ReadyHeader(self._runner, self._shard, epoch, step, self._cursor.tick, drained.tick)
+
+    def _is_stale(self, target: StepTarget) -> bool:
+        if target.epoch < self._cursor.epoch:
+            return True
+        try:
+            current = read_target(self._disk, self._timer_directory)
+        except CorruptionError:
+            return True
+        return current is not None and current.epoch != target.epoch
+
+    def _next_step(self, epoch: int) -> int:
+        """A step number that no ready file of this epoch has had.
+
+        A step that died between its ready file and its cursor has used its number, and the releaser may
+        have read and removed that file already.
+        """
+        attempt_epoch, attempt_step = self._last_attempt
+        return max(self._cursor.step, attempt_step if attempt_epoch == epoch else 0) + 1
+
+    def _note_attempt(self, epoch: int, step: int) -> None:
+        # Not synced: a power cut ends the broker too, and with it the epoch.
+        self._attempt.save(_ATTEMPT.pack(epoch, step), sync=False)
+        self._last_attempt = (epoch, step)
+
+    def _load(self) -> None:
+        header = read_header(self._disk, self._directory)
+        cursor = read_cursor(self._disk, self._directory)
+        is_fitting = header == encode_header(self._settings, self._shard)
+        if not is_fitting or cursor is None or not self._disk.exists(self.ready.directory):
+            if header is not None and not is_fitting:
+                logger.warning("shard %d of the timer was made for other settings", self._shard)
+            self._rebuild()
+            return
+        self._checkpoint.load()
+        attempt = self._attempt.load()
+        if attempt is not None and len(attempt) == _ATTEMPT.size:
+            epoch, step = _ATTEMPT.unpack(attempt)
+            self._last_attempt = (epoch, step)
+        self._cursor = cursor
+        self.ready.sweep()
+        self._open_store()
+
+    def _rebuild(self) -> None:
+        """Empty the shard and begin again at `start_seq`; steps and epochs go on rising."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+        old = read_cursor(self._disk, self._directory) or self._cursor
+        remove_header(self._disk, self._directory)
+        self._checkpoint.remove()
+        self._disk.remove(self._directory / WHEEL_NAME)
+        self._disk.remove_tree(self._directory / TIMER_LOG_NAME)
+        self._disk.remove_tree(self.ready.directory)
+        self._disk.make_dir(self.ready.directory)
+        self._cursor = Cursor(epoch=old.epoch, step=old.step, seq=self._start_seq)
+        self._checkpoint.save(encode_cursor(self._cursor), sync=True)
+        self._open_store()
+        write_header(self._disk, self._directory, self._settings, self._shard)
+
+    def _open_store(self) -> None:
+        self._store = WheelStore(self._disk, self._directory, self._settings)
+        self._store.truncate(self._cursor)

@@ -1,0 +1,45 @@
+"""Finding the oldest far entry that is not absorbed yet, without looking at any entry twice.
+
+Owns what it has seen so far; the idle rule asks at every new batch, and most entries may be near.
+
+Invariant: `_clear_from <= seq < _clear_to` holds no far entry.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tidemill.store.entry_format import FLAG_LEVEL, FLAG_NEAR
+from tidemill.timer.entry_source import EntrySource
+
+# How many entries are looked at in one go.
+_SCAN_ROWS = 1 << 16
+
+
+class FarScan:
+    """Looks through the entries from the shards' cursors to the synced end."""
+
+    def __init__(self, entries: EntrySource) -> None:
+        self._entries = entries
+        self._clear_from = 0
+        self._clear_to = 0
+        self._found: tuple[int, int] | None = None  # (seq, stored-at ms)
+
+    def oldest_stored_at_ms(self, first_seq: int, end_seq: int) -> int | None:
+        """When the first far entry in `[first_seq, end_seq)` was stored; None where there is none."""
+        first_seq = max(first_seq, self._entries.head_seq)
+        if not self._clear_from <= first_seq <= self._clear_to:
+            self._clear_from = self._clear_to = first_seq
+            self._found = None
+        while self._found is None and self._clear_to < end_seq:
+            self._look(min(end_seq, self._clear_to + _SCAN_ROWS))
+        return None if self._found is None or self._found[0] >= end_seq else self._found[1]
+
+    def _look(self, stop_seq: int) -> None:
+        rows = self._entries.rows(self._clear_to, stop_seq)
+        far = (rows["flags"] & (FLAG_NEAR | FLAG_LEVEL)) == 0
+        if far.any():
+            row = int(np.argmax(far))
+            stop_seq = self._clear_to + row
+            self._found = (stop_seq, int(rows["stored_at_ms"][row]))
+        self._clear_to = stop_seq

@@ -1,0 +1,64 @@
+"""What a timer directory is made for, and how far one step may go.
+
+Owns the numbers that shape the timer files (`TimerSettings`: written into each shard's header, a change
+rebuilds the shard) and the bounds of one step (`StepLimits`: never written).
+
+Invariant: the roll window fits the ring with room to spare, so a step can always move on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemill.core.errors import RequestError
+from tidemill.core.limits import MIB
+
+TICKS_MS = (100, 200, 500, 1000)
+SLOTS = 2 * 604_800
+ROLL_WINDOW_SLOTS = 172_800
+TIMER_LOG_SEGMENT_BYTES = 100 * MIB
+
+_SHARDS_MAX = 256
+_SEGMENT_BYTES_MIN = 128
+
+
+@dataclass(frozen=True, slots=True)
+class TimerSettings:
+    """The shape of the timer files. All but `wheel_sync_bytes` are part of the shard's header."""
+
+    tick_ms: int = 1000
+    shards: int = 2
+    slots: int = SLOTS
+    roll_window_slots: int = ROLL_WINDOW_SLOTS
+    segment_bytes: int = TIMER_LOG_SEGMENT_BYTES
+    # How much TimerLog may be written before the wheel is synced: what opening applies again at most.
+    wheel_sync_bytes: int = 16 * MIB
+
+    def __post_init__(self) -> None:
+        if self.tick_ms not in TICKS_MS:
+            raise RequestError(f"a tick of {self.tick_ms} ms is not possible; use 100, 200, 500 or 1000 ms")
+        if not 1 <= self.shards <= _SHARDS_MAX:
+            raise RequestError(f"{self.shards} shards are not possible; use 1 to {_SHARDS_MAX}")
+        if self.roll_window_slots < 1 or self.slots < self.roll_window_slots + 3:
+            raise RequestError(
+                f"a roll window of {self.roll_window_slots} slots does not fit a wheel of {self.slots}; "
+                "make the wheel at least three slots larger than the window"
+            )
+        if self.segment_bytes < _SEGMENT_BYTES_MIN:
+            raise RequestError(f"a TimerLog segment needs at least {_SEGMENT_BYTES_MIN} bytes")
+        # The unit keeps its delay in a signed 32-bit number of milliseconds.
+        assert self.roll_window_slots * self.tick_ms < 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """How much one step may take on. A step always moves on by at least one slot or one row."""
+
+    rows_max: int = 1 << 20
+    due_max: int = 1 << 20
+    ticks_max: int | None = None
+
+    def __post_init__(self) -> None:
+        assert self.rows_max > 0
+        assert self.due_max > 0
+        assert self.ticks_max is None or self.ticks_max > 0

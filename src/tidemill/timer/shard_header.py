@@ -1,0 +1,69 @@
+"""The header of a shard: what its files were made for.
+
+    offset  bytes  field
+    0       4      format of the timer files
+    4       4      tick, ms
+    8       4      shard
+    12      4      number of shards
+    16      8      slots
+    24      8      roll window, slots
+    32      8      TimerLog segment, bytes
+
+Little-endian. Format 1. Kept in two generations by `log/checkpoint.py`, which adds the checksum.
+
+Invariant: written last when a shard is made and removed first when it is dropped, so a directory with a
+header is whole.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from tidemill.core.errors import NewerFormat
+from tidemill.log.checkpoint import Checkpoint
+from tidemill.log.disk import Disk
+from tidemill.timer.settings import TimerSettings
+
+HEADER_FORMAT = 1
+HEADER_NAME = "header"
+
+_FIELDS = struct.Struct("<IIIIQQQ")
+
+
+def encode_header(settings: TimerSettings, shard: int) -> bytes:
+    return _FIELDS.pack(
+        HEADER_FORMAT,
+        settings.tick_ms,
+        shard,
+        settings.shards,
+        settings.slots,
+        settings.roll_window_slots,
+        settings.segment_bytes,
+    )
+
+
+def decode_header(content: bytes) -> tuple[TimerSettings, int]:
+    """Settings and shard number a shard was made for."""
+    _, tick_ms, shard, shards, slots, window, segment_bytes = _FIELDS.unpack(content)
+    return TimerSettings(tick_ms, shards, slots, window, segment_bytes), shard
+
+
+def read_header(disk: Disk, directory: Path) -> bytes | None:
+    """The header's content, or None where there is none this Tidemill can read."""
+    try:
+        return Checkpoint(disk, directory, HEADER_NAME, HEADER_FORMAT).load()
+    except NewerFormat:
+        return None
+
+
+def write_header(disk: Disk, directory: Path, settings: TimerSettings, shard: int) -> None:
+    """Durably."""
+    header = Checkpoint(disk, directory, HEADER_NAME, HEADER_FORMAT)
+    header.save(encode_header(settings, shard), sync=True)
+
+
+def remove_header(disk: Disk, directory: Path) -> None:
+    """Durably."""
+    Checkpoint(disk, directory, HEADER_NAME, HEADER_FORMAT).remove()
+    disk.sync_dir(directory)

@@ -1,0 +1,56 @@
+"""The lock of a shard, and who holds it.
+
+Owns the note in the lock file: process id and the start time of that process. The two together name one
+process for ever, so a takeover can end a holder without hitting a stranger that got its id later.
+
+    pid 4711 started 123456789
+
+Leaves to others: ending the holder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemill.log.disk import Disk, LockHandle
+
+LOCK_NAME = "lock"
+
+_NOTE = re.compile(r"pid (\d+) started (\d+)")
+# In /proc/<pid>/stat the start time is field 22; fields are counted here from behind the program's name.
+_START_FIELD = 22 - 3
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process. `started` is its start time in clock ticks since boot, 0 where that is not known."""
+
+    pid: int
+    started: int
+
+    def __str__(self) -> str:
+        return f"pid {self.pid} started {self.started}"
+
+
+def parse_holder(note: str) -> Holder | None:
+    found = _NOTE.search(note)
+    return Holder(int(found[1]), int(found[2])) if found else None
+
+
+def process_started(pid: int) -> int:
+    """The start time of a running process; 0 if there is none or the system does not tell."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    # The program's name may hold blanks and brackets; only the last bracket ends it.
+    return int(stat[stat.rindex(")") + 2 :].split()[_START_FIELD])
+
+
+def take_shard_lock(disk: Disk, directory: Path) -> LockHandle:
+    """Lock a shard for this process; raises `DirectoryLocked` if somebody has it."""
+    pid = os.getpid()
+    return disk.lock(directory / LOCK_NAME, str(Holder(pid, process_started(pid))))

@@ -1,0 +1,189 @@
+"""Bad input: each has its own error, names limit and value, and nothing is written."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from tidemill.core.config import BrokerSettings, settings_from
+from tidemill.core.errors import (
+    BodyTooLarge,
+    IllegalDelay,
+    IllegalGroup,
+    IllegalHandle,
+    IllegalId,
+    IllegalKey,
+    IllegalLevel,
+    IllegalProperty,
+    IllegalTag,
+    IllegalTopic,
+    RequestError,
+    TidemillError,
+    TopicExists,
+    TopicInUse,
+    UnknownTopic,
+    WrongMessageType,
+)
+from tidemill.core.limits import DAY_MS
+from tidemill.core.model import Draft, Handle, Once, TopicType
+
+BAD_DRAFTS = [
+    (IllegalTopic, "1 to 127", Draft("", b"")),
+    (IllegalTopic, "128 characters; use 1 to 127", Draft("t" * 128, b"")),
+    (IllegalTopic, "'a b'", Draft("a b", b"")),
+    (IllegalTopic, "reserved", Draft("%DLQ%g", b"")),
+    (IllegalTopic, "reserved", Draft("%RETRY%g", b"")),
+    (IllegalTopic, "reserved", Draft("rmq_sys_x", b"")),
+    (BodyTooLarge, "1001 bytes, the limit is 1000", Draft("t", bytes(1001))),
+    (IllegalTag, "257 characters, the limit is 256", Draft("t", b"", tag="t" * 257)),
+    (IllegalTag, r"'a\|b'", Draft("t", b"", tag="a|b")),
+    (IllegalTag, "' a'", Draft("t", b"", tag=" a")),
+    (IllegalTag, "control", Draft("t", b"", tag="a\x07")),
+    (IllegalTag, "control", Draft("t", b"", tag="a\udcff")),
+    (IllegalKey, "257 characters; use 1 to 256", Draft("t", b"", keys=("k" * 257,))),
+    (IllegalKey, "0 characters; use 1 to 256", Draft("t", b"", keys=("",))),
+    (IllegalKey, "'a b'", Draft("t", b"", keys=("a b",))),
+    (IllegalKey, "blank or a control", Draft("t", b"", keys=("\udcff",))),
+    (IllegalKey, "17 keys were given, the limit is 16", Draft("t", b"", keys=tuple(map(str, range(17))))),
+    (IllegalKey, "exactly one key, 0", Draft("t", b"", delay_ms=1, once=Once.KEEP)),
+    (IllegalKey, "exactly one key, 2", Draft("t", b"", delay_ms=1, keys=("a", "b"), once=Once.REPLACE)),
+    (IllegalId, "1 to 128", Draft("t", b"", id="")),
+    (IllegalId, "1 to 128", Draft("t", b"", id="i" * 129)),
+    (IllegalId, "without blanks", Draft("t", b"", id="a\nb")),
+    (IllegalProperty, "129 properties were given, the limit is 128", Draft("t", b"", properties=dict.fromkeys(map(str, range(129)), ""))),
+    (IllegalProperty, "16385 bytes, the limit is 16384", Draft("t", b"", properties={"p": "v" * 16384})),
+    (IllegalProperty, "empty or has a control", Draft("t", b"", properties={"": "v"})),
+    (IllegalProperty, "empty or has a control", Draft("t", b"", properties={"a\x00": "v"})),
+    (IllegalProperty, "no text", Draft("t", b"", properties={"a": "\ud800"})),
+    (IllegalGroup, "at most 64", Draft("t", b"", message_group="g" * 65)),
+    (IllegalLevel, "level -1 is negative; use 1 to 18", Draft("t", b"", level=-1)),
+    (IllegalDelay, "a delay of 30d.* beyond the limit of 30d", Draft("t", b"", delay_ms=30 * DAY_MS + 1)),
+    (IllegalDelay, "beyond the limit of 30d", Draft("t", b"", deliver_at_ms=1 << 62)),
+    (IllegalDelay, "beyond the limit of 30d", Draft("t", b"", delay_ms=1 << 80)),
+    (RequestError, "only one of", Draft("t", b"", delay_ms=1, deliver_at_ms=1)),
+    (RequestError, "only one of", Draft("t", b"", delay_ms=1, level=1)),
+    (WrongMessageType, "'normal-only' takes normal messages, this one is delay", Draft("normal-only", b"", delay_ms=1)),
+    (WrongMessageType, "takes delay messages, this one is normal", Draft("delay-only", b"")),
+    (WrongMessageType, "takes fifo messages, this one is delay", Draft("fifo-only", b"", delay_ms=1)),
+    (WrongMessageType, "takes delay messages, this one is fifo", Draft("delay-only", b"", delay_ms=1, message_group="g")),
+]
+
+
+@pytest.fixture
+def strict(make_small):
+    small = make_small(body_bytes_max=1000, max_delay_ms=30 * DAY_MS)
+    for kind in (TopicType.NORMAL, TopicType.DELAY, TopicType.FIFO):
+        small.broker.topics.create(f"{kind.value}-only", kind)
+    return small
+
+
+def test_every_bad_draft_has_its_own_error_and_leaves_no_trace(strict):
+    end = strict.log_end
+    for expected, text, draft in BAD_DRAFTS:
+        for send in (strict.broker.send, lambda drafts: [_raise(a) for a in strict.broker.send_each(drafts)]):
+            with pytest.raises(expected, match=text) as caught:
+                send([draft])
+            assert type(caught.value) is expected, (text, caught.value)
+        with pytest.raises(expected):
+            strict.broker.send([Draft("not-there-yet", b"fine"), draft])
+    assert strict.log_end == end
+    assert strict.broker.store.indexes.topics.named("not-there-yet") is None
+
+
+def _raise(answer):
+    if isinstance(answer, TidemillError):
+        raise answer
+    return answer
+
+
+def test_the_largest_of_everything_is_taken(strict):
+    strict.broker.send(
+        [
+            Draft(
+                "t" * 127,
+                bytes(1000),
+                delay_ms=30 * DAY_MS,
+                id="i" * 128,
+                keys=tuple("k" * 250 + f"{i:06d}" for i in range(16)),
+                tag="ü" * 256,
+                message_group="g" * 64,
+                properties={"p": "v" * 16383},
+            )
+        ]
+    )
+    assert strict.broker.views.pending()[0].id == "i" * 128
+
+
+def test_wrong_requests_to_the_other_verbs_write_nothing(small):
+    broker = small.broker
+    broker.topics.create("t", TopicType.DELAY, 2)
+    small.send("t", delay_ms=60_000, keys=("k",))
+    end = small.log_end
+    handle = broker.views.pending()[0].handle
+    wrong = [
+        (UnknownTopic, "'nope' does not exist; create it", lambda: broker.send([Draft("nope", b"")], creates_topics=False)),
+        (UnknownTopic, "nope", lambda: broker.cancel_key("nope", "k")),
+        (UnknownTopic, "nope", lambda: broker.receive("nope", "g")),
+        (UnknownTopic, "nope", lambda: broker.topics.delete("nope")),
+        (UnknownTopic, "nope", lambda: broker.topics.change("nope", is_paused=True)),
+        (UnknownTopic, "nope", lambda: broker.views.pending(topic_name="nope")),
+        (RequestError, "range is empty", lambda: broker.cancel_range("t", 5, 5)),
+        (RequestError, "either a new time or a span", lambda: broker.reschedule([handle])),
+        (RequestError, "either a new time or a span", lambda: broker.reschedule_key("t", "k", deliver_at_ms=1, by_ms=1)),
+        (IllegalDelay, "beyond the limit of 3650d", lambda: broker.reschedule([handle], by_ms=3651 * DAY_MS)),
+        (IllegalDelay, "beyond the limit", lambda: broker.reschedule([handle], by_ms=1 << 80)),
+        (IllegalDelay, "beyond the limit", lambda: broker.reschedule([handle], deliver_at_ms=1 << 80)),
+        (TopicExists, "type delay and 2 queues", lambda: broker.topics.create("t", TopicType.FIFO)),
+        (TopicExists, "2 queues", lambda: broker.topics.create("t", TopicType.DELAY, 3)),
+        (TopicInUse, "1 messages wait", lambda: broker.topics.delete("t")),
+        (RequestError, "1025 queues .* 1 to 1024", lambda: broker.topics.create("q", TopicType.MIXED, 1025)),
+        (RequestError, "0 queues", lambda: broker.topics.create("q", TopicType.MIXED, 0)),
+        (RequestError, "-1 a second", lambda: broker.topics.change("t", release_rate_max=-1)),
+        (IllegalGroup, "256 characters; use 1 to 255", lambda: broker.receive("t", "g" * 256)),
+        (IllegalGroup, "'a b'", lambda: broker.receiver.group("a b")),
+        (RequestError, "positive", lambda: broker.receive("t", "g", count=0)),
+        (RequestError, "positive", lambda: broker.receive("t", "g", invisible_ms=0)),
+        (RequestError, "-1 ms", lambda: broker.change_invisibility([], -1)),
+        (RequestError, "0 attempts", lambda: broker.receiver.set_group("g", attempts_max=0)),
+        (IllegalHandle, "not a receipt: 'rubbish'", lambda: broker.ack(["rubbish"])),
+        (RequestError, "unknown columns", lambda: broker.send_table(pa.table({"body": [b""], "x": [1]}), topic="t")),
+    ]
+    for expected, text, act in wrong:
+        with pytest.raises(expected, match=text):
+            act()
+    assert small.log_end == end
+
+
+@pytest.mark.parametrize("text", ["", "rubbish", "AAAA", "dDEKYQpiCmM", "ä", str(Handle("B", "t", "i", 1 << 70)), str(Handle("B", "t", "i", -1))])
+def test_what_never_was_a_handle_is_said_to_be_none(text):
+    with pytest.raises(IllegalHandle, match="not a handle"):
+        Handle.parse(text)
+
+
+def test_a_handle_survives_its_text():
+    handle = Handle("B", "topic", "id-ü", 17)
+    assert Handle.parse(f" {handle} ") == handle
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"tick_ms": 300}, "300"),
+        ({"lead_ms": 1_999}, "at least two ticks"),
+        ({"durability": "maybe"}, "sync or async"),
+        ({"commits_in_flight": 0}, "1 to 64"),
+        ({"shards": 257}, "1 to 256"),
+        ({"body_bytes_max": 1 << 30}, "4194304"),
+        ({"max_delay_ms": 0}, "positive"),
+        ({"levels": "1s soon"}, "'soon'"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(fields, text):
+    with pytest.raises(RequestError, match=text):
+        BrokerSettings(**fields)
+
+
+def test_an_unknown_setting_is_named_with_the_known_ones():
+    with pytest.raises(RequestError, match=r"unknown setting 'retension'.*retention"):
+        settings_from({"retension": "3d"})
+    assert settings_from({"max-delay": "30d", "lead": "10s"}).max_delay_ms == 30 * DAY_MS

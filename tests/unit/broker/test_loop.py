@@ -1,0 +1,151 @@
+"""The one loop: wakes, goes on after errors with growing pauses, stops when nobody knows what is on disk."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+
+import pytest
+
+from tidemill.broker.loop import Service
+from tidemill.core.errors import CorruptionError, DiskFull, SyncFailed
+from tidemill.testing import ManualClock
+
+
+class WatchedClock(ManualClock):
+    """A clock whose every wait is told to the test, which decides when it ends."""
+
+    def __init__(self) -> None:
+        super().__init__(1_000)
+        self.waits: queue.Queue[int | None] = queue.Queue()
+        self.go_on = threading.Semaphore(0)
+
+    def wait(self, wake: threading.Event, until_ms: int | None) -> None:
+        self.waits.put(until_ms)
+        self.go_on.acquire()
+
+    def next_wait_ms(self) -> int | None:
+        return self.waits.get(timeout=10)
+
+
+@pytest.fixture
+def clock():
+    return WatchedClock()
+
+
+def _stop(service: Service, clock: WatchedClock) -> None:
+    clock.go_on.release(1_000)
+    service.stop()
+
+
+def test_a_step_is_taken_at_the_start_and_after_every_wait(clock):
+    seen: list[int] = []
+
+    def step(now_ms: int) -> int:
+        seen.append(now_ms)
+        return now_ms + 70
+
+    service = Service("test", step, clock, lambda: False)
+    service.start(pytest.fail)
+    assert clock.next_wait_ms() == 1_070
+    clock.advance(70)
+    clock.go_on.release()
+    assert clock.next_wait_ms() == 1_140
+    _stop(service, clock)
+    assert seen[:2] == [1_000, 1_070]
+
+
+def test_a_nudge_between_step_and_wait_is_not_lost():
+    clock = ManualClock(1_000)
+    steps: queue.Queue[int] = queue.Queue()
+
+    def step(now_ms: int) -> None:
+        steps.put(now_ms)
+        if steps.qsize() == 1:
+            service.wake()  # as a sender might, just before the loop begins to wait
+
+    service = Service("test", step, clock, lambda: False)
+    service.start(pytest.fail)
+    assert [steps.get(timeout=10), steps.get(timeout=10)] == [1_000, 1_000]
+    service.stop()
+
+
+def test_pauses_after_errors_grow_to_a_bound_and_begin_anew_after_a_success(clock, caplog):
+    failing = [True] * 9 + [False, True]
+
+    def step(now_ms: int) -> int:
+        if failing.pop(0):
+            raise ValueError("broken")
+        return now_ms + 7
+
+    service = Service("test", step, clock, lambda: False)
+    with caplog.at_level(logging.CRITICAL):
+        service.start(pytest.fail)
+        pauses = []
+        for _ in range(11):
+            pauses.append(clock.next_wait_ms() - 1_000)
+            failing or failing.append(False)
+            clock.go_on.release()
+        _stop(service, clock)
+    assert pauses == [50, 100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000, 7, 50]
+    assert service.failure_count == 10
+
+
+@pytest.mark.parametrize("fault", [SyncFailed("no"), CorruptionError("no")])
+def test_a_fault_after_which_nobody_knows_the_disk_stops_the_loop(clock, fault, caplog):
+    told: queue.Queue[BaseException] = queue.Queue()
+    steps: list[int] = []
+
+    def step(now_ms: int) -> int:
+        steps.append(now_ms)
+        raise fault
+
+    service = Service("test", step, clock, lambda: False)
+    with caplog.at_level(logging.CRITICAL + 1):
+        service.start(told.put)
+        assert told.get(timeout=10) is fault
+        service.stop()
+    assert steps == [1_000]
+    assert clock.waits.empty()
+
+
+def test_a_full_disk_makes_room_until_there_is_none_and_tries_again_at_once(clock):
+    room = [True, True]
+    tries: list[int] = []
+
+    def step(now_ms: int) -> int:
+        tries.append(now_ms)
+        if len(tries) < 3:
+            raise DiskFull("full")
+        return 5
+
+    service = Service("test", step, clock, lambda: bool(room) and room.pop())
+    assert service.run_once() == 5
+    assert len(tries) == 3
+    tries.clear()
+    with pytest.raises(DiskFull):
+        service.run_once()
+
+
+def test_steps_by_hand_and_by_the_thread_never_overlap(clock):
+    inside = threading.Semaphore(1)
+    entered, leave = threading.Event(), threading.Event()
+
+    def step(now_ms: int) -> int:
+        assert inside.acquire(blocking=False), "two steps at once"
+        entered.set()
+        leave.wait(10)
+        inside.release()
+        return now_ms + 5
+
+    service = Service("test", step, clock, lambda: False)
+    service.start(pytest.fail)
+    entered.wait(10)
+    by_hand = threading.Thread(target=service.run_once)
+    by_hand.start()
+    leave.set()
+    by_hand.join(10)
+    assert not by_hand.is_alive()
+    assert clock.next_wait_ms() == 1_005
+    _stop(service, clock)

@@ -1,0 +1,228 @@
+"""Receiving: invisibility, attempts, dead letters, tags, order, where a group begins."""
+
+from __future__ import annotations
+
+import pytest
+from small_broker import START_MS
+
+from tidemill.core.model import Draft, TopicType, Via
+
+
+def _bodies(deliveries):
+    return [d.message.body for d in deliveries]
+
+
+def test_a_message_is_handed_out_once_and_again_when_its_lease_ends(small):
+    small.send("work", b"a")
+    (first,) = small.broker.receive("work", "g", invisible_ms=1_000)
+    assert (first.attempt, first.invisible_until_ms, first.via) == (1, START_MS + 1_000, Via.DIRECT)
+    assert small.broker.receive("work", "g") == []
+    small.clock.advance(999)
+    assert small.broker.receive("work", "g") == []
+    small.clock.advance(1)
+    (second,) = small.broker.receive("work", "g")
+    assert (second.attempt, second.message.body) == (2, b"a")
+
+
+def test_what_is_acknowledged_never_comes_back(small):
+    small.broker.send([Draft("work", b"%d" % i) for i in range(4)])
+    taken = small.broker.receive("work", "g", invisible_ms=1_000)
+    assert small.broker.ack([d.receipt for d in taken[:3]]) == [True] * 3
+    assert small.broker.ack([taken[0].receipt]) == [False]
+    small.clock.advance(5_000)
+    assert _bodies(small.broker.receive("work", "g")) == [taken[3].message.body]
+
+
+def test_a_receipt_settles_only_the_attempt_it_was_given_for(small):
+    small.send("work", b"a")
+    (first,) = small.broker.receive("work", "g", invisible_ms=10)
+    small.clock.advance(10)
+    (second,) = small.broker.receive("work", "g", invisible_ms=10)
+    assert small.broker.ack([first.receipt]) == [False]
+    assert small.broker.change_invisibility([first.receipt], 5) == [False]
+    assert small.broker.ack([second.receipt]) == [True]
+
+
+def test_invisibility_can_be_cut_short_and_prolonged(small):
+    small.broker.send([Draft("work", b"short"), Draft("work", b"long")])
+    by_body = {d.message.body: d for d in small.broker.receive("work", "g", invisible_ms=1_000)}
+    small.broker.change_invisibility([by_body[b"short"].receipt], 0)
+    small.broker.change_invisibility([by_body[b"long"].receipt], 9_000)
+    assert _bodies(small.broker.receive("work", "g")) == [b"short"]
+    small.clock.advance(8_999)
+    assert small.broker.receive("work", "g") == []
+    small.clock.advance(1)
+    assert _bodies(small.broker.receive("work", "g")) == [b"long"]
+
+
+def test_groups_read_a_topic_each_for_itself(small):
+    small.send("work", b"a")
+    assert _bodies(small.broker.receive("work", "g1")) == [b"a"]
+    assert _bodies(small.broker.receive("work", "g2")) == [b"a"]
+
+
+@pytest.mark.parametrize("how", ["kill", "power cut", "checkpoint", "close"])
+def test_leases_and_attempts_survive(small, how):
+    small.broker.send([Draft("work", b"%d" % i) for i in range(6)])
+    taken = small.broker.receive("work", "g", invisible_ms=1_000, count=4)
+    small.broker.ack([taken[0].receipt])
+    small.broker.change_invisibility([taken[1].receipt], 7_000)
+    if how == "checkpoint":
+        small.broker.store.checkpoint()
+        small.broker.ack([taken[2].receipt])
+    small.reopen() if how == "close" else small.kill_and_open(power_cut=how == "power cut")
+    assert small.broker.ack([taken[3].receipt]) == [True]
+    left = {d.message.body: d.attempt for d in small.broker.receive("work", "g")}
+    untaken = {b"%d" % i for i in range(6)} - set(_bodies(taken))
+    assert left == dict.fromkeys(untaken, 1)
+    small.clock.advance(7_000)
+    again = {d.message.body: d.attempt for d in small.broker.receive("work", "g", count=9)}
+    expected = {taken[1].message.body: 2, taken[2].message.body: 2}
+    if how == "checkpoint":
+        del expected[taken[2].message.body]
+    assert again == expected
+
+
+def test_a_message_that_used_up_its_attempts_goes_to_the_dead_letters_once(small):
+    small.broker.receiver.set_group("g", attempts_max=2)
+    small.send("work", b"bad", tag="t", keys=("k",), id="bad-1")
+    for _ in range(2):
+        assert len(small.broker.receive("work", "g", invisible_ms=10)) == 1
+        small.clock.advance(10)
+    assert small.broker.receive("work", "g") == []
+    for _ in range(2):
+        (letter,) = small.broker.views.read("%DLQ%g", 0, 0, 9) + small.broker.views.read("%DLQ%g", 1, 0, 9)
+        assert (letter.message.body, letter.message.tag, letter.message.keys) == (b"bad", "t", ("k",))
+        assert letter.message.properties["DLQ_ORIGIN_TOPIC"] == "work"
+        assert letter.message.properties["DLQ_ORIGIN_MESSAGE_ID"] == "bad-1"
+        small.kill_and_open()
+        small.clock.advance(100_000)
+        assert small.broker.receive("work", "g") == []
+    assert _bodies(small.broker.receive("%DLQ%g", "undertaker")) == [b"bad"]
+
+
+def test_a_dead_letter_made_just_before_a_checkpoint_is_settled_for_good(small):
+    small.broker.receiver.set_group("g", attempts_max=1)
+    small.broker.send([Draft("work", b"%d" % i) for i in range(3)])
+    small.broker.receive("work", "g", invisible_ms=10)
+    small.clock.advance(10)
+    small.broker.receive("work", "g")
+    small.broker.store.checkpoint()
+    small.broker.receiver.reset("other", "work", 0)
+    small.kill_and_open()
+    small.clock.advance(100_000)
+    assert small.broker.receive("work", "g") == []
+    assert len(small.in_topic("%DLQ%g")) == 3
+
+
+def test_unwanted_tags_are_stepped_over_for_good(small):
+    small.broker.send([Draft("work", b"%d" % i, tag="even" if i % 2 == 0 else "odd") for i in range(8)])
+    taken = small.broker.receive("work", "g", accepts_tag=lambda tag: tag == "even")
+    assert sorted(_bodies(taken)) == [b"0", b"2", b"4", b"6"]
+    small.broker.ack([d.receipt for d in taken])
+    small.kill_and_open()
+    assert small.broker.receive("work", "g") == []
+
+
+def test_a_count_is_a_bound_over_all_queues(small):
+    small.broker.send([Draft("work", b"%d" % i) for i in range(10)])
+    sizes = [len(small.broker.receive("work", "g", count=4)) for _ in range(4)]
+    assert sizes == [4, 4, 2, 0]
+
+
+# -- order ----------------------------------------------------------------------------------------
+
+
+def _fifo(small, bodies, group="a"):
+    if small.broker.store.indexes.topics.named("line") is None:
+        small.broker.topics.create("line", TopicType.FIFO, 1)
+    small.broker.send([Draft("line", body, message_group=group) for body in bodies])
+
+
+def test_a_message_of_a_group_waits_while_an_earlier_one_is_out(small):
+    _fifo(small, [b"1", b"2", b"3"])
+    (first,) = small.broker.receive("line", "g", count=1, invisible_ms=1_000)
+    assert first.message.body == b"1"
+    assert small.broker.receive("line", "g") == []
+    small.broker.ack([first.receipt])
+    assert _bodies(small.broker.receive("line", "g", count=2)) == [b"2", b"3"]
+
+
+def test_a_message_whose_lease_ends_comes_before_later_ones(small):
+    _fifo(small, [b"1", b"2", b"3"])
+    small.broker.receive("line", "g", count=1, invisible_ms=1_000)
+    small.clock.advance(1_000)
+    assert _bodies(small.broker.receive("line", "g", count=3)) == [b"1", b"2", b"3"]
+
+
+def test_the_earlier_one_comes_first_though_its_lease_ended_later(small):
+    _fifo(small, [b"1", b"2", b"3"])
+    taken = small.broker.receive("line", "g", count=2, invisible_ms=1_000)
+    small.broker.change_invisibility([taken[1].receipt], 10)
+    small.clock.advance(500)
+    assert small.broker.receive("line", "g") == []
+    small.clock.advance(500)
+    assert _bodies(small.broker.receive("line", "g", count=1)) == [b"1"]
+
+
+def test_another_group_that_came_before_does_not_wait(small):
+    _fifo(small, [b"a1"], "a")
+    _fifo(small, [b"b1", b"b2"], "b")
+    (first,) = small.broker.receive("line", "g", count=1, invisible_ms=1_000)
+    assert _bodies([first, *small.broker.receive("line", "g")]) == [b"a1", b"b1", b"b2"]
+
+
+def test_a_fifo_group_keeps_the_order_of_any_topic(small):
+    small.broker.topics.create("plain", TopicType.MIXED, 1)
+    small.broker.receiver.set_group("g", is_fifo=True)
+    small.broker.send([Draft("plain", b"1"), Draft("plain", b"2")])
+    small.broker.receive("plain", "g", count=1, invisible_ms=1_000)
+    assert small.broker.receive("plain", "g") == []
+
+
+# -- where a group begins -------------------------------------------------------------------------
+
+
+def test_a_new_group_begins_at_the_oldest_message_or_at_the_end(small):
+    small.broker.receiver.set_group("late", starts_first=False)
+    small.send("work", b"old")
+    assert small.broker.receive("work", "late") == []
+    assert _bodies(small.broker.receive("work", "early")) == [b"old"]
+    small.broker.send([Draft("work", b"new"), Draft("work", b"new")])
+    assert _bodies(small.broker.receive("work", "late")) == [b"new", b"new"]
+
+
+def test_a_group_can_read_again_from_a_time_and_skip_to_one(small):
+    for i in range(10):
+        small.send("work", b"%d" % i)
+        small.clock.advance(100)
+    taken = small.broker.receive("work", "g")
+    small.broker.ack([d.receipt for d in taken])
+    small.broker.receiver.reset("g", "work", START_MS + 700)
+    small.kill_and_open()
+    assert sorted(_bodies(small.broker.receive("work", "g"))) == [b"7", b"8", b"9"]
+    small.broker.receiver.reset("g", "work", small.clock.now_ms())
+    assert small.broker.receive("work", "g") == []
+    assert small.broker.ack([taken[0].receipt]) == [False]
+
+
+def test_a_receipt_of_a_group_or_topic_that_is_not_there_is_not_valid(small):
+    small.send("work", b"a")
+    (delivery,) = small.broker.receive("work", "g")
+    small.broker.topics.delete("work", is_forced=True)
+    assert small.broker.ack([delivery.receipt]) == [False]
+
+
+def test_a_timed_message_says_how_it_came(small):
+    small.send("work", b"near", delay_ms=1_000)
+    small.send("work", b"far", delay_ms=100_000)
+    small.advance(100_000)
+    via = {d.message.body: (d.via, d.released_at_ms - START_MS) for d in small.broker.receive("work", "g")}
+    assert via == {b"near": (Via.NEAR, 1_000), b"far": (Via.EMBEDDED, 100_000)}
+
+
+def test_the_lag_of_a_group_is_what_it_was_not_given_yet(small):
+    small.broker.send([Draft("work", b"%d" % i) for i in range(9)])
+    small.broker.receive("work", "g", count=4)
+    (view,) = small.broker.views.groups()
+    assert (sum(view.lag.values()), view.unsettled) == (5, {"work": 4})

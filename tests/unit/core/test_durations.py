@@ -1,0 +1,84 @@
+"""Durations and times as people write them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemill.core.durations import format_duration, format_time, parse_duration_ms, parse_time_ms
+from tidemill.core.errors import RequestError
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("500ms", 500),
+        ("5s", 5_000),
+        ("30m", 1_800_000),
+        ("2h", 7_200_000),
+        ("3d", 259_200_000),
+        ("1h30m", 5_400_000),
+        ("1.5s", 1_500),
+        (" 2H ", 7_200_000),
+        ("0s", 0),
+    ],
+)
+def test_a_duration_reads_as_milliseconds(text: str, ms: int) -> None:
+    assert parse_duration_ms(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "5", "s", "-5s", "5 s", "5x", "1h 30m", "five", "5s!"])
+def test_what_is_no_duration_is_named_in_the_error(text: str) -> None:
+    with pytest.raises(RequestError, match="not a duration") as caught:
+        parse_duration_ms(text)
+    assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("2027-01-01T08:00:00+08:00", 1_798_761_600_000),
+        ("2027-01-01T00:00:00Z", 1_798_761_600_000),
+        ("2027-01-01T00:00:00", 1_798_761_600_000),
+        ("2027-01-01", 1_798_761_600_000),
+        ("2027-01-01T00:00:00.250", 1_798_761_600_250),
+        ("1798761600000", 1_798_761_600_000),
+        ("+30m", 1_800_007),
+        ("now", 7),
+    ],
+)
+def test_a_time_reads_as_unix_milliseconds(text: str, ms: int) -> None:
+    assert parse_time_ms(text, now_ms=7) == ms
+
+
+@pytest.mark.parametrize("text", ["", "tomorrow", "2027-13-01", "+", "+x"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(RequestError, match="not a "):
+        parse_time_ms(text, now_ms=0)
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0ms"),
+        (250, "250ms"),
+        (1_000, "1s"),
+        (90_000, "1m30s"),
+        (187_200_000, "2d4h"),
+        (187_261_000, "2d4h"),
+        (-90_000, "-1m30s"),
+    ],
+)
+def test_a_duration_is_shown_by_its_two_largest_units(ms: int, text: str) -> None:
+    assert format_duration(ms) == text
+
+
+@given(st.integers(0, 3650 * 86_400_000))
+def test_a_shown_duration_reads_back_no_longer_than_it_was(ms: int) -> None:
+    assert 0 <= parse_duration_ms(format_duration(ms)) <= ms
+
+
+@given(st.integers(0, 4_000_000_000_000))
+def test_a_shown_time_reads_back_as_itself(ms: int) -> None:
+    assert parse_time_ms(format_time(ms), now_ms=0) == ms

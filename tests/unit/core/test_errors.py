@@ -1,0 +1,23 @@
+"""Errors: one root, told apart by who must act, each with a code of its own."""
+
+from __future__ import annotations
+
+from tidemill.core import errors
+
+_ALL = [
+    kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, errors.TidemillError)
+]
+
+
+def test_every_error_has_its_own_code() -> None:
+    codes = [kind.code for kind in _ALL]
+    assert len(codes) == len(set(codes))
+
+
+def test_every_error_belongs_to_one_family() -> None:
+    families = (errors.RequestError, errors.BusyError, errors.StorageError, errors.CorruptionError)
+    for kind in _ALL:
+        if kind is not errors.TidemillError:
+            assert sum(issubclass(kind, family) for family in families) == 1, kind

@@ -1,0 +1,467 @@
+"""The engine of a shard: what it hands over, and when; what it refuses; what it builds again."""
+
+from __future__ import annotations
+
+import pytest
+from timer_harness import SMALL, ShardHarness, WatchedEngine
+
+from tidemill.core.errors import DirectoryLocked, DiskFull
+from tidemill.log.disk import RealDisk
+from tidemill.store.entry_format import FLAG_LEVEL, FLAG_NEAR
+from tidemill.testing import FaultPlan, FaultyDisk, SimulatedCrash
+from tidemill.timer.check import check_timer
+from tidemill.timer.engine import ShardEngine, StepTarget
+from tidemill.timer.ready_format import Runner
+from tidemill.timer.settings import StepLimits, TimerSettings
+from tidemill.timer.shard_lock import parse_holder, process_started
+from tidemill.timer.target import Target, raise_epoch, write_target
+
+W = SMALL.roll_window_slots
+START = 1_000
+
+
+def test_a_timer_is_handed_over_when_its_slot_has_passed(shard):
+    shard.run(START)
+    seqs = shard.add((START + 3) * 1000 + 250)
+    assert shard.run(START + 3) == []
+    assert shard.run(START + 4) == [((START + 3) * 1000 + 250, seqs[0])]
+    assert shard.run(START + 50) == []
+
+
+def test_past_and_zero_delays_go_out_in_the_same_step(shard):
+    shard.run(START)
+    shard.add(0, START * 1000 - 1, START * 1000, -5_000)
+    outcome = shard.step(START)
+    assert outcome.handed_over_count == 3
+    assert shard.collect() == [(-5_000, 3), (0, 0), (START * 1000 - 1, 1)]
+    assert shard.run(START + 1) == [(START * 1000, 2)]
+
+
+def test_near_and_level_entries_are_left_to_others(shard):
+    shard.run(START)
+    shard.add((START + 1) * 1000, flags=FLAG_NEAR)
+    shard.add((START + 1) * 1000, flags=FLAG_LEVEL)
+    assert shard.run(START + 40) == []
+    assert shard.engines[0].cursor.seq == 2
+
+
+@pytest.mark.parametrize("slots_ahead", [W - 1, W, W + 1, 2 * W - 1, 2 * W, 3 * W + 1])
+def test_a_timer_at_the_roll_boundary_comes_in_its_own_tick(shard, slots_ahead):
+    shard.run(START)
+    shard.add((START + slots_ahead) * 1000 + 999)
+    for tick in range(START, START + slots_ahead + 1):
+        assert shard.run(tick) == []
+        shard.check()
+    assert len(shard.run(START + slots_ahead + 1)) == 1
+
+
+def test_rolled_timers_are_spread_over_slots(shard):
+    shard.run(START)
+    shard.add(*[(START + 100) * 1000] * 64)
+    shard.step(START)
+    wheel = shard.engines[0]._store._wheel
+    used = [t for t in range(START, START + W) if wheel.next_pending(t, t + 1) is not None]
+    assert len(used) == W // 4
+
+
+def test_a_delay_of_ten_years_rolls_to_its_end_in_bounded_steps(tmp_path):
+    settings = TimerSettings(tick_ms=1000, shards=1)
+    shard = ShardHarness(tmp_path / "timer", settings).open()
+    start = 1_800_000_000
+    shard.run(start)
+    ten_years = 3650 * 86_400
+    shard.add((start + ten_years) * 1000 + 7, (start + 86_400) * 1000)
+    assert len(shard.run(start + 86_401)) == 1
+    assert shard.run(start + ten_years, steps_max=2_000) == []
+    assert shard.run(start + ten_years + 1) == [((start + ten_years) * 1000 + 7, 0)]
+    # Long behind the cursor: the TimerLog has not grown by what was rolled.
+    shard.close()
+    shard.check()
+
+
+def test_a_pipeline_that_stood_still_longer_than_the_ring_loses_nothing(tmp_path):
+    settings = TimerSettings(tick_ms=1000, shards=1)
+    shard = ShardHarness(tmp_path / "timer", settings).open()
+    start, day = 1_800_000_000, 86_400
+    shard.run(start)
+    shard.add(*[(start + 60 + n * day // 3) * 1000 for n in range(90)])
+    shard.run(start)
+    now = start + 15 * day
+    shard.add((now - 5) * 1000, (now + 5) * 1000, (now + 3 * day) * 1000)
+    assert shard.run(now) == shard.expect(now)
+    shard.check()
+    assert shard.run(now + 30 * day) == shard.expect(now + 30 * day)
+    assert not len(shard.oracle)
+    shard.close()
+    shard.check()
+
+
+def test_the_wheel_wraps_without_mixing_laps(shard):
+    shard.run(START)
+    for lap in range(6):
+        tick = START + lap * SMALL.slots
+        shard.run(tick)
+        shard.add(*[(tick + n) * 1000 + n for n in range(W)])
+        shard.run(tick + 2)
+        shard.check()
+    shard.run(START + 7 * SMALL.slots)
+    assert sorted(shard.handed) == shard.expect(START + 7 * SMALL.slots)
+
+
+def test_a_forward_leap_hands_over_and_a_backward_leap_does_nothing(shard):
+    shard.run(START)
+    shard.add((START + 5) * 1000, (START + 500) * 1000)
+    assert [seq for _, seq in shard.run(START + 300)] == [0]
+    before = shard.engines[0].cursor
+    assert shard.run(START + 10) == []
+    assert shard.engines[0].cursor == before
+    # What is stored while the clock is behind is due, seen from the tick that was reached.
+    shard.add((START + 20) * 1000)
+    assert [seq for _, seq in shard.run(START + 11)] == [2]
+    assert shard.engines[0].cursor.tick == START + 300
+    assert [seq for _, seq in shard.run(START + 501)] == [1]
+
+
+def test_a_step_asked_twice_is_done_once(shard):
+    shard.run(START)
+    shard.add((START + 1) * 1000, (START + 4) * 1000)
+    shard.run(START + 2)
+    cursor, log_end = shard.engines[0].cursor, shard.engines[0].cursor.mark.log_end
+    outcome = shard.step(START + 2)
+    assert outcome.has_reached
+    assert shard.engines[0].cursor == cursor
+    assert shard.step(START + 1, seq=1).cursor.mark.log_end == log_end
+    assert shard.collect() == []
+
+
+def test_limits_bound_a_step(shard):
+    shard.run(START)
+    shard.add(*[(START + 1 + n % 4) * 1000 + n for n in range(40)])
+    shard.step(START, seq=1)
+    shard.limits = StepLimits(rows_max=16, due_max=4, ticks_max=2)
+    first = shard.step(START + 9)
+    assert first.cursor.seq == 17
+    assert not first.has_reached
+    rows, steps = [], 0
+    outcome = first
+    while not outcome.has_reached:
+        outcome = shard.step(START + 9)
+        steps += 1
+        came = shard.collect()
+        assert len(came) <= 4 + 16
+        rows += came
+        shard.check()
+    assert sorted(rows) == shard.expect(START + 9)
+    assert steps > 4
+
+
+def test_a_slot_too_full_for_one_step_is_handed_over_in_parts(shard):
+    shard.run(START)
+    shard.add(*[(START + 2) * 1000 + n % 7 for n in range(50)])
+    shard.run(START)
+    shard.limits = StepLimits(due_max=8)
+    rows, parts = [], 0
+    while not shard.step(START + 5).has_reached:
+        came = shard.collect()
+        assert len(came) <= 8
+        parts += 1
+        rows += came
+        shard.check()
+        if parts == 2:
+            # A slot once begun takes no more: this one goes out at once.
+            shard.add((START + 2) * 1000 + 3)
+            assert shard.step(shard.engines[0].cursor.tick).handed_over_count == 1
+            rows += shard.collect()
+        if parts == 3:
+            shard.reopen()
+    rows += shard.collect()
+    assert sorted(rows) == shard.expect(START + 5)
+    assert parts >= 5
+
+
+def test_the_last_slot_of_the_window_is_kept_while_a_slot_is_drained_in_parts(shard):
+    shard.run(START)
+    shard.add(*[(START + 2) * 1000] * 50)
+    shard.run(START)
+    shard.limits = StepLimits(due_max=30)
+    shard.step(START + 3)
+    assert shard.engines[0].cursor.is_inside_slot
+    seqs = shard.add((START + 2 + W) * 1000)
+    shard.step(START + 2)
+    assert shard.engines[0].cursor.is_inside_slot
+    shard.run(START + 3)
+    assert shard.engines[0].cursor.next_due_tick == START + 2 + W
+    assert shard.run(START + 3 + W) == [((START + 2 + W) * 1000, seqs[0])]
+    assert len(shard.handed) == 51
+
+
+def test_timers_below_the_head_are_dropped(shard):
+    shard.run(START)
+    shard.add((START + 2) * 1000, (START + 2) * 1000, (START + 2) * 1000)
+    shard.run(START)
+    shard.entries.head_seq = 2
+    assert [seq for _, seq in shard.run(START + 5)] == [2]
+
+
+def test_a_cursor_below_the_head_goes_on_from_the_head(shard):
+    shard.run(START)
+    shard.add((START + 2) * 1000, (START + 2) * 1000, (START + 2) * 1000)
+    shard.entries.head_seq = 2
+    assert [seq for _, seq in shard.run(START + 5)] == [2]
+
+
+def test_segments_go_when_all_their_slots_are_behind(shard):
+    shard.run(START)
+    for tick in range(START, START + 60):
+        shard.add(*[(tick + 3) * 1000] * 5)
+        shard.run(tick)
+        shard.check()
+    log_directory = shard.directory / "shard-000" / "timer-log"
+    assert len(shard.disk.names(log_directory)) <= 5
+    shard.reopen()
+    shard.run(START + 80)
+    assert sorted(shard.handed) == shard.expect(START + 80)
+
+
+def test_a_stale_epoch_does_nothing(shard):
+    shard.run(START)
+    shard.add((START + 1) * 1000)
+    raise_epoch(shard.disk, shard.directory, 0, 0)
+    before = shard.engines[0].cursor
+    outcome = shard.step(START + 5)
+    assert outcome.is_stale
+    assert not outcome.has_reached
+    assert shard.engines[0].cursor == before
+    assert shard.collect() == []
+
+
+def test_an_epoch_below_the_cursors_is_stale_even_if_the_target_file_is_older(shard):
+    shard.epoch = 9
+    write_target(shard.disk, shard.directory, Target(9, 0, 0))
+    shard.run(START)
+    write_target(shard.disk, shard.directory, Target(3, 0, 0))
+    shard.epoch = 3
+    assert shard.step(START + 1).is_stale
+
+
+def test_a_second_engine_on_a_shard_is_refused_and_told_who_is_at_work(shard):
+    second = ShardEngine(RealDisk(), shard.directory, 0, SMALL, shard.entries, runner=Runner.SPARK)
+    with pytest.raises(DirectoryLocked) as refused:
+        second.open(0)
+    holder = parse_holder(str(refused.value))
+    assert holder is not None
+    assert holder.started == process_started(holder.pid) > 0
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        TimerSettings(100, 1, 32, 8, 400, 600),
+        TimerSettings(1000, 2, 32, 8, 400, 600),
+        TimerSettings(1000, 1, 64, 8, 400, 600),
+        TimerSettings(1000, 1, 32, 8, 800, 600),
+    ],
+)
+def test_other_settings_build_the_shard_again(shard, changed):
+    shard.run(START)
+    shard.add(*[(START + n) * 1000 for n in range(2, 30)])
+    shard.run(START + 6)
+    settled = len(shard.handed)
+    shard.close()
+    shard.settings = changed
+    shard.open(start_seq=settled)
+    shard.run(60_000 * 1000 // changed.tick_ms)
+    assert sorted(shard.handed) == shard.expect(60_000 * 1000 // changed.tick_ms)
+
+
+def test_other_settings_drop_ready_files_and_hand_over_again(shard):
+    shard.run(START)
+    shard.add((START + 1) * 1000)
+    shard.step(START + 3)
+    shard.close()
+    shard.settings = TimerSettings(500, 1, 32, 8, 400, 600)
+    shard.open()
+    assert shard.engines[0].ready.names() == []
+    assert [seq for _, seq in shard.run(2 * (START + 3))] == [0]
+
+
+def test_a_deleted_directory_is_absorbed_again(shard):
+    shard.run(START)
+    shard.add(*[(START + n) * 1000 for n in range(2, 30)])
+    shard.run(START + 6)
+    shard.close()
+    shard.disk.remove_tree(shard.directory)
+    shard.known_ready.clear()
+    shard.open(start_seq=0)
+    shard.run(START + 40)
+    assert {seq for _, seq in shard.handed} == set(range(28))
+
+
+@pytest.mark.parametrize("name", ["wheel", "cursor.0", "timer-log/00000000000000000000"])
+def test_a_damaged_shard_is_built_again(shard, name):
+    shard.run(START)
+    shard.add(*[(START + n) * 1000 for n in range(2, 30)])
+    shard.run(START + 3)
+    shard.close()
+    for damaged in {name, name.replace(".0", ".1")}:
+        path = shard.directory / "shard-000" / damaged
+        path.write_bytes(b"x" * 77)
+    shard.open(start_seq=0)
+    shard.run(START + 40)
+    assert {seq for _, seq in shard.handed} == set(range(28))
+
+
+def test_ready_names_are_never_used_again_when_a_step_dies_before_its_cursor(shard):
+    shard.run(START)
+    shard.add((START + 1) * 1000)
+    engine = shard.engines[0]
+
+    def broken(*_args, **_more):
+        raise OSError("no cursor today")
+
+    save, engine._checkpoint.save = engine._checkpoint.save, broken
+    with pytest.raises(OSError, match="no cursor"):
+        shard.step(START + 3)
+    engine._checkpoint.save = save
+    first = engine.ready.names()
+    # The releaser was quick: it has settled the file and removed it, before the step is tried again.
+    shard.known_ready |= {(0, str(name)) for name in first}
+    engine.ready.remove(first[0])
+    engine.close()
+    engine.open(0)
+    assert [seq for _, seq in shard.run(START + 3)] == [0]
+    assert set(engine.ready.names()).isdisjoint(first)
+
+
+@pytest.mark.parametrize("act", ["log write", "log sync", "slots", "ready", "cursor"])
+def test_a_step_that_fails_is_done_again_by_the_same_engine(shard, act, monkeypatch):
+    shard.run(START)
+    shard.add(*[(START + n % 12) * 1000 for n in range(40)])
+    shard.run(START + 1)
+    shard.add(*[(START + n % 12) * 1000 for n in range(40)])
+    engine = shard.engines[0]
+    owner, name = {
+        "log write": (engine._store._log, "append"),
+        "log sync": (engine._store._log, "sync"),
+        "slots": (engine._store._wheel, "write"),
+        "ready": (engine.ready, "write"),
+        "cursor": (engine._checkpoint, "save"),
+    }[act]
+    done = getattr(owner, name)
+
+    def full(*given, **named):
+        if act == "slots":
+            done(*given, **named)
+        if act == "log write":
+            done(given[0][: len(given[0]) // 2])
+        raise DiskFull("no room")
+
+    before = engine.cursor
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, full)
+        with pytest.raises(DiskFull):
+            shard.step(START + 6)
+    assert engine.cursor == before
+    WatchedEngine.rebuild_count = 0
+    shard.collect()
+    shard.run(START + 40)
+    assert {seq for _, seq in shard.handed} == set(range(80))
+    assert WatchedEngine.rebuild_count == 0
+
+
+def test_slots_that_a_power_cut_took_are_written_again(tmp_path):
+    settings = TimerSettings(1000, 1, 32, 8, 400, wheel_sync_bytes=52 * 25)
+    shard = ShardHarness(tmp_path / "timer", settings).open()
+    shard.run(START)
+    shard.add(*[(START + 2 + n % 5) * 1000 for n in range(30)])
+    shard.run(START)
+    assert shard.engines[0].cursor.mark.wheel_synced > 0
+    wheel = shard.directory / "shard-000" / "wheel"
+    synced = wheel.read_bytes()
+    shard.add(*[(START + 2 + n % 6) * 1000 for n in range(20)])
+    shard.run(START + 3)
+    shard.close()
+    wheel.write_bytes(synced)
+    WatchedEngine.rebuild_count = 0
+    shard.open()
+    shard.check()
+    shard.run(START + 20)
+    assert sorted(shard.handed) == shard.expect(START + 20)
+    assert WatchedEngine.rebuild_count == 0
+    shard.close()
+
+
+def test_slots_are_set_back_durably_before_their_units_are_cut(tmp_path):
+    disk = FaultyDisk()
+    shard = ShardHarness(tmp_path / "timer", SMALL, disk).open()
+    shard.run(START)
+    shard.add(*[(START + 3) * 1000] * 3)
+    crash_at = _operation_that_writes_the_cursor(tmp_path / "rehearsal")
+    disk.arm(FaultPlan(crash_at=crash_at, count_writes=True))
+    with pytest.raises(SimulatedCrash):
+        shard.step(START + 1)
+    shard.disk = disk.crash(power_cut=False)
+    shard.engines = []
+    shard.open()
+    trace = list(shard.disk.trace)
+    acts = [act.split()[1:3] for act in trace[trace.index("kill") + 1 :]]
+    cut = next(at for at, act in enumerate(acts) if act[-1].startswith("timer-log/"))
+    assert ["scatter", "shard-000/wheel"] in acts[:cut]
+    assert ["sync", "shard-000/wheel"] in acts[acts.index(["scatter", "shard-000/wheel"]) : cut]
+    shard.close()
+    shard.check()
+    shard.disk.close()
+
+
+def _operation_that_writes_the_cursor(directory):
+    """Which operation of a step like the one above that is."""
+    with FaultyDisk() as disk:
+        shard = ShardHarness(directory, SMALL, disk).open()
+        shard.run(START)
+        shard.add(*[(START + 3) * 1000] * 3)
+        disk.arm(FaultPlan(count_writes=True))
+        shard.step(START + 1)
+        acts = [act.split() for act in disk.trace]
+        return int([act[0] for act in acts if act[1] == "write" and "shard-000/cursor" in act[2]][-1])
+
+
+def test_the_next_due_tick_is_exact(shard):
+    shard.run(START)
+    assert shard.engines[0].cursor.next_due_tick is None
+    shard.add((START + 5) * 1000, (START + 3) * 1000)
+    shard.run(START)
+    assert shard.engines[0].cursor.next_due_tick == START + 3
+    shard.run(START + 4)
+    assert shard.engines[0].cursor.next_due_tick == START + 5
+    shard.run(START + 6)
+    assert shard.engines[0].cursor.next_due_tick is None
+
+
+def test_check_finds_a_slot_that_leads_astray(shard, tmp_path):
+    shard.run(START)
+    shard.add(*[(START + 3) * 1000] * 3, (START + 4) * 1000)
+    shard.run(START)
+    path = shard.directory / "shard-000" / "wheel"
+    whole = path.read_bytes()
+    offset = (START + 3) % SMALL.slots * 32
+    for at in (0, 8, 16, 24):
+        damaged = bytearray(whole)
+        damaged[offset + at : offset + at + 4] = b"\x00\x00\x00\x00"
+        damaged[offset + at + 4 : offset + at + 8] = b"\x00\x00\x00\x00"
+        path.write_bytes(damaged)
+        if damaged != whole:
+            assert check_timer(shard.disk, shard.directory), f"nothing found at byte {at}"
+    path.write_bytes(whole)
+
+
+def test_targets_of_other_shards_are_left_alone(tmp_path):
+    shard = ShardHarness(tmp_path / "timer", TimerSettings(1000, 3, 32, 8, 400, 600)).open()
+    shard.run(START)
+    shard.add(*[(START + 1) * 1000] * 9)
+    target = StepTarget(shard.epoch, 9, START + 3)
+    for engine in shard.engines:
+        assert engine.step(target, StepLimits()).handed_over_count == 3
+        _, rows = engine.ready.read(engine.ready.names()[-1])
+        assert (rows["seq"] % 3 == engine.shard).all()
+    shard.close()
+    shard.check()
