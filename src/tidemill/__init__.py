@@ -4,23 +4,43 @@ import tidemill
 
 with tidemill.open("data") as broker:
     broker.send([tidemill.Draft("orders", b"close order 17", delay_ms=30 * 60_000)])
+
+with tidemill.Client("127.0.0.1:8081") as client:
+    client.send("orders", b"close order 17", delay="30m")
+
+Names are imported when they are first used: a client needs neither NumPy nor the broker.
 """
 
 from __future__ import annotations
 
-from tidemill.broker.broker import Broker
-from tidemill.broker.opening import open_broker as open  # noqa: A004 - the name people look for
 from tidemill.core.config import BrokerSettings
+from tidemill.core.lazy import lazy_names
 from tidemill.core.model import CancelAnswer, Delivery, Draft, Handle, Once, Receipt
 
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "AsyncClient": "tidemill.client.async_client:AsyncClient",
+        "Broker": "tidemill.broker.broker:Broker",
+        "Client": "tidemill.client.client:Client",
+        "Message": "tidemill.client.answers:Message",
+        "Worker": "tidemill.client.worker:Worker",
+        "open": "tidemill.broker.opening:open_broker",
+    },
+)
+
 __all__ = [
+    "AsyncClient",
     "Broker",
     "BrokerSettings",
     "CancelAnswer",
+    "Client",
     "Delivery",
     "Draft",
     "Handle",
+    "Message",
     "Once",
     "Receipt",
+    "Worker",
     "open",
 ]

@@ -7,15 +7,17 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from small_broker import SmallBroker
 
+from small_broker import SmallBroker
 from tidemill.core.model import CancelAnswer, Draft, Handle, TopicType
 from tidemill.testing.heap_timer import HeapTimer
 from tidemill.timer.settings import TimerSettings
 
 # Near, on both sides of the lead, of the roll window and of the ring; past and zero.
 _DELAYS = st.one_of(
-    st.sampled_from([-5_000, 0, 1, 999, 1_000, 29_999, 30_000, 30_001, 64_000, 127_000, 128_000, 129_000, 10**9]),
+    st.sampled_from(
+        [-5_000, 0, 1, 999, 1_000, 29_999, 30_000, 30_001, 64_000, 127_000, 128_000, 129_000, 10**9]
+    ),
     st.integers(-1_000, 400_000),
 )
 _STEPS = st.one_of(
@@ -76,7 +78,9 @@ class _Pair:
 
     def _current(self, handle: Handle) -> int | None:
         """The seq under which the handle's message waits, if it does."""
-        waiting = [seq for seq, message_id in self.ids.items() if message_id == handle.id and seq in self.heap]
+        waiting = [
+            seq for seq, message_id in self.ids.items() if message_id == handle.id and seq in self.heap
+        ]
         assert len(waiting) <= 1
         return waiting[0] if waiting else None
 

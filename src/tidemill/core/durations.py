@@ -54,8 +54,16 @@ def as_duration_ms(value: Span) -> int:
     return parse_duration_ms(value) if isinstance(value, str) else int(value)
 
 
+def as_shift_ms(value: Span) -> int:
+    """As `as_duration_ms`, but a text may have a sign: `-10m` is ten minutes earlier."""
+    if isinstance(value, str) and value.strip()[:1] in ("-", "+"):
+        sign, rest = value.strip()[0], value.strip()[1:]
+        return -parse_duration_ms(rest) if sign == "-" else parse_duration_ms(rest)
+    return as_duration_ms(value)
+
+
 def as_time_ms(value: Moment) -> int:
-    """Unix milliseconds from a number of them, a `datetime` (UTC where it names no zone), or ISO 8601 text."""
+    """Unix milliseconds from a number of them, a `datetime` (UTC without a zone), or ISO 8601 text."""
     if isinstance(value, datetime):
         moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
         return round(moment.timestamp() * 1000)

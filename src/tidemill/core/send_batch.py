@@ -33,6 +33,7 @@ CONTENT_TYPE = "application/x-tidemill-batch"
 _HEAD = struct.Struct("<4sI")
 _MAGIC = b"TMB1"
 _MS_MAX = 1 << 53
+_NULLABLE = ("id", "due", "delay")
 
 Answer = Receipt | TidemillError
 
@@ -50,7 +51,7 @@ def encode_drafts(drafts: Sequence[Draft]) -> bytes:
     columns["topics"] = list(topics)
     if len(topics) > 1:
         columns["topic"] = indexes
-    for name, values in (
+    given: tuple[tuple[str, list[Any]], ...] = (
         ("id", [draft.id for draft in drafts]),
         ("due", [draft.deliver_at_ms for draft in drafts]),
         ("delay", [draft.delay_ms for draft in drafts]),
@@ -58,14 +59,16 @@ def encode_drafts(drafts: Sequence[Draft]) -> bytes:
         ("keys", [draft.keys for draft in drafts]),
         ("tag", [draft.tag for draft in drafts]),
         ("group", [draft.message_group for draft in drafts]),
-        ("props", [draft.properties or None for draft in drafts]),
-    ):
-        if any(values) or (name == "delay" and 0 in values) or (name == "due" and 0 in values):
-            columns[name] = values
+        ("props", [dict(draft.properties) if draft.properties else None for draft in drafts]),
+    )
+    # A time of 0 is a time: a column that may hold None is left out only where it holds nothing else.
+    columns |= {
+        name: values
+        for name, values in given
+        if any(values) or (name in _NULLABLE and values.count(None) < len(values))
+    }
     if any(draft.once is not Once.NO for draft in drafts):
         columns["once"] = [draft.once.value for draft in drafts]
-    if "props" in columns:
-        columns["props"] = [dict(values) if values else None for values in columns["props"]]
     header = _dumps(columns).encode()
     return b"".join((_HEAD.pack(_MAGIC, len(header)), header, *[draft.body for draft in drafts]))
 
@@ -206,9 +209,8 @@ def encode_answers(broker_id: str, answers: Sequence[Answer]) -> bytes:
             dues.append(-1)
             errors[index] = [answer.code, str(answer)]
     columns["seq"], columns["due"] = seqs, dues
-    for name, values in (("repeats", repeats), ("notes", notes), ("errors", errors)):
-        if values:
-            columns[name] = values
+    special = (("repeats", repeats), ("notes", notes), ("errors", errors))
+    columns |= {name: values for name, values in special if values}
     return _dumps(columns).encode()
 
 

@@ -62,7 +62,9 @@ class Checkpoint:
         self._paths = (directory / f"{name}.0", directory / f"{name}.1")
         self._version = version
         self._generation = 0
-        self._safe_names: set[Path] = set()  # a killed process may have left a name that is not safe
+        # What an earlier process left may be shown and yet not be safe: names, and bytes whose sync failed.
+        self._safe_names: set[Path] = set()
+        self._is_unsure = False
 
     def load(self) -> bytes | None:
         """The newest whole content, or None where there is none."""
@@ -70,11 +72,7 @@ class Checkpoint:
         for path in self._paths:
             if not self._disk.exists(path):
                 continue
-            file = self._disk.open(path)
-            try:
-                found = decode_checkpoint(file.read(0, file.size()))
-            finally:
-                file.close()
+            found = decode_checkpoint(self._read(path))
             if found and (newest is None or found.generation > newest.generation):
                 newest = found
         if newest is None:
@@ -85,20 +83,36 @@ class Checkpoint:
                 f"{self._version}; use the newer Tidemill that wrote it"
             )
         self._generation = newest.generation
+        self._is_unsure = True
         return newest.content if newest.version == self._version else None
 
     def save(self, content: Bytes, *, sync: bool) -> None:
         """Write `content` as the next generation; with `sync` it survives a power cut."""
+        if sync and self._is_unsure:
+            # Before its only forerunner is overwritten, the newest generation must be safe.
+            newest = self._paths[self._generation % 2]
+            self._write(newest, self._read(newest), sync=True)
+            self._is_unsure = False
         generation = self._generation + 1
-        path = self._paths[generation % 2]
         header = _HEADER.pack(
             _MAGIC, self._version, generation, len(content), _crc(self._version, generation, content)
         )
+        self._write(self._paths[generation % 2], header + bytes(content), sync=sync)
+        self._generation = generation
+
+    def _read(self, path: Path) -> bytes:
+        file = self._disk.open(path)
+        try:
+            return file.read(0, file.size())
+        finally:
+            file.close()
+
+    def _write(self, path: Path, data: bytes, *, sync: bool) -> None:
         file = self._disk.open(path, create=True)
         try:
-            file.write(0, header + bytes(content))
-            if file.size() > len(header) + len(content):
-                file.truncate(len(header) + len(content))
+            file.write(0, data)
+            if file.size() > len(data):
+                file.truncate(len(data))
             if sync:
                 file.sync()
         finally:
@@ -106,10 +120,10 @@ class Checkpoint:
         if sync and path not in self._safe_names:
             self._disk.sync_dir(self._directory)
             self._safe_names.add(path)
-        self._generation = generation
 
     def remove(self) -> None:
         for path in self._paths:
             self._disk.remove(path)
         self._generation = 0
         self._safe_names = set()
+        self._is_unsure = False

@@ -43,7 +43,7 @@ class Backlogs:
 
     def __init__(self, topics: TopicTable, rows_max: int = ROWS_MAX) -> None:
         self._topics = topics
-        self._rows_max = rows_max
+        self.rows_max = rows_max
         self._backlogs: dict[int, _Backlog] = {}
         self._allowances: dict[int, _Allowance] = {}
 
@@ -72,6 +72,9 @@ class Backlogs:
 
     def _admit_topic(self, topic: Topic, arrived: Rows, now_ms: int) -> Rows:
         backlog = self._backlogs.get(topic.id)
+        if backlog is not None and backlog.is_spilled:
+            # What was dropped comes before what arrives now: these are found again together.
+            arrived = _before(arrived, backlog.rows[-1:])
         # A row may come again while it waits here: the pipeline hands over at least once.
         waiting = without_repeats(joined([backlog.rows, arrived])) if backlog else arrived
         # Once due is not due for ever: the clock may have been set back since.
@@ -81,8 +84,8 @@ class Backlogs:
             self._allowances[topic.id].tokens -= count
         rest = waiting[count:]
         is_spilled = backlog.is_spilled if backlog else False
-        if len(rest) > self._rows_max:
-            rest, is_spilled = rest[: self._rows_max], True
+        if len(rest) > self.rows_max:
+            rest, is_spilled = rest[: self.rows_max], True
         if len(rest) or is_spilled:
             self._backlogs[topic.id] = _Backlog(rest, is_spilled)
         else:
@@ -128,3 +131,13 @@ class Backlogs:
     def holds(self, topic_ids: I64) -> Flags:
         """Which rows belong to a topic with a backlog."""
         return np.isin(topic_ids, list(self._backlogs))
+
+
+def _before(rows: Rows, last: Rows) -> Rows:
+    """The rows that come before `last` (one row, or none: then none does) in order."""
+    if not len(last):
+        return rows[:0]
+    due, seq = int(last["deliver_at_ms"][0]), int(last["seq"][0])
+    is_before = (rows["deliver_at_ms"] < due) | ((rows["deliver_at_ms"] == due) & (rows["seq"] < seq))
+    before: Rows = rows[is_before]
+    return before

@@ -20,7 +20,7 @@ import numpy as np
 from tidemill.core.limits import MIB
 from tidemill.core.model import StoredMessage, Via
 from tidemill.log.arrays import I64, Flags, Rows, picked
-from tidemill.release.backlogs import ROWS_MAX, Backlogs
+from tidemill.release.backlogs import Backlogs
 from tidemill.release.due_rows import distinct, due_rows, joined
 from tidemill.release.due_set import DueSet
 from tidemill.release.lateness import Lateness
@@ -150,7 +150,10 @@ class Releaser:
         with self._store.writer.lock:
             rows = picked(rows, indexes.ledger.pending_mask(rows["seq"]))
             entries = indexes.entries.take(rows["seq"])
-        rows["deliver_at_ms"] = entries["deliver_at_ms"]
+        if (rows["deliver_at_ms"] != entries["deliver_at_ms"]).any():  # handed over wrongly
+            rows["deliver_at_ms"] = entries["deliver_at_ms"]
+            order = np.lexsort((rows["seq"], rows["deliver_at_ms"]))
+            rows, entries = picked(rows, order), picked(entries, order)
         waits = entries["deliver_at_ms"] > now_ms
         is_fifo = entries["flags"] & FLAG_FIFO != 0
         if is_fifo.any():
@@ -220,25 +223,35 @@ class Releaser:
         if scan is None:
             return joined([])
         end = min(scan.end_seq, scan.next_seq + _SCAN_ROWS)
-        rows = self._overdue(scan.next_seq, end, max(now_ms, scan.handed_over_ms), None)
+        rows = self._overdue(scan.next_seq, end, max(now_ms, scan.handed_over_ms))
         scan.next_seq = end
         if end >= scan.end_seq:
             self._scan = None
         return rows
 
     def _refill(self, topic_id: int, now_ms: int) -> None:
-        ledger = self._store.indexes.ledger
-        found: list[Rows] = []
-        first, count = ledger.head_seq, 0
-        while first < ledger.next_seq and count < ROWS_MAX:
+        """Find the rows that a topic's backlog had no room for; the earliest of them, if they are many."""
+        ledger, rows_max = self._store.indexes.ledger, self.backlogs.rows_max
+        fifo_below_ms = self._fifo_safe() if self._scan is None else 0
+        kept, is_complete = joined([]), True
+        first = ledger.head_seq
+        while first < ledger.next_seq:
             end = min(ledger.next_seq, first + _SCAN_ROWS)
-            rows = self._overdue(first, end, max(now_ms, self._handed_over_ms()), topic_id)
-            found.append(rows)
-            count += len(rows)
+            until_ms = max(now_ms, self._handed_over_ms())
+            kept = joined([kept, self._overdue(first, end, until_ms, topic_id, fifo_below_ms)])
+            if len(kept) > rows_max:
+                kept, is_complete = kept[:rows_max], False
             first = end
-        self.backlogs.refill(topic_id, joined(found), first >= ledger.next_seq)
+        self.backlogs.refill(topic_id, kept, is_complete)
 
-    def _overdue(self, first_seq: int, end_seq: int, until_ms: int, topic_id: int | None) -> Rows:
+    def _overdue(
+        self,
+        first_seq: int,
+        end_seq: int,
+        until_ms: int,
+        topic_id: int | None = None,
+        fifo_below_ms: int | None = None,
+    ) -> Rows:
         store = self._store
         with store.writer.lock:
             first_seq = max(first_seq, store.indexes.ledger.head_seq)
@@ -249,6 +262,8 @@ class Releaser:
             wanted &= entries["deliver_at_ms"] <= until_ms
             if topic_id is not None:
                 wanted &= entries["topic_id"] == topic_id
+            if fifo_below_ms is not None:
+                wanted &= (entries["flags"] & FLAG_FIFO == 0) | (entries["deliver_at_ms"] < fifo_below_ms)
             chosen = np.flatnonzero(wanted)
             return joined([due_rows(entries["deliver_at_ms"][chosen], first_seq + chosen, Via.NEAR)])
 

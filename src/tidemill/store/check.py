@@ -99,7 +99,7 @@ def _indexed_section(frame: Frame) -> Section | None:
 def _check_found(frame: Frame, section: Section, store: MessageStore) -> list[str]:
     """Every message of a frame must be found by its id and its keys."""
     columns = section.columns()
-    hashes = np.concatenate((columns.id_hash, columns.key_hashes))
+    hashes = np.unique(np.concatenate((columns.id_hash, columns.key_hashes)))
     found_at, _ = store.indexes.find.find_many(hashes)
     if len(np.unique(found_at)) != len(hashes):
         return [f"a message of the frame at offset {frame.offset} is not in the find index"]

@@ -1,7 +1,7 @@
-"""The entries as another process, or another thread, reads them: straight from the files, never locking the writer.
+"""The entries as another process or thread reads them: from the files, never locking the writer.
 
-Owns nothing on disk. Readers must stay below the synced end that the broker gives them; what lies there never changes, except
-that whole chunks disappear from the head when everything in them is settled.
+Owns nothing on disk. Readers must stay below the synced end that the broker gives them; what lies there
+never changes, except that whole chunks disappear from the head when everything in them is settled.
 """
 
 from __future__ import annotations

@@ -170,6 +170,16 @@ class Section:
     def message(self, row: int) -> StoredMessage:
         return self._arrow_message(row) if self._batch is not None else self._row_message(row)
 
+    def identity(self, row: int) -> tuple[str, int]:
+        """Id and stored-at ms of one message, for whoever needs no more of it."""
+        if self._batch is not None:
+            columns = self._batch.column("id"), self._batch.column("stored_at_ms")
+            return columns[0][row].as_py(), columns[1][row].as_py()
+        assert self._rows is not None
+        fixed = self._rows[row]
+        at = self.count * ROW.itemsize + int(self._ends[row]) - sum(int(fixed[name]) for name in _LENGTHS)
+        return bytes(self._data[at : at + int(fixed["id_bytes"])]).decode(), int(fixed["stored_at_ms"])
+
     def messages(self) -> list[StoredMessage]:
         return [self.message(row) for row in range(self.count)]
 

@@ -132,6 +132,10 @@ class MessageStore:
         """The message at a place in the log, which must not be cut."""
         return self._section(place >> 16).message(place & 0xFFFF)
 
+    def identity(self, place: int) -> tuple[str, int]:
+        """Id and stored-at ms of the message at a place; the rest of it is not read."""
+        return self._section(place >> 16).identity(place & 0xFFFF)
+
     def is_expired(self, place: int) -> bool:
         """True when the bytes at this place were cut off with the head."""
         return place >> 16 < self.log.head or place == 0
@@ -158,27 +162,19 @@ class MessageStore:
     # -- finding ----------------------------------------------------------------------------------
 
     def seqs_with_id(self, topic_id: int, message_id: str) -> list[int]:
-        """Seqs, newest first, of the timed messages with this id."""
-        return [
-            seq
-            for seq in self._candidates(id_hash(topic_id, message_id))
-            if self._read_entry(seq).id == message_id
-        ]
+        """Seqs, newest first, of the timed messages with this id; not those they moved on from."""
+        candidates = self._candidates(id_hash(topic_id, message_id))
+        return [seq for seq in candidates if self._read_entry(seq).id == message_id]
 
     def seqs_with_key(self, topic_id: int, key: str) -> list[int]:
         """Pending seqs, oldest first, of the timed messages with this key."""
-        ledger = self.indexes.ledger
-        return [
-            seq
-            for seq in reversed(self._candidates(key_hash(topic_id, key)))
-            if ledger.state(seq) is State.PENDING and key in self._read_entry(seq).keys
-        ]
+        candidates = self._candidates(key_hash(topic_id, key), is_pending=True)
+        return [seq for seq in reversed(candidates) if key in self._read_entry(seq).keys]
 
     def messages_with_key(self, topic_id: int, key: str) -> list[StoredMessage]:
         """Every message with this key whose bytes are still there, timed or not, whatever became of it."""
         hashed = key_hash(topic_id, key)
-        states = self.indexes.ledger.state
-        timed = [self._read_entry(s) for s in self._candidates(hashed) if states(s) is not State.MOVED]
+        timed = [self._read_entry(seq) for seq in self._candidates(hashed)]
         direct = [self.message(place) for place in self.places_with_key(topic_id, key)]
         found = [message for message in timed if key in message.keys] + direct
         return sorted(found, key=lambda message: -message.stored_at_ms)
@@ -218,10 +214,14 @@ class MessageStore:
         places = [int(ref & ~PLACE_BIT) for ref in refs[refs >= PLACE_BIT][::-1]]
         return [p for p in places if not self.is_expired(p) and matches(self.message(p))]
 
-    def _candidates(self, hashed: int) -> list[int]:
-        refs = self.indexes.find.find(hashed)
-        seqs = [int(ref) for ref in refs[refs < PLACE_BIT][::-1]]
-        return [seq for seq in seqs if self.indexes.ledger.knows(seq)]
+    def _candidates(self, hashed: int, *, is_pending: bool = False) -> list[int]:
+        """Seqs, newest first, that may be meant. A key pushed on a thousand times has a thousand refs."""
+        refs, ledger = self.indexes.find.find(hashed), self.indexes.ledger
+        seqs = refs[refs < PLACE_BIT].astype(np.int64)
+        seqs = seqs[(seqs >= ledger.head_seq) & (seqs < ledger.next_seq)]
+        states = ledger.states(seqs)
+        wanted = states == State.PENDING if is_pending else states != State.MOVED
+        return [int(seq) for seq in seqs[wanted][::-1]]
 
     def _read_entry(self, seq: int) -> StoredMessage:
         return self.message(int(self.entry(seq)["place"]))

@@ -64,6 +64,15 @@ class StepTarget:
 
 
 @dataclass(frozen=True, slots=True)
+class Admitted:
+    """What the first stage admits of the entries `[first_seq, end_seq)`."""
+
+    first_seq: int
+    end_seq: int
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
 class StepOutcome:
     """What a step did."""
 
@@ -129,12 +138,12 @@ class ShardEngine:
         return self
 
     def step(
-        self, target: StepTarget, limits: StepLimits, admitted: tuple[int, Batch] | None = None
+        self, target: StepTarget, limits: StepLimits, admitted: Admitted | None = None
     ) -> StepOutcome:
         """Work from the cursor towards `target`, as far as `limits` allow. Blocks on disk syncs.
 
-        `admitted` may bring what the first stage admits from a first seq on, where somebody else has read
-        the entries already; it is used if it begins at this cursor.
+        `admitted` may bring what the first stage admits, where somebody else has read the entries already;
+        it is used if it covers just the seqs that this step reads.
 
         A target of another epoch, or one that asks for less than the cursor has, changes nothing. An error
         leaves the cursor where it was, and the next step begins by clearing away what this one left.
@@ -168,7 +177,7 @@ class ShardEngine:
         self.close()
 
     def _step(
-        self, target: StepTarget, limits: StepLimits, admitted: tuple[int, Batch] | None
+        self, target: StepTarget, limits: StepLimits, admitted: Admitted | None
     ) -> StepOutcome:
         """The order of a step. Read it from top to bottom: each act makes the one before it count."""
         assert self._store is not None
@@ -221,15 +230,15 @@ class ShardEngine:
         return Batch(seqs, self._entries.take(seqs))
 
     def _admitted(
-        self, target: StepTarget, limits: StepLimits, admitted: tuple[int, Batch] | None
+        self, target: StepTarget, limits: StepLimits, admitted: Admitted | None
     ) -> tuple[int, Batch]:
         """How far this step reads the entries, and those of this shard among them."""
         first_seq = max(self._cursor.seq, self._entries.head_seq)
         end_seq = max(self._cursor.seq, min(target.seq, first_seq + limits.rows_max))
         if first_seq >= end_seq:
             return end_seq, _NO_TIMERS
-        if admitted is not None and admitted[0] == first_seq:
-            return end_seq, admitted[1]
+        if admitted is not None and (admitted.first_seq, admitted.end_seq) == (first_seq, end_seq):
+            return end_seq, admitted.batch
         rows = self._entries.rows(first_seq, end_seq)
         return end_seq, admit(rows, first_seq, self._shard, self._settings.shards, FLAG_NEAR | FLAG_LEVEL)
 

@@ -1,4 +1,4 @@
-"""Where the shards stand, as the idle rule wants to know it. One place for the runner, the driver and the takeover."""
+"""Where the shards stand, as the idle rule wants to know it: for the runner, the driver, the takeover."""
 
 from __future__ import annotations
 

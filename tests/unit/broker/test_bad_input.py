@@ -50,7 +50,11 @@ BAD_DRAFTS = [
     (IllegalId, "1 to 128", Draft("t", b"", id="")),
     (IllegalId, "1 to 128", Draft("t", b"", id="i" * 129)),
     (IllegalId, "without blanks", Draft("t", b"", id="a\nb")),
-    (IllegalProperty, "129 properties were given, the limit is 128", Draft("t", b"", properties=dict.fromkeys(map(str, range(129)), ""))),
+    (
+        IllegalProperty,
+        "129 properties were given, the limit is 128",
+        Draft("t", b"", properties=dict.fromkeys(map(str, range(129)), "")),
+    ),
     (IllegalProperty, "16385 bytes, the limit is 16384", Draft("t", b"", properties={"p": "v" * 16384})),
     (IllegalProperty, "empty or has a control", Draft("t", b"", properties={"": "v"})),
     (IllegalProperty, "empty or has a control", Draft("t", b"", properties={"a\x00": "v"})),
@@ -62,10 +66,18 @@ BAD_DRAFTS = [
     (IllegalDelay, "beyond the limit of 30d", Draft("t", b"", delay_ms=1 << 80)),
     (RequestError, "only one of", Draft("t", b"", delay_ms=1, deliver_at_ms=1)),
     (RequestError, "only one of", Draft("t", b"", delay_ms=1, level=1)),
-    (WrongMessageType, "'normal-only' takes normal messages, this one is delay", Draft("normal-only", b"", delay_ms=1)),
+    (
+        WrongMessageType,
+        "'normal-only' takes normal messages, this one is delay",
+        Draft("normal-only", b"", delay_ms=1),
+    ),
     (WrongMessageType, "takes delay messages, this one is normal", Draft("delay-only", b"")),
     (WrongMessageType, "takes fifo messages, this one is delay", Draft("fifo-only", b"", delay_ms=1)),
-    (WrongMessageType, "takes delay messages, this one is fifo", Draft("delay-only", b"", delay_ms=1, message_group="g")),
+    (
+        WrongMessageType,
+        "takes delay messages, this one is fifo",
+        Draft("delay-only", b"", delay_ms=1, message_group="g"),
+    ),
 ]
 
 
@@ -121,7 +133,11 @@ def test_wrong_requests_to_the_other_verbs_write_nothing(small):
     end = small.log_end
     handle = broker.views.pending()[0].handle
     wrong = [
-        (UnknownTopic, "'nope' does not exist; create it", lambda: broker.send([Draft("nope", b"")], creates_topics=False)),
+        (
+            UnknownTopic,
+            "'nope' does not exist; create it",
+            lambda: broker.send([Draft("nope", b"")], creates_topics=False),
+        ),
         (UnknownTopic, "nope", lambda: broker.cancel_key("nope", "k")),
         (UnknownTopic, "nope", lambda: broker.receive("nope", "g")),
         (UnknownTopic, "nope", lambda: broker.topics.delete("nope")),
@@ -129,7 +145,11 @@ def test_wrong_requests_to_the_other_verbs_write_nothing(small):
         (UnknownTopic, "nope", lambda: broker.views.pending(topic_name="nope")),
         (RequestError, "range is empty", lambda: broker.cancel_range("t", 5, 5)),
         (RequestError, "either a new time or a span", lambda: broker.reschedule([handle])),
-        (RequestError, "either a new time or a span", lambda: broker.reschedule_key("t", "k", deliver_at_ms=1, by_ms=1)),
+        (
+            RequestError,
+            "either a new time or a span",
+            lambda: broker.reschedule_key("t", "k", deliver_at_ms=1, by_ms=1),
+        ),
         (IllegalDelay, "beyond the limit of 3650d", lambda: broker.reschedule([handle], by_ms=3651 * DAY_MS)),
         (IllegalDelay, "beyond the limit", lambda: broker.reschedule([handle], by_ms=1 << 80)),
         (IllegalDelay, "beyond the limit", lambda: broker.reschedule([handle], deliver_at_ms=1 << 80)),
@@ -146,7 +166,11 @@ def test_wrong_requests_to_the_other_verbs_write_nothing(small):
         (RequestError, "-1 ms", lambda: broker.change_invisibility([], -1)),
         (RequestError, "0 attempts", lambda: broker.receiver.set_group("g", attempts_max=0)),
         (IllegalHandle, "not a receipt: 'rubbish'", lambda: broker.ack(["rubbish"])),
-        (RequestError, "unknown columns", lambda: broker.send_table(pa.table({"body": [b""], "x": [1]}), topic="t")),
+        (
+            RequestError,
+            "unknown columns",
+            lambda: broker.send_table(pa.table({"body": [b""], "x": [1]}), topic="t"),
+        ),
     ]
     for expected, text, act in wrong:
         with pytest.raises(expected, match=text):
@@ -154,7 +178,18 @@ def test_wrong_requests_to_the_other_verbs_write_nothing(small):
     assert small.log_end == end
 
 
-@pytest.mark.parametrize("text", ["", "rubbish", "AAAA", "dDEKYQpiCmM", "ä", str(Handle("B", "t", "i", 1 << 70)), str(Handle("B", "t", "i", -1))])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "rubbish",
+        "AAAA",
+        "dDEKYQpiCmM",
+        "ä",
+        str(Handle("B", "t", "i", 1 << 70)),
+        str(Handle("B", "t", "i", -1)),
+    ],
+)
 def test_what_never_was_a_handle_is_said_to_be_none(text):
     with pytest.raises(IllegalHandle, match="not a handle"):
         Handle.parse(text)

@@ -7,8 +7,8 @@ import datetime
 import numpy as np
 import pyarrow as pa
 import pytest
-from small_broker import START_MS
 
+from small_broker import START_MS
 from tidemill.core.errors import (
     BodyTooLarge,
     DiskFull,
@@ -135,7 +135,9 @@ def test_more_rows_and_bytes_than_a_frame_holds_are_stored_in_several(small):
 
 def test_rows_of_a_fifo_group_share_a_queue_and_keep_their_order(small):
     groups = [f"g{i % 3}" for i in range(30)]
-    table = pa.table({"body": [b"%d" % i for i in range(30)], "message_group": groups, "delay_ms": [60_000] * 30})
+    table = pa.table(
+        {"body": [b"%d" % i for i in range(30)], "message_group": groups, "delay_ms": [60_000] * 30}
+    )
     small.broker.send_table(table, topic="t")
     small.advance(60_000)
     for group in range(3):
@@ -175,7 +177,9 @@ BAD_TABLES = [
 ]
 
 
-@pytest.mark.parametrize(("expected", "text", "table", "topic"), BAD_TABLES, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(
+    ("expected", "text", "table", "topic"), BAD_TABLES, ids=lambda value: str(value)[:30]
+)
 def test_a_bad_table_has_its_own_error_and_leaves_no_trace(make_small, expected, text, table, topic):
     small = make_small(body_bytes_max=1000, max_delay_ms=30 * DAY_MS)
     small.broker.topics.create("normal-only", TopicType.NORMAL)
@@ -199,7 +203,11 @@ def test_a_bad_row_in_the_last_frame_leaves_no_trace_of_the_first(small):
 
 def test_a_table_sent_again_within_an_hour_gets_the_first_receipts(small):
     table = pa.table(
-        {"body": [b"1", b"2", b"3"], "id": ["a", None, "c"], "deliver_at": pa.array([START_MS + 90_000, None, None], pa.int64())}
+        {
+            "body": [b"1", b"2", b"3"],
+            "id": ["a", None, "c"],
+            "deliver_at": pa.array([START_MS + 90_000, None, None], pa.int64()),
+        }
     )
     first = small.broker.send_table(table, topic="t")
     small.clock.advance(3_599_999)
@@ -210,6 +218,20 @@ def test_a_table_sent_again_within_an_hour_gets_the_first_receipts(small):
     assert again.ids[1] != first.ids[1]
     small.advance(90_000)
     assert sorted(small.bodies("t")) == [b"1", b"2", b"2", b"3"]
+
+
+def test_a_table_and_single_sends_know_each_others_ids(small):
+    timed = small.send("t", b"timed", id="a", delay_ms=90_000)
+    small.send("t", b"direct", id="b")
+    (moved,) = small.broker.reschedule([timed.handle], by_ms=7)
+    table = pa.table({"body": [b"1", b"2", b"3"], "id": ["a", "b", "c"], "delay_ms": [1, 1, 1]})
+    receipt = small.broker.send_table(table, topic="t")
+    assert receipt.seqs.tolist() == [moved.handle.seq, -1, moved.handle.seq + 1]
+    assert receipt.deliver_at_ms.tolist() == [moved.deliver_at_ms, -1, START_MS + 1]
+    assert small.send("t", b"again", id="c", delay_ms=9).is_repeat
+    assert small.broker.send_table(table, topic="other").seqs.tolist() != receipt.seqs.tolist()
+    small.clock.advance(3_600_000)
+    assert min(small.broker.send_table(table, topic="t").seqs.tolist()) > moved.handle.seq + 1
 
 
 def test_an_id_twice_in_a_table_is_one_message(small):

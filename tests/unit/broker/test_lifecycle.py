@@ -5,12 +5,19 @@ from __future__ import annotations
 import threading
 
 import pytest
-from small_broker import START_MS, SmallBroker
 
 import tidemill
+from small_broker import START_MS, SmallBroker
 from tidemill.broker.broker import Broker
 from tidemill.broker.identity import DIRECTORY_FORMAT
-from tidemill.core.errors import BrokerClosed, DirectoryLocked, DiskFull, NewerFormat, RequestError, SyncFailed
+from tidemill.core.errors import (
+    BrokerClosed,
+    DirectoryLocked,
+    DiskFull,
+    NewerFormat,
+    RequestError,
+    SyncFailed,
+)
 from tidemill.core.limits import DAY_MS
 from tidemill.core.model import CancelAnswer, Draft, TopicType
 from tidemill.log.checkpoint import Checkpoint
@@ -51,12 +58,15 @@ def test_a_directory_of_a_newer_format_is_refused_and_left_alone(small, tmp_path
         path.unlink()
     for path, content in files.items():
         path.write_bytes(content)
-    Checkpoint(RealDisk(), small.directory, "identity", DIRECTORY_FORMAT).save(b'{"broker_id":"AA"}', sync=True)
+    Checkpoint(RealDisk(), small.directory, "identity", DIRECTORY_FORMAT).save(
+        b'{"broker_id":"AA"}', sync=True
+    )
     small.open()
 
 
 @pytest.mark.parametrize(
-    "change", [{"tick_ms": 100}, {"shards": 5}, {"shards": 1}, {"tick_ms": 500, "shards": 3}, {"lead_ms": 5_000}]
+    "change",
+    [{"tick_ms": 100}, {"shards": 5}, {"shards": 1}, {"tick_ms": 500, "shards": 3}, {"lead_ms": 5_000}],
 )
 def test_another_tick_or_shard_count_keeps_every_message(small, change):
     dues = [500 + 7_700 * i for i in range(60)]
@@ -66,7 +76,9 @@ def test_another_tick_or_shard_count_keeps_every_message(small, change):
     small.reopen(**change)
     small.advance(400_000)
     small.reopen(tick_ms=1000, shards=2, lead_ms=30_000)
-    assert {int(m.body): m.released_at_ms - START_MS for m in small.in_topic("t")} == {due: due for due in dues}
+    assert {int(m.body): m.released_at_ms - START_MS for m in small.in_topic("t")} == {
+        due: due for due in dues
+    }
 
 
 @pytest.mark.parametrize("is_kill", [True, False])
@@ -80,7 +92,9 @@ def test_the_timer_directory_can_be_deleted_at_any_time(small, is_kill):
         small.delete("timer")
         small.open()
     small.advance(1)
-    assert {int(m.body): m.released_at_ms - START_MS for m in small.in_topic("t")} == {due: due for due in dues}
+    assert {int(m.body): m.released_at_ms - START_MS for m in small.in_topic("t")} == {
+        due: due for due in dues
+    }
 
 
 @pytest.mark.slow
@@ -93,7 +107,10 @@ def test_forty_simulated_days_pass_in_seconds(make_small):
 
 
 def test_only_a_simulated_clock_can_be_moved(tmp_path):
-    with tidemill.open(tmp_path / "d", retention="1d") as broker, pytest.raises(RequestError, match="simulated"):
+    with (
+        tidemill.open(tmp_path / "d", retention="1d") as broker,
+        pytest.raises(RequestError, match="simulated"),
+    ):
         broker.advance_to(0)
 
 
@@ -105,8 +122,12 @@ def _fill_up(small: SmallBroker) -> None:
     small.disk.capacity_bytes = small.disk.allocated_bytes(small.directory) + 40_000
     for size in (1_000, 0):
         with pytest.raises(DiskFull):
-            for _ in range(400):
-                small.send("filler", bytes(size))
+            _send_many(small, size)
+
+
+def _send_many(small: SmallBroker, size: int) -> None:
+    for _ in range(400):
+        small.send("filler", bytes(size))
 
 
 def test_on_a_full_disk_sends_are_refused_and_everything_else_goes_on(small):
@@ -137,8 +158,7 @@ def test_a_disk_that_is_full_for_long_loses_nothing_and_recovers(small):
     small.kill_and_open()
     assert sorted(map(int, small.bodies("t"))) == list(range(300))
     with pytest.raises(DiskFull):
-        for _ in range(200):
-            small.send("filler", bytes(1_000))
+        _send_many(small, 1_000)
     small.disk.capacity_bytes = None
     small.broker.run_due()
     small.send("t", b"300")
@@ -165,7 +185,10 @@ def test_a_failed_sync_stops_the_broker_and_what_was_acknowledged_is_there_after
     with pytest.raises(SyncFailed):
         small.send("t", b"refused", delay_ms=60_000)
     small.kill_and_open(power_cut=True)
-    bodies = {small.broker.store.message(int(small.broker.store.entry(p.seq)["place"])).body for p in small.broker.views.pending()}
+    bodies = {
+        small.broker.store.message(int(small.broker.store.entry(p.seq)["place"])).body
+        for p in small.broker.views.pending()
+    }
     assert b"safe" in bodies
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from small_broker import START_MS
 
+from small_broker import START_MS
 from tidemill.core.model import Draft, TopicType, Via
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from small_broker import START_MS
 
+from small_broker import START_MS
 from tidemill.core.errors import RequestError, TooManyRequests, UnknownTopic, WrongMessageType
 from tidemill.core.model import Draft, Once, Receipt, TopicType
 
@@ -27,7 +27,9 @@ def test_a_message_without_a_time_is_in_its_topic_at_once(small):
     assert small.bodies("orders") == [b"now"]
 
 
-@pytest.mark.parametrize("fields", [{"delay_ms": 0}, {"delay_ms": -5_000}, {"deliver_at_ms": 0}, {"deliver_at_ms": -7}])
+@pytest.mark.parametrize(
+    "fields", [{"delay_ms": 0}, {"delay_ms": -5_000}, {"deliver_at_ms": 0}, {"deliver_at_ms": -7}]
+)
 def test_a_time_that_has_passed_is_due_now(small, fields):
     small.send("orders", b"late", **fields)
     small.advance(1)
@@ -48,7 +50,12 @@ def test_everything_given_with_a_message_comes_out_again(small):
     small.advance(5)
     (delivery,) = small.broker.receive("orders", "g")
     message = delivery.message
-    assert (message.body, message.id, message.keys, message.tag) == (b"\x00\xff body", "my-id", ("k1", "k2"), "tag")
+    assert (message.body, message.id, message.keys, message.tag) == (
+        b"\x00\xff body",
+        "my-id",
+        ("k1", "k2"),
+        "tag",
+    )
     assert dict(message.properties) == {"a": "b", "ключ": "значение"}
     assert (message.born_at_ms, message.stored_at_ms, message.deliver_at_ms) == (7, START_MS, START_MS + 5)
 
@@ -155,7 +162,9 @@ def test_a_key_is_sent_once_within_a_batch_too(small):
 
 
 def test_the_last_replace_of_a_batch_says_when(small):
-    drafts = [Draft("orders", b"%d" % i, delay_ms=40_000 - i, keys=("k",), once=Once.REPLACE) for i in range(3)]
+    drafts = [
+        Draft("orders", b"%d" % i, delay_ms=40_000 - i, keys=("k",), once=Once.REPLACE) for i in range(3)
+    ]
     receipts = small.broker.send(drafts)
     assert {r.deliver_at_ms for r in receipts} == {START_MS + 39_998}
     small.advance(39_998)
@@ -211,7 +220,12 @@ def test_one_wrong_draft_leaves_no_trace_of_the_others(small):
 def test_send_each_stores_what_is_right_and_says_what_is_not(small):
     small.broker.topics.create("fifo", TopicType.FIFO)
     answers = small.broker.send_each(
-        [Draft("orders", b"1", delay_ms=5), Draft("fifo", b"2"), Draft("o o", b"3"), Draft("orders", b"4", delay_ms=5)]
+        [
+            Draft("orders", b"1", delay_ms=5),
+            Draft("fifo", b"2"),
+            Draft("o o", b"3"),
+            Draft("orders", b"4", delay_ms=5),
+        ]
     )
     assert [type(answer) for answer in answers][::3] == [Receipt, Receipt]
     assert isinstance(answers[1], WrongMessageType)
@@ -238,7 +252,9 @@ def test_the_limit_of_messages_due_at_a_time_holds_within_a_batch_and_across(mak
     small.broker.send(drafts[:60])
     with pytest.raises(TooManyRequests):
         small.broker.send(drafts[:1])
-    small.broker.send([Draft("orders", b"", deliver_at_ms=START_MS + 180_000), Draft("other", b"", delay_ms=60_000)])
+    small.broker.send(
+        [Draft("orders", b"", deliver_at_ms=START_MS + 180_000), Draft("other", b"", delay_ms=60_000)]
+    )
 
 
 def test_a_level_above_the_highest_is_clamped_and_said_so(small):

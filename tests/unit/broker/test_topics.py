@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from small_broker import START_MS
 
+from small_broker import START_MS
 from tidemill.core.errors import TopicInUse, UnknownTopic
 from tidemill.core.model import Draft, TopicType
 
@@ -71,7 +71,9 @@ def test_a_rate_limit_spreads_a_topic_and_holds_up_no_other(small):
     late = sorted(m.released_at_ms - START_MS for m in rows)
     assert late[10] == 1_100
     assert late[-1] == 4_000
-    assert [m.body for m in sorted(rows, key=lambda m: (m.released_at_ms, m.body))] == [b"%02d" % i for i in range(40)]
+    assert [m.body for m in sorted(rows, key=lambda m: (m.released_at_ms, m.body))] == [
+        b"%02d" % i for i in range(40)
+    ]
 
 
 def test_a_topic_is_not_deleted_while_messages_wait_unless_forced(small):
@@ -114,7 +116,12 @@ def test_pending_shows_what_waits_earliest_first(small):
     assert [p.topic for p in pending(key="all")] == ["a", "b", "a", "a"]
     assert [p.id for p in pending(topic_name="a", from_ms=START_MS + 2_000, to_ms=START_MS + 3_000)] == ["i2"]
     (one,) = pending(topic_name="a", key="k3")
-    assert (one.keys, one.tag, one.stored_at_ms, one.deliver_at_ms) == (("k3", "all"), "t", START_MS, START_MS + 3_000)
+    assert (one.keys, one.tag, one.stored_at_ms, one.deliver_at_ms) == (
+        ("k3", "all"),
+        "t",
+        START_MS,
+        START_MS + 3_000,
+    )
     assert one.size > 3
     assert small.broker.cancel([one.handle]) == ["cancelled"]
     assert pending(key="k3") == []
@@ -123,7 +130,9 @@ def test_pending_shows_what_waits_earliest_first(small):
 def test_pending_finds_the_earliest_of_many(small):
     dues = [(i * 7919) % 1_000 for i in range(300)]
     small.broker.send([Draft("a", b"", delay_ms=60_000 + due) for due in dues])
-    assert [p.deliver_at_ms - START_MS - 60_000 for p in small.broker.views.pending(limit=7)] == sorted(dues)[:7]
+    assert [p.deliver_at_ms - START_MS - 60_000 for p in small.broker.views.pending(limit=7)] == sorted(dues)[
+        :7
+    ]
 
 
 def test_the_forecast_counts_by_minute_and_overdue_ones_now(small):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from small_broker import SmallBroker
 
+from small_broker import SmallBroker
 from tidemill.core.errors import CorruptionError, StorageError
 from tidemill.core.model import Draft, Once, TopicType
 
@@ -13,7 +13,9 @@ def _work(small: SmallBroker) -> None:
     """A bit of everything."""
     broker = small.broker
     broker.topics.create("fifo", TopicType.FIFO, 2)
-    receipts = [small.send("orders", b"o%d" % i, delay_ms=5_000 + i * 700, keys=(f"k{i}",)) for i in range(40)]
+    receipts = [
+        small.send("orders", b"o%d" % i, delay_ms=5_000 + i * 700, keys=(f"k{i}",)) for i in range(40)
+    ]
     broker.send([Draft("plain", b"p%d" % i, keys=("p",)) for i in range(30)])
     broker.send([Draft("fifo", b"f%d" % i, delay_ms=2_000, message_group=f"g{i % 3}") for i in range(9)])
     far = [small.send("orders", b"far%d" % i, delay_ms=3_600_000 * (i + 1)) for i in range(20)]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from small_broker import RETENTION_MS, SmallBroker
 
+from small_broker import RETENTION_MS, SmallBroker
 from tidemill.core.model import CancelAnswer, Draft
 from tidemill.store.frames import Kind
 
@@ -232,7 +232,9 @@ def test_one_message_waits_ten_years_under_a_steady_stream_on_a_bounded_disk(mak
     assert small.bodies("orders") == []
     small.advance(1)
     assert small.bodies("orders") == [b"patient"]
-    kinds = {frame.kind for frame in small.broker.store.log.frames(small.broker.store.log.head, small.log_end)}
+    kinds = {
+        frame.kind for frame in small.broker.store.log.frames(small.broker.store.log.head, small.log_end)
+    }
     assert Kind.RELEASE in kinds
 
 

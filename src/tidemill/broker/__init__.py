@@ -1,0 +1,1 @@
+"""The broker: lifecycle, the loops, and the verbs in batches."""

@@ -1,0 +1,178 @@
+"""What a caller may send: every check that needs no disk, each with its own error naming limit and value.
+
+Pure. A draft that passes here is stored as it is; one that does not leaves no trace.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from tidemill.core.config import BrokerSettings
+from tidemill.core.durations import format_duration
+from tidemill.core.errors import (
+    BodyTooLarge,
+    IllegalDelay,
+    IllegalGroup,
+    IllegalId,
+    IllegalKey,
+    IllegalLevel,
+    IllegalProperty,
+    IllegalTag,
+    IllegalTopic,
+    RequestError,
+    WrongMessageType,
+)
+from tidemill.core.limits import (
+    GROUP_CHARS_MAX,
+    ID_CHARS_MAX,
+    KEY_CHARS_MAX,
+    KEYS_PER_MESSAGE_MAX,
+    MESSAGE_GROUP_CHARS_MAX,
+    PROPERTIES_BYTES_MAX,
+    PROPERTY_COUNT_MAX,
+    TAG_CHARS_MAX,
+    TOPIC_CHARS_MAX,
+)
+from tidemill.core.model import Draft, MessageType, Once, TopicType
+
+_NAME = re.compile(r"[%A-Za-z0-9_-]+")
+# Lone surrogates are half a character (a wrong encoding on the way here): they have no bytes.
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_SPACED = re.compile(r"[\s\x00-\x1f\x7f\ud800-\udfff]")
+_NO_TEXT = re.compile(r"[\ud800-\udfff]")
+RETRY_PREFIX = "%RETRY%"
+DEAD_LETTER_PREFIX = "%DLQ%"
+_RESERVED_PREFIXES = ("rmq_sys_", RETRY_PREFIX, DEAD_LETTER_PREFIX)
+
+_TAKES = {
+    TopicType.NORMAL: {MessageType.NORMAL},
+    TopicType.DELAY: {MessageType.DELAY},
+    TopicType.FIFO: {MessageType.FIFO},
+    TopicType.TRANSACTION: {MessageType.TRANSACTION},
+    TopicType.MIXED: set(MessageType),
+}
+
+
+def check_topic_name(name: str, *, is_internal: bool = False) -> None:
+    if not name or len(name) > TOPIC_CHARS_MAX:
+        raise IllegalTopic(f"topic {name[:40]!r} has {len(name)} characters; use 1 to {TOPIC_CHARS_MAX}")
+    if not _NAME.fullmatch(name):
+        raise IllegalTopic(f"topic {name!r} has characters other than letters, digits, '_', '-' and '%'")
+    if not is_internal and name.startswith(_RESERVED_PREFIXES):
+        raise IllegalTopic(f"topic {name!r} begins with a reserved prefix ({', '.join(_RESERVED_PREFIXES)})")
+
+
+def check_group_name(name: str) -> None:
+    if not name or len(name) > GROUP_CHARS_MAX:
+        raise IllegalGroup(f"group {name[:40]!r} has {len(name)} characters; use 1 to {GROUP_CHARS_MAX}")
+    if not _NAME.fullmatch(name):
+        raise IllegalGroup(f"group {name!r} has characters other than letters, digits, '_', '-' and '%'")
+
+
+def check_draft(draft: Draft, settings: BrokerSettings) -> None:
+    """Everything about a draft that needs neither its topic nor the time."""
+    check_topic_name(draft.topic)
+    if len(draft.body) > settings.body_bytes_max:
+        raise BodyTooLarge(
+            f"the body has {len(draft.body)} bytes, the limit is {settings.body_bytes_max}; "
+            "store it elsewhere and send where it is"
+        )
+    check_tag(draft.tag)
+    check_keys(draft.keys)
+    check_properties(draft.properties)
+    if draft.id is not None:
+        check_id(draft.id)
+    check_message_group(draft.message_group)
+    if draft.once is not Once.NO and len(draft.keys) != 1:
+        raise IllegalKey(f"sending once needs exactly one key, {len(draft.keys)} were given")
+
+
+def check_message_group(name: str) -> None:
+    if len(name) > MESSAGE_GROUP_CHARS_MAX or _UNPRINTABLE.search(name):
+        raise IllegalGroup(
+            f"message group {name[:40]!r} must be at most {MESSAGE_GROUP_CHARS_MAX} printable characters"
+        )
+
+
+def check_tag(tag: str) -> None:
+    if len(tag) > TAG_CHARS_MAX:
+        raise IllegalTag(f"the tag has {len(tag)} characters, the limit is {TAG_CHARS_MAX}")
+    if _UNPRINTABLE.search(tag) or "|" in tag or tag != tag.strip():
+        raise IllegalTag(f"tag {tag!r} has a control character, a '|', or a blank at an end")
+
+
+def check_keys(keys: tuple[str, ...]) -> None:
+    if len(keys) > KEYS_PER_MESSAGE_MAX:
+        raise IllegalKey(f"{len(keys)} keys were given, the limit is {KEYS_PER_MESSAGE_MAX}")
+    for key in keys:
+        if not key or len(key) > KEY_CHARS_MAX:
+            raise IllegalKey(f"key {key[:40]!r} has {len(key)} characters; use 1 to {KEY_CHARS_MAX}")
+        if _SPACED.search(key):
+            raise IllegalKey(f"key {key!r} has a blank or a control character; keys are separated by blanks")
+
+
+def check_id(message_id: str) -> None:
+    if not message_id or len(message_id) > ID_CHARS_MAX or _SPACED.search(message_id):
+        raise IllegalId(
+            f"message id {message_id[:40]!r} must be 1 to {ID_CHARS_MAX} characters without blanks"
+        )
+
+
+def check_properties(properties: Mapping[str, str]) -> None:
+    if len(properties) > PROPERTY_COUNT_MAX:
+        raise IllegalProperty(f"{len(properties)} properties were given, the limit is {PROPERTY_COUNT_MAX}")
+    total = 0
+    for name, value in properties.items():
+        if not name or _UNPRINTABLE.search(name):
+            raise IllegalProperty(f"property name {name!r} is empty or has a control character")
+        if _NO_TEXT.search(value):
+            raise IllegalProperty(f"property {name!r} has a value that is no text: {value[:40]!r}")
+        total += len(name.encode()) + len(value.encode())
+    if total > PROPERTIES_BYTES_MAX:
+        raise IllegalProperty(f"the properties have {total} bytes, the limit is {PROPERTIES_BYTES_MAX}")
+
+
+def due_time_ms(draft: Draft, settings: BrokerSettings, now_ms: int) -> tuple[int | None, int, str]:
+    """When a draft falls due (None: it is not timed), its level, and a note for the receipt."""
+    given = [draft.deliver_at_ms is not None, draft.delay_ms is not None, draft.level != 0]
+    if sum(given) > 1:
+        raise RequestError("give only one of a delivery time, a delay and a level")
+    if draft.level:
+        return level_due_ms(draft.level, settings, now_ms)
+    if draft.deliver_at_ms is None and draft.delay_ms is None:
+        return None, 0, ""
+    due_ms = draft.deliver_at_ms if draft.deliver_at_ms is not None else now_ms + (draft.delay_ms or 0)
+    check_delay(due_ms, settings, now_ms)
+    return max(due_ms, 0), 0, ""
+
+
+def level_due_ms(level: int, settings: BrokerSettings, now_ms: int) -> tuple[int, int, str]:
+    delays_ms = settings.level_delays_ms
+    if level < 0:
+        raise IllegalLevel(f"level {level} is negative; use 1 to {len(delays_ms)}, or 0 for none")
+    clamped = min(level, len(delays_ms))
+    note = f"level {level} is above the highest, {clamped} was used" if clamped != level else ""
+    return now_ms + delays_ms[clamped - 1], clamped, note
+
+
+def check_delay(due_ms: int, settings: BrokerSettings, now_ms: int) -> None:
+    if due_ms - now_ms > settings.max_delay_ms:
+        limit = format_duration(settings.max_delay_ms)
+        raise IllegalDelay(
+            f"a delay of {format_duration(due_ms - now_ms)} is beyond the limit of {limit}; raise --max-delay"
+        )
+
+
+def message_type(draft: Draft, is_timed: bool) -> MessageType:
+    if draft.message_group:
+        return MessageType.FIFO
+    return MessageType.DELAY if is_timed else MessageType.NORMAL
+
+
+def check_type(kind: MessageType, topic_name: str, topic_type: TopicType) -> None:
+    if kind not in _TAKES[topic_type]:
+        raise WrongMessageType(
+            f"topic {topic_name!r} takes {topic_type.value} messages, this one is {kind.name.lower()}; "
+            "send it to another topic or make one of type mixed"
+        )

@@ -1,0 +1,364 @@
+"""The broker: opens a data directory, runs its services, offers the verbs, and closes it in order.
+
+Owns lifecycle and wiring; every verb is one line here and lives in a room of its own (sender, bulk,
+canceller, receiver, transactions, views, topic_admin). With `has_threads=False` nothing runs by itself:
+`run_due` takes the steps, which is how tests and simulations drive the very same broker.
+
+Order of opening: lock, identity, store (recovery), timer, releaser, services. Closing is the same backwards.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import pyarrow as pa
+
+from tidemill.broker.bulk import Bulk, BulkReceipt
+from tidemill.broker.canceller import Canceller, Rescheduled
+from tidemill.broker.dead_letters import DeadLetters
+from tidemill.broker.identity import broker_id_of
+from tidemill.broker.loop import Service
+from tidemill.broker.maintenance import Maintenance
+from tidemill.broker.receiver import Receiver, TagFilter
+from tidemill.broker.sender import Answer, Sender
+from tidemill.broker.topic_admin import TopicAdmin
+from tidemill.broker.transactions import Transactions
+from tidemill.broker.turning import Turning
+from tidemill.broker.views import Status, Views
+from tidemill.core.clock import Clock, SimulatedClock, SystemClock
+from tidemill.core.config import BrokerSettings
+from tidemill.core.errors import BrokerClosed, RequestError
+from tidemill.core.model import CancelAnswer, Delivery, Draft, Handle, Receipt
+from tidemill.log.disk import Disk, RealDisk
+from tidemill.release.clock_guard import ClockGuard
+from tidemill.release.ready_reader import ReadyReader
+from tidemill.release.releaser import Releaser
+from tidemill.store.check import check_store
+from tidemill.store.indexes import IndexSizes
+from tidemill.store.message_store import MessageStore, StoreSettings
+from tidemill.store.recovery import Progress
+from tidemill.timer.check import check_timer
+from tidemill.timer.settings import StepLimits, TimerSettings
+
+# A long advance releases at the exact simulated millisecond for this many moments, then in larger hops.
+_EXACT_HOPS = 5_000
+_SYNC_EVERY_MS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Sizes of files and steps; tests make them small."""
+
+    store: StoreSettings | None = None
+    timer: TimerSettings | None = None
+    limits: StepLimits | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Farewell:
+    """What was waiting when the broker closed."""
+
+    pending: int
+    next_due_ms: int | None
+
+
+class Broker:
+    """An open broker. Thread-safe; use as a context manager or call `close`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: BrokerSettings | None = None,
+        *,
+        clock: Clock | None = None,
+        disk: Disk | None = None,
+        has_threads: bool = True,
+        sizes: Sizes | None = None,
+        on_progress: Progress | None = None,
+    ) -> None:
+        self.settings = settings or BrokerSettings()
+        self.clock: Clock = clock or SystemClock()
+        self.disk: Disk = disk or RealDisk()
+        self._failure: BaseException | None = None
+        self._is_closed = False
+        sizes = sizes or Sizes()
+        self.disk.make_dir(directory)
+        self.directory = directory
+        self._lock = self.disk.lock(directory / "LOCK", f"process {os.getpid()}")
+        try:
+            self._open(sizes, on_progress)
+        except BaseException:
+            self._lock.release()
+            raise
+        if has_threads:
+            for service in self._services:
+                service.start(self._fail)
+
+    def _open(self, sizes: Sizes, on_progress: Progress | None) -> None:
+        settings, now_ms = self.settings, self.clock.now_ms
+        self.id = broker_id_of(self.disk, self.directory)
+        store_settings = sizes.store or StoreSettings(
+            segment_bytes=settings.segment_bytes,
+            commits_in_flight=settings.commits_in_flight,
+            is_sync=settings.durability == "sync",
+            retention_ms=settings.retention_ms,
+            sizes=IndexSizes(),
+        )
+        self.store = MessageStore(self.disk, self.directory, store_settings, on_progress)
+        timer_settings = sizes.timer or TimerSettings(tick_ms=settings.tick_ms, shards=settings.shards)
+        self._turning = Turning(
+            self.disk, self.store, settings, timer_settings, sizes.limits or StepLimits(), now_ms()
+        )
+        self.releaser = Releaser(
+            self.store,
+            ReadyReader(self.disk, self._turning.timer_directory),
+            now_ms=now_ms,
+            look_at_shards=self._turning.look_at_shards,
+            handed_over_ms=self._turning.handed_over_ms,
+        )
+        self.releaser.recover()
+        self._guard = ClockGuard(self.clock.is_simulated)
+        make_room = self.store.ballast.throw_some
+        self._release_service = Service("releaser", self._release_step, self.clock, make_room)
+        self._turn_service = Service("timer", self._turn_step, self.clock, make_room)
+        self.topics = TopicAdmin(self.store, settings, now_ms, self._release_service.wake)
+        self._sender = Sender(
+            self.store, self.topics, self.releaser, settings, self.id, now_ms, self._release_service.wake
+        )
+        self._bulk = Bulk(self.store, self.topics, self._sender, settings, self.id, now_ms)
+        self._canceller = Canceller(self.store, self.topics, self._sender, settings, self.id, now_ms)
+        self._transactions = Transactions(self.store, self.topics, self._sender, settings, self.id, now_ms)
+        self.receiver = Receiver(self.store, self.topics, now_ms)
+        self._dead_letters = DeadLetters(self.store, self.topics, now_ms)
+        self.views = Views(self.store, self.topics, self.id, now_ms)
+        self._maintenance = Maintenance(self.store, self._sender, settings, self.clock.boot_ms)
+        self._keep_service = Service("maintenance", self._maintenance.step, self.clock, make_room)
+        self._services = [self._release_service, self._turn_service, self._keep_service]
+        if settings.durability == "async":
+            self._services.append(Service("sync", self._sync_step, self.clock, make_room))
+
+    # -- services ---------------------------------------------------------------------------------
+
+    def _release_step(self, now_ms: int) -> int | None:
+        hold_ms = self._guard.hold_ms(now_ms, self.clock.boot_ms())
+        if hold_ms:
+            return now_ms + hold_ms
+        return self.releaser.step(now_ms)
+
+    def _turn_step(self, now_ms: int) -> int:
+        wake_ms = self._turning.step(now_ms, self.releaser)
+        self._release_service.wake()
+        return wake_ms
+
+    def _sync_step(self, now_ms: int) -> int:
+        self.store.writer.finish_all()
+        self.store.consumers.sync()
+        return now_ms + _SYNC_EVERY_MS
+
+    def run_due(self) -> int | None:
+        """Take one step of every service now; returns when the first of them wants the next."""
+        wakes = [service.run_once() for service in (self._turn_service, *self._services)]
+        return min((wake for wake in wakes if wake is not None), default=None)
+
+    def advance_to(self, until_ms: int) -> None:
+        """Move a simulated clock; returns when everything due by then is in its topic."""
+        if not isinstance(self.clock, SimulatedClock):
+            raise RequestError("only a simulated clock can be moved; start with --clock simulated")
+        self.store.writer.finish_all()  # the pipeline reads only what is safe, also where answers do not wait
+        hops = 0
+        while self.clock.now_ms() < until_ms:
+            now_ms = self.clock.now_ms()
+            self._turn_service.run_once()
+            wakes = [self._turning.next_call_ms, self._release_service.run_once()]
+            next_ms = min((wake for wake in wakes if wake is not None), default=until_ms)
+            hops += 1
+            least_ms = now_ms + (1 if hops < _EXACT_HOPS else max(1, (until_ms - now_ms) // _EXACT_HOPS))
+            self.clock.advance_to(min(until_ms, max(next_ms, least_ms)))
+            self._keep_service.run_once()
+        self._turn_service.run_once(lambda _: self._turning.run_until_reached(until_ms, self.releaser))
+        self._release_service.run_once()
+
+    def wake(self) -> None:
+        """Make every service look again now."""
+        for service in self._services:
+            service.wake()
+
+    def _fail(self, fault: BaseException) -> None:
+        self._failure = fault
+        self.store.writer.arrivals.announce()
+
+    def require_open(self) -> None:
+        """`BrokerClosed` unless the broker takes requests."""
+        if self._is_closed:
+            raise BrokerClosed("the broker is closed")
+        if self._failure is not None:
+            raise BrokerClosed(f"the broker stopped: {self._failure}") from self._failure
+
+    # -- the verbs --------------------------------------------------------------------------------
+
+    def send(self, drafts: Sequence[Draft], *, creates_topics: bool = True) -> list[Receipt]:
+        """Store all drafts durably, or none if one is wrong."""
+        self.require_open()
+        return self._sender.send(drafts, creates_topics=creates_topics)
+
+    def send_each(self, drafts: Sequence[Draft], *, creates_topics: bool = True) -> list[Answer]:
+        """Store the drafts that are right; each gets its own answer."""
+        self.require_open()
+        return self._sender.send_each(drafts, creates_topics=creates_topics)
+
+    def send_table(self, table: pa.Table | pa.RecordBatch, *, topic: str | None = None) -> BulkReceipt:
+        """Store an Arrow table of messages durably, in frames that keep its batches."""
+        self.require_open()
+        return self._bulk.send(table, topic)
+
+    def cancel(self, handles: Sequence[Handle]) -> list[CancelAnswer]:
+        self.require_open()
+        return self._canceller.cancel(handles)
+
+    def cancel_key(self, topic: str, key: str) -> int:
+        self.require_open()
+        return self._canceller.cancel_key(topic, key)
+
+    def cancel_range(self, topic: str, from_ms: int, to_ms: int) -> int:
+        self.require_open()
+        return self._canceller.cancel_range(topic, from_ms, to_ms)
+
+    def reschedule(
+        self, handles: Sequence[Handle], *, deliver_at_ms: int | None = None, by_ms: int | None = None
+    ) -> list[Rescheduled]:
+        self.require_open()
+        return self._canceller.reschedule(handles, deliver_at_ms=deliver_at_ms, by_ms=by_ms)
+
+    def reschedule_key(
+        self, topic: str, key: str, *, deliver_at_ms: int | None = None, by_ms: int | None = None
+    ) -> int:
+        self.require_open()
+        return self._canceller.reschedule_key(topic, key, deliver_at_ms=deliver_at_ms, by_ms=by_ms)
+
+    def reschedule_range(
+        self,
+        topic: str,
+        from_ms: int,
+        to_ms: int,
+        *,
+        deliver_at_ms: int | None = None,
+        by_ms: int | None = None,
+    ) -> int:
+        self.require_open()
+        return self._canceller.reschedule_range(
+            topic, from_ms, to_ms, deliver_at_ms=deliver_at_ms, by_ms=by_ms
+        )
+
+    def receive(
+        self,
+        topic: str,
+        group: str,
+        *,
+        count: int = 32,
+        wait_ms: int = 0,
+        invisible_ms: int = 30_000,
+        accepts_tag: TagFilter | None = None,
+    ) -> list[Delivery]:
+        """Take messages; waits up to `wait_ms` for the first one."""
+        self.require_open()
+        until_ms = self.clock.boot_ms() + wait_ms
+        arrivals = self.store.writer.arrivals
+        while True:
+            seen = arrivals.count
+            found = self.receiver.receive(
+                topic, group, count=count, invisible_ms=invisible_ms, accepts_tag=accepts_tag
+            )
+            left_ms = until_ms - self.clock.boot_ms()
+            if found or left_ms <= 0:
+                return found
+            visible_ms = self.receiver.next_visible_ms(topic, group)
+            if visible_ms is not None:
+                left_ms = min(left_ms, max(1, visible_ms - self.clock.now_ms()))
+            arrivals.wait(seen, left_ms)
+            self.require_open()
+
+    def ack(self, receipts: Sequence[str]) -> list[bool]:
+        self.require_open()
+        return self.receiver.ack(receipts)
+
+    def change_invisibility(self, receipts: Sequence[str], invisible_ms: int) -> list[bool]:
+        self.require_open()
+        return self.receiver.change_invisibility(receipts, invisible_ms)
+
+    def forward_to_dead_letters(self, receipt: str) -> bool:
+        self.require_open()
+        return self._dead_letters.forward(receipt)
+
+    @property
+    def transactions(self) -> Transactions:
+        self.require_open()
+        return self._transactions
+
+    def status(self) -> Status:
+        indexes, now_ms = self.store.indexes, self.clock.now_ms()
+        with self.store.writer.lock:
+            sent, released, cancelled = indexes.totals.overall()
+            pending = sum(indexes.due_counts.pending(topic.id) for topic in indexes.topics)
+        return Status(
+            now_ms=now_ms,
+            pending=pending,
+            sent=sent,
+            released=released,
+            cancelled=cancelled,
+            near=self.releaser.near_count,
+            ready=self.releaser.ready_count,
+            backlog=self.releaser.backlogs.count,
+            lateness_ms=self.releaser.lateness.summary(),
+            pipeline=self._turning.view(now_ms),
+            clock_leaps=self._guard.leap_count,
+            log_bytes=self.store.log.written_end - self.store.log.head,
+            disk_free_bytes=self.disk.free_bytes(self.directory),
+            is_disk_full=not self.store.ballast.is_whole,
+        )
+
+    def check(self, scratch: Path, on_progress: Progress | None = None) -> list[str]:
+        """Every invariant of the directory, checked; findings in words. Nobody may write meanwhile."""
+        self.store.writer.finish_all()
+        return [
+            *check_store(self.store, RealDisk(), scratch, on_progress),
+            *check_timer(self.disk, self._turning.timer_directory),
+        ]
+
+    # -- closing ----------------------------------------------------------------------------------
+
+    def close(self) -> Farewell:
+        """Stop the services, make everything safe, and say what is still waiting."""
+        if self._is_closed:
+            return Farewell(0, None)
+        self._is_closed = True
+        for service in self._services:
+            service.stop()
+        self.store.writer.arrivals.announce()
+        farewell = self._farewell()
+        self._turning.close()
+        try:
+            if self._failure is None:
+                self.store.close()
+            else:
+                self.store.release_files()
+        finally:
+            self._lock.release()
+        return farewell
+
+    def _farewell(self) -> Farewell:
+        counts = self.store.indexes.due_counts
+        pending = sum(counts.pending(topic.id) for topic in self.store.indexes.topics)
+        waiting = self.views.pending(limit=1) if pending else []
+        return Farewell(pending, waiting[0].deliver_at_ms if waiting else None)
+
+    def __enter__(self) -> Broker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

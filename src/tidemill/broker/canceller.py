@@ -1,0 +1,212 @@
+"""Cancel and reschedule: by handle, by key, by time range, each with a definite answer.
+
+Owns how a handle finds its message: by seq while that still names it, else by (topic, id), the newest
+winning. What is pending is looked at and acted on under the writer lock, in one frame, and the answer
+leaves after that frame is safe, so every answer is true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidemill.broker.admission import check_delay
+from tidemill.broker.sender import Sender
+from tidemill.broker.topic_admin import TopicAdmin
+from tidemill.core.config import BrokerSettings
+from tidemill.core.errors import RequestError
+from tidemill.core.model import SEQ_MAX, CancelAnswer, Handle
+from tidemill.log.arrays import I64
+from tidemill.store.frames import ReEnterReason
+from tidemill.store.hashing import PURPOSE_ID, hash_texts, topic_seeds
+from tidemill.store.ledger import State
+from tidemill.store.message_store import MessageStore
+
+_NOT_FOUND = -1
+_MOVE_BATCH = 1024
+_ANSWERS = {
+    State.PENDING: CancelAnswer.CANCELLED,
+    State.RELEASED: CancelAnswer.RELEASED,
+    State.CANCELLED: CancelAnswer.ALREADY_CANCELLED,
+    State.MOVED: CancelAnswer.UNKNOWN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rescheduled:
+    """The answer to one reschedule: the new handle, or why nothing moved."""
+
+    handle: Handle | None
+    deliver_at_ms: int
+    answer: CancelAnswer | None = None  # None: it was moved
+
+
+class Canceller:
+    """The cancel and reschedule verbs. Thread-safe."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicAdmin,
+        sender: Sender,
+        settings: BrokerSettings,
+        broker_id: str,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._sender = sender
+        self._settings = settings
+        self._broker_id = broker_id
+        self._now_ms = now_ms
+
+    # -- cancel -----------------------------------------------------------------------------------
+
+    def cancel(self, handles: Sequence[Handle]) -> list[CancelAnswer]:
+        """Cancel each message; says of each what became of it."""
+        with self._store.writer.lock:
+            seqs = self._resolve(handles)
+            answers = self._answers(seqs)
+            pending = [i for i, answer in enumerate(answers) if answer is CancelAnswer.CANCELLED]
+            _, firsts = np.unique(seqs[pending], return_index=True)
+            repeated = set(range(len(pending))) - set(firsts.tolist())
+            for index in repeated:
+                answers[pending[index]] = CancelAnswer.ALREADY_CANCELLED
+            self._store.writer.cancel(np.unique(seqs[pending]), self._now_ms())
+        self._store.writer.finish_written()
+        return answers
+
+    def cancel_key(self, topic_name: str, key: str) -> int:
+        """Cancel every pending message with this key; says how many."""
+        with self._store.writer.lock:
+            topic = self._topics.require(topic_name)
+            seqs = np.array(self._store.seqs_with_key(topic.id, key), np.int64)
+            self._store.writer.cancel(seqs, self._now_ms())
+        self._store.writer.finish_written()
+        return len(seqs)
+
+    def cancel_range(self, topic_name: str, from_ms: int, to_ms: int) -> int:
+        """Cancel every pending message due in `[from_ms, to_ms)`; says how many."""
+        with self._store.writer.lock:
+            seqs = self._pending_in_range(topic_name, from_ms, to_ms)
+            self._store.writer.cancel(seqs, self._now_ms())
+        self._store.writer.finish_written()
+        return len(seqs)
+
+    # -- reschedule -------------------------------------------------------------------------------
+
+    def reschedule(
+        self, handles: Sequence[Handle], *, deliver_at_ms: int | None = None, by_ms: int | None = None
+    ) -> list[Rescheduled]:
+        """Move each pending message to a new time, or by a span; says of each where it is now."""
+        with self._store.writer.lock:
+            seqs = self._resolve(handles)
+            answers = self._answers(seqs)
+            movable = np.array([answer is CancelAnswer.CANCELLED for answer in answers], np.bool_)
+            distinct = np.unique(seqs[movable])
+            moved = self._move(distinct, deliver_at_ms, by_ms)
+            results = [Rescheduled(None, -1, answer) for answer in answers]
+            for index in np.flatnonzero(movable).tolist():
+                new_seq, due_ms = moved[int(seqs[index])]
+                handle = handles[index]
+                new_handle = Handle(self._broker_id, handle.topic, handle.id, new_seq)
+                results[index] = Rescheduled(new_handle, due_ms)
+        self._store.writer.finish_written()
+        return results
+
+    def reschedule_key(
+        self, topic_name: str, key: str, *, deliver_at_ms: int | None = None, by_ms: int | None = None
+    ) -> int:
+        with self._store.writer.lock:
+            topic = self._topics.require(topic_name)
+            seqs = np.array(self._store.seqs_with_key(topic.id, key), np.int64)
+            self._move(seqs, deliver_at_ms, by_ms)
+        self._store.writer.finish_written()
+        return len(seqs)
+
+    def reschedule_range(
+        self,
+        topic_name: str,
+        from_ms: int,
+        to_ms: int,
+        *,
+        deliver_at_ms: int | None = None,
+        by_ms: int | None = None,
+    ) -> int:
+        with self._store.writer.lock:
+            seqs = self._pending_in_range(topic_name, from_ms, to_ms)
+            self._move(seqs, deliver_at_ms, by_ms)
+        self._store.writer.finish_written()
+        return len(seqs)
+
+    def _move(self, seqs: I64, deliver_at_ms: int | None, by_ms: int | None) -> dict[int, tuple[int, int]]:
+        """Re-enter pending seqs; maps each to its new seq and time. The near ones go to the releaser."""
+        if (deliver_at_ms is None) == (by_ms is None):
+            raise RequestError("give either a new time or a span to move by")
+        now_ms = self._now_ms()
+        old_due = self._store.indexes.entries.take(seqs)["deliver_at_ms"].astype(np.int64)
+        if deliver_at_ms is not None:
+            due = np.full(len(seqs), _within_int64(deliver_at_ms))
+        else:
+            due = old_due + _within_int64(by_ms or 0)
+        due = np.maximum(due, 0)
+        if len(due):
+            check_delay(int(due.max()), self._settings, now_ms)
+        moved: dict[int, tuple[int, int]] = {}
+        for start in range(0, len(seqs), _MOVE_BATCH):
+            batch, times = seqs[start : start + _MOVE_BATCH], due[start : start + _MOVE_BATCH]
+            near_below_ms = now_ms + self._settings.lead_ms
+            result = self._store.re_enter(batch, times, ReEnterReason.RESCHEDULE, near_below_ms, now_ms)
+            first = result.appended.first_seq
+            moved.update(
+                (old, (first + i, at))
+                for i, (old, at) in enumerate(zip(batch.tolist(), times.tolist(), strict=True))
+            )
+            self._store.writer.finish(result.appended)
+            self._sender.hand_over(times, first, result.flags)
+        return moved
+
+    # -- finding, under the writer lock -----------------------------------------------------------
+
+    def _resolve(self, handles: Sequence[Handle]) -> I64:
+        """The seq that each handle means now, -1 where it means nothing known."""
+        ledger, entries = self._store.indexes.ledger, self._store.indexes.entries
+        named = self._store.indexes.topics.named
+        topics = [named(handle.topic) if handle.broker == self._broker_id else None for handle in handles]
+        topic_ids = np.array([topic.id if topic else 0 for topic in topics], np.int64)
+        seqs = np.array([handle.seq for handle in handles], np.int64)
+        hashes = hash_texts([handle.id.encode() for handle in handles], topic_seeds(topic_ids, PURPOSE_ID))
+        known = (seqs >= ledger.head_seq) & (seqs < ledger.next_seq) & (topic_ids > 0)
+        candidates = np.flatnonzero(known)
+        matches = entries.take(seqs[candidates])["id_hash"] == hashes[candidates]
+        matches &= ledger.states(seqs[candidates]) != State.MOVED
+        direct = np.zeros(len(seqs), np.bool_)
+        direct[candidates] = matches
+        for index in np.flatnonzero(~direct).tolist():
+            topic = topics[index]
+            found = self._store.seqs_with_id(topic.id, handles[index].id) if topic is not None else []
+            current = [seq for seq in found if ledger.state(seq) is not State.MOVED]
+            seqs[index] = current[0] if current else _NOT_FOUND
+        return seqs
+
+    def _answers(self, seqs: I64) -> list[CancelAnswer]:
+        found = np.flatnonzero(seqs != _NOT_FOUND)
+        answers = [CancelAnswer.UNKNOWN] * len(seqs)
+        states = self._store.indexes.ledger.states(seqs[found])
+        for index, state in zip(found.tolist(), states.tolist(), strict=True):
+            answers[index] = _ANSWERS[State(state)]
+        return answers
+
+    def _pending_in_range(self, topic_name: str, from_ms: int, to_ms: int) -> I64:
+        topic = self._topics.require(topic_name)
+        if from_ms >= to_ms:
+            raise RequestError("the range is empty: its start is not before its end")
+        found = [seqs for seqs, _ in self._store.scan_pending(topic.id, from_ms, to_ms)]
+        return np.concatenate(found) if found else np.empty(0, np.int64)
+
+
+def _within_int64(ms: int) -> int:
+    """A time or span that can be added to another; beyond that it is refused, or due now, all the same."""
+    return max(-SEQ_MAX, min(ms, SEQ_MAX))

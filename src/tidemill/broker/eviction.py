@@ -1,0 +1,77 @@
+"""Taking a shard from somebody who does not let go.
+
+Owns the last resort of a takeover: end the process that holds the shard's lock, named by its id and its
+start time so that no stranger is hit, never ourselves; if that does not help within a second, put the
+shard's directory aside and begin anew. The epoch was raised before, so whatever the old holder still does
+has no effect that counts.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+from pathlib import Path
+
+from tidemill.core.errors import DirectoryLocked
+from tidemill.log.disk import Disk
+from tidemill.timer.shard_lock import LOCK_NAME, parse_holder, process_started
+
+logger = logging.getLogger(__name__)
+
+_END_WAIT_MS = 1_000
+
+
+def free_shard(disk: Disk, shard_directory: Path, epoch: int) -> None:
+    """Return when nobody holds the shard's lock, whatever that takes."""
+    if not disk.exists(shard_directory) or _is_free(disk, shard_directory):
+        return
+    file = disk.open(shard_directory / LOCK_NAME)
+    try:
+        note = file.read(0, 200).decode(errors="replace")
+    finally:
+        file.close()
+    holder = parse_holder(note)
+    if holder is not None and _end_process(holder.pid, holder.started) and _is_free(disk, shard_directory):
+        return
+    aside = shard_directory.with_name(f"{shard_directory.name}.aside-{epoch}")
+    logger.warning(
+        "%s is still held (%s); it is put aside and built again", shard_directory.name, note.strip()
+    )
+    disk.rename(shard_directory, aside)
+
+
+def remove_aside(disk: Disk, timer_directory: Path) -> None:
+    """Remove directories that were put aside in an earlier life."""
+    for name in disk.names(timer_directory):
+        if ".aside-" in name:
+            disk.remove_tree(timer_directory / name)
+
+
+def _is_free(disk: Disk, shard_directory: Path) -> bool:
+    try:
+        disk.lock(shard_directory / LOCK_NAME, "").release()
+    except DirectoryLocked:
+        return False
+    return True
+
+
+def _end_process(pid: int, started: int) -> bool:
+    """Kill exactly that process and wait for its end."""
+    if pid == os.getpid():
+        return False
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return True  # gone already
+    try:
+        if started and process_started(pid) != started:
+            return True  # the id belongs to somebody else now
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        readable, _, _ = select.select([handle], [], [], _END_WAIT_MS / 1000)
+        return bool(readable)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)

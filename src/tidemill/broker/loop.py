@@ -1,0 +1,84 @@
+"""The one loop that runs every service: step, wait until the next wake or a nudge, repeat.
+
+Owns the threads and the error policy. A step that finds the disk full makes room and tries again; any other
+failure is logged, counted and tried again after a growing pause, except those after which nobody knows what
+is on disk: they stop the broker. A service is tested by calling `run_once`; threads are tested here, once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from tidemill.core.clock import Clock
+from tidemill.core.errors import CorruptionError, DiskFull, SyncFailed
+
+logger = logging.getLogger(__name__)
+
+_PAUSE_MS_FIRST = 50
+_PAUSE_MS_MAX = 5_000
+
+Step = Callable[[int], int | None]
+
+
+class Service:
+    """A step function with its own wake-up, run by one thread or by hand."""
+
+    def __init__(self, name: str, step: Step, clock: Clock, make_room: Callable[[], bool]) -> None:
+        self.name = name
+        self._step = step
+        self._clock = clock
+        self._make_room = make_room
+        self._lock = threading.Lock()  # one step at a time, whoever calls
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self.failure_count = 0
+
+    def run_once(self, step: Step | None = None) -> int | None:
+        """Take one step now (another one if given); returns when the next is due."""
+        with self._lock:
+            while True:
+                try:
+                    return (step or self._step)(self._clock.now_ms())
+                except DiskFull:
+                    if not self._make_room():
+                        raise
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def start(self, on_fatal: Callable[[BaseException], None]) -> None:
+        self._thread = threading.Thread(
+            target=self._run, args=(on_fatal,), name=f"tidemill-{self.name}", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        self._thread = None
+
+    def _run(self, on_fatal: Callable[[BaseException], None]) -> None:
+        pause_ms = _PAUSE_MS_FIRST
+        while not self._stopping:
+            self._wake.clear()
+            try:
+                wake_ms = self.run_once()
+                pause_ms = _PAUSE_MS_FIRST
+            except (SyncFailed, CorruptionError) as fault:
+                logger.critical("%s stopped: %s", self.name, fault)
+                on_fatal(fault)
+                return
+            except Exception as fault:
+                self.failure_count += 1
+                logger.error(
+                    "%s failed and tries again in %d ms: %s", self.name, pause_ms, fault, exc_info=True
+                )
+                wake_ms = self._clock.now_ms() + pause_ms
+                pause_ms = min(_PAUSE_MS_MAX, pause_ms * 2)
+            if not self._stopping:
+                self._clock.wait(self._wake, wake_ms)

@@ -1,0 +1,80 @@
+"""What must be done now and then: checkpoints, retention, ballast. One `step`, no thread of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidemill.broker.memory import give_back_memory, keep_memory_flat
+from tidemill.broker.sender import Sender
+from tidemill.core.config import BrokerSettings
+from tidemill.core.limits import MIB
+from tidemill.store.message_store import MessageStore, MovedMessages
+
+_EVERY_MS = 1_000
+_CHECKPOINT_BYTES = 64 * MIB
+_CHECKPOINT_EVERY_MS = 30_000
+_CONSUMER_CHANGES_MAX = 100_000
+_RETENTION_EVERY_MS = 60_000
+_GIVE_BACK_EVERY_MS = 10_000
+# Enough bytes of log since the last time to have left free memory behind.
+_GIVE_BACK_BYTES = 16 * MIB
+
+
+class Maintenance:
+    """Keeps the data directory small and quick to open."""
+
+    def __init__(
+        self, store: MessageStore, sender: Sender, settings: BrokerSettings, boot_ms: Callable[[], int]
+    ) -> None:
+        self._store = store
+        self._sender = sender
+        self._settings = settings
+        self._boot_ms = boot_ms
+        self._checked_at_ms: int | None = None
+        self._retained_at_ms = boot_ms()
+        self._gave_back_at_ms = boot_ms()
+        keep_memory_flat()
+        self._gave_back_end = store.log.written_end
+        self._is_worth_giving_back = True  # opening may have read much
+
+    def step(self, now_ms: int) -> int:
+        """Do what is due; periods are measured on the boot clock, which does not leap."""
+        self._store.ballast.fill()
+        boot_ms = self._boot_ms()
+        if boot_ms - self._retained_at_ms >= min(_RETENTION_EVERY_MS, self._settings.retention_ms):
+            self._retained_at_ms = boot_ms
+            self.retain(now_ms)
+        if self._wants_checkpoint(boot_ms):
+            self._checked_at_ms = boot_ms
+            self._store.checkpoint()
+        if boot_ms - self._gave_back_at_ms >= _GIVE_BACK_EVERY_MS:
+            self._gave_back_at_ms = boot_ms
+            self._give_back()
+        return now_ms + _EVERY_MS
+
+    def _give_back(self) -> None:
+        """After much was written, and once more when that is over: the timer absorbs it a little later."""
+        was_busy, end = self._is_worth_giving_back, self._store.log.written_end
+        self._is_worth_giving_back = end - self._gave_back_end >= _GIVE_BACK_BYTES
+        if was_busy or self._is_worth_giving_back:
+            self._gave_back_end = end
+            give_back_memory()
+
+    def retain(self, now_ms: int) -> None:
+        """Cut what is past retention; survivors that are due soon go to the releaser."""
+
+        def hand_over(moved: MovedMessages) -> None:
+            self._sender.hand_over(moved.deliver_at_ms, moved.appended.first_seq, moved.flags)
+
+        self._store.cut_head(now_ms, now_ms + self._settings.lead_ms, hand_over)
+
+    def _wants_checkpoint(self, boot_ms: int) -> bool:
+        store = self._store
+        if self._checked_at_ms is None:
+            self._checked_at_ms = boot_ms
+        if store.bytes_since_checkpoint >= _CHECKPOINT_BYTES:
+            return True
+        if store.consumers.changes_since_checkpoint >= _CONSUMER_CHANGES_MAX:
+            return True
+        has_news = store.bytes_since_checkpoint > 0 or store.consumers.changes_since_checkpoint > 0
+        return has_news and boot_ms - self._checked_at_ms >= _CHECKPOINT_EVERY_MS

@@ -1,0 +1,20 @@
+"""Opening an embedded broker: the door for Python programs that want no server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tidemill.broker.broker import Broker
+from tidemill.core.clock import Clock
+from tidemill.core.config import settings_from
+
+
+def open_broker(directory: str | Path, *, clock: Clock | None = None, **settings: Any) -> Broker:
+    """Open (or make) a data directory and run a broker on it in this process.
+
+    Settings are those of `BrokerSettings` and the command line, durations as text: `retention="7d"`,
+    `lead="10s"`. Close it, or use it in a `with` block. Raises `DirectoryLocked` if another process has the
+    directory.
+    """
+    return Broker(Path(directory), settings_from(settings), clock=clock)

@@ -1,0 +1,133 @@
+"""The pipeline's process, as the broker sees it: started, listened to, started again when it dies.
+
+Owns the child process and what it last reported. The child ends when its standard input closes, so it never
+outlives the broker. What it reports: JSON lines (see pipeline/driver.py). Its own output goes to a file;
+people see one line only when something is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+logger = logging.getLogger(__name__)
+
+_PAUSE_MS_FIRST = 1_000
+_PAUSE_MS_MAX = 60_000
+_SILENT_MS = 5_000
+_CLOSE_S = 5
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineState:
+    """What is known of the process. `problem` says what is wrong and what to do."""
+
+    name: str  # starting, ready, silent, stopped
+    problem: str = ""
+
+
+class PipelineProcess:
+    """One child process at a time. `tend` keeps it alive; thread-safe."""
+
+    def __init__(self, command: Sequence[str], log_path: Path, boot_ms: Callable[[], int]) -> None:
+        self._command = list(command)
+        self._log_path = log_path
+        self._boot_ms = boot_ms
+        self._lock = threading.Lock()  # protects what was reported
+        self._process: subprocess.Popen[str] | None = None
+        self._is_ready = False
+        self._heard_at_ms = 0
+        self._problem = ""
+        self._pause_ms = _PAUSE_MS_FIRST
+        self._start_at_ms = 0
+
+    def tend(self) -> PipelineState:
+        """Start the process if it is not running and its time has come; says how it is."""
+        now_ms = self._boot_ms()
+        process = self._process
+        if process is not None and process.poll() is not None:
+            self._bury(process.returncode, now_ms)
+            process = None
+        if process is None and now_ms >= self._start_at_ms:
+            self._start(now_ms)
+        return self.state()
+
+    def state(self) -> PipelineState:
+        with self._lock:
+            if self._process is None:
+                return PipelineState("stopped", self._problem)
+            if not self._is_ready:
+                return PipelineState("starting", self._problem)
+            is_silent = self._boot_ms() - self._heard_at_ms > _SILENT_MS
+            return PipelineState("silent" if is_silent else "ready", "")
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    def close(self) -> None:
+        """End the process: first by closing its pipe, then by force."""
+        process, self._process = self._process, None
+        self._start_at_ms = 1 << 62
+        if process is None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            process.wait(_CLOSE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _start(self, now_ms: int) -> None:
+        with self._log_path.open("ab") as log:
+            try:
+                process = subprocess.Popen(
+                    self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+                )
+            except OSError as error:
+                self._problem = f"the pipeline cannot be started: {error}"
+                self._start_at_ms = now_ms + self._pause_ms
+                return
+        with self._lock:
+            self._process, self._is_ready, self._heard_at_ms = process, False, now_ms
+        assert process.stdout is not None
+        threading.Thread(
+            target=self._listen, args=(process, process.stdout), name="tidemill-pipeline", daemon=True
+        ).start()
+
+    def _listen(self, process: subprocess.Popen[str], reports: IO[str]) -> None:
+        with reports:
+            for line in reports:
+                self._hear(process, line)
+
+    def _hear(self, process: subprocess.Popen[str], line: str) -> None:
+        try:
+            report = json.loads(line)
+        except ValueError:
+            return  # some library wrote to standard output
+        with self._lock:
+            if process is not self._process:
+                return
+            self._heard_at_ms = self._boot_ms()
+            if report.get("event") == "ready":
+                self._is_ready, self._problem, self._pause_ms = True, "", _PAUSE_MS_FIRST
+            elif report.get("event") == "failed":
+                self._problem = str(report.get("why", "unknown"))
+
+    def _bury(self, return_code: int, now_ms: int) -> None:
+        with self._lock:
+            self._process, self._is_ready = None, False
+            self._problem = (
+                self._problem or f"the pipeline ended with code {return_code}; see {self._log_path.name}"
+            )
+            problem = self._problem
+        self._start_at_ms = now_ms + self._pause_ms
+        logger.warning("pipeline stopped: %s; trying again in %d s", problem, self._pause_ms // 1000)
+        self._pause_ms = min(_PAUSE_MS_MAX, self._pause_ms * 2)

@@ -1,0 +1,321 @@
+"""Receiving: at least once, with invisibility, attempts and dead letters.
+
+Owns what a consumer group is given and in which order: messages whose lease has ended first, then new ones.
+Each delivery is logged (attempt, visible-at) before it is handed out. A message that used up its attempts
+is not handed out again: it moves to `%DLQ%group`, in one frame that also settles it. In a FIFO queue a
+message waits while an earlier one of its group is out.
+
+Locks: the consumer log's lock may be taken inside the writer's, never the other way round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidemill.broker.admission import DEAD_LETTER_PREFIX, check_group_name
+from tidemill.broker.dead_letters import dead_letter
+from tidemill.broker.receipts import decode_receipt, encode_receipt
+from tidemill.broker.topic_admin import TopicAdmin
+from tidemill.core.errors import RequestError
+from tidemill.core.model import Delivery, StoredMessage, TopicType, Via
+from tidemill.log.arrays import Rows
+from tidemill.store.consumer_log import change_rows
+from tidemill.store.consumer_state import (
+    ACT_CHANGE,
+    ACT_CURSOR,
+    ACT_SETTLE,
+    ACT_SKIP,
+    ACT_TAKE,
+    CHANGE,
+    Group,
+    Lane,
+    Progress,
+    changed,
+)
+from tidemill.store.frames import Settlement
+from tidemill.store.message_store import MessageStore
+from tidemill.store.topics import Topic
+
+# How long a message on its way to the dead letters stays out of sight, should we die on the way.
+_DEAD_LETTER_LEASE_MS = 60_000
+_READ_AHEAD = 64
+
+TagFilter = Callable[[str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A message that may be handed out."""
+
+    lane: Lane
+    offset: int
+    attempt: int
+    row: Rows
+    message: StoredMessage
+
+
+class Receiver:
+    """The receive, ack and change-invisibility verbs. Thread-safe."""
+
+    def __init__(self, store: MessageStore, topics: TopicAdmin, now_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._topics = topics
+        self._now_ms = now_ms
+        self._turn = 0
+
+    # -- groups -----------------------------------------------------------------------------------
+
+    def group(self, name: str) -> Group:
+        """The group, made with default settings if it is new."""
+        check_group_name(name)
+        consumers = self._store.consumers
+        with consumers.lock:
+            found = consumers.state.group(name)
+            if found is not None:
+                return found
+            group = consumers.state.new_group(name)
+            end = consumers.put_group(group, self._now_ms())
+        consumers.wait(end)
+        return group
+
+    def set_group(
+        self,
+        name: str,
+        *,
+        attempts_max: int | None = None,
+        is_fifo: bool | None = None,
+        starts_first: bool | None = None,
+    ) -> Group:
+        if attempts_max is not None and attempts_max < 1:
+            raise RequestError(f"{attempts_max} attempts are not possible; use at least 1")
+        self.group(name)
+        given = {"attempts_max": attempts_max, "is_fifo": is_fifo, "starts_first": starts_first}
+        consumers = self._store.consumers
+        with consumers.lock:
+            known = consumers.state.group(name)
+            assert known is not None
+            group = changed(known, **{k: v for k, v in given.items() if v is not None})
+            end = consumers.put_group(group, self._now_ms())
+        consumers.wait(end)
+        return group
+
+    def reset(self, group_name: str, topic_name: str, to_ms: int) -> None:
+        """Let a group read a topic again from (or skip it to) the messages released at `to_ms`."""
+        group, topic = self.group(group_name), self._topics.require(topic_name)
+        consumers = self._store.consumers
+        for queue_id in range(topic.queue_count):
+            offset = self._store.queues.offset_at_time((topic.id, queue_id), to_ms)
+            lane = (group.id, topic.id, queue_id)
+            consumers.append(change_rows(ACT_CURSOR, lane, [offset], 0, 0), self._now_ms())
+        consumers.save(self._store.writer.finish_all())
+
+    # -- receive ----------------------------------------------------------------------------------
+
+    def receive(
+        self,
+        topic_name: str,
+        group_name: str,
+        *,
+        count: int = 32,
+        invisible_ms: int = 30_000,
+        accepts_tag: TagFilter | None = None,
+    ) -> list[Delivery]:
+        """Hand out up to `count` messages that are there now; each stays invisible for `invisible_ms`."""
+        if count < 1 or invisible_ms < 1:
+            raise RequestError("count and invisibility must be positive")
+        group, topic = self.group(group_name), self._topics.require(topic_name)
+        now_ms = self._now_ms()
+        found: list[_Found] = []
+        dead: list[_Found] = []
+        end = 0
+        consumers = self._store.consumers
+        with consumers.lock:
+            self._turn += 1
+            for step in range(topic.queue_count):
+                lane = (group.id, topic.id, (self._turn + step) % topic.queue_count)
+                progress = self._progress(lane, group, now_ms)
+                chosen, unwanted = self._choose(
+                    lane, progress, topic, group, count - len(found), accepts_tag, now_ms
+                )
+                alive = [f for f in chosen if f.attempt <= group.attempts_max]
+                spent = [f for f in chosen if f.attempt > group.attempts_max]
+                # In one frame: the cursor passes all of them together, or none.
+                rows = np.concatenate(
+                    (
+                        change_rows(ACT_SETTLE, lane, unwanted, 0, 0),
+                        _take_rows(ACT_TAKE, lane, alive, 0, now_ms + invisible_ms),
+                        _take_rows(ACT_CHANGE, lane, spent, -1, now_ms + _DEAD_LETTER_LEASE_MS),
+                    )
+                )
+                if len(rows):
+                    end = consumers.append(rows, now_ms)
+                found.extend(alive)
+                dead.extend(spent)
+                if len(found) >= count:
+                    break
+        consumers.wait(end)
+        if dead:
+            self._bury(dead, group, topic, now_ms)
+        return [self._delivery(f, group, topic, now_ms + invisible_ms) for f in found]
+
+    def has_news(self, topic_name: str, group_name: str) -> bool:
+        """True if a queue of the topic holds messages that this group was never given.
+
+        Takes no lock, so that a door may ask for every waiting consumer; an answer is as old as the asking.
+        """
+        topic = self._store.indexes.topics.named(topic_name)
+        group = self._store.consumers.state.group(group_name)
+        if topic is None or group is None:
+            return True  # let the receive itself say what is wrong
+        for queue_id in range(topic.queue_count):
+            progress = self._store.consumers.state.progress((group.id, topic.id, queue_id))
+            if progress is None or progress.next_offset < self._store.queues.end((topic.id, queue_id)):
+                return True
+        return False
+
+    def next_visible_ms(self, topic_name: str, group_name: str) -> int | None:
+        """When a lease of this group in this topic ends next."""
+        group, topic = self.group(group_name), self._topics.require(topic_name)
+        with self._store.consumers.lock:
+            lanes = [(group.id, topic.id, queue_id) for queue_id in range(topic.queue_count)]
+            progresses = [self._store.consumers.state.progress(lane) for lane in lanes]
+            wakes = [progress.next_visible_ms() for progress in progresses if progress is not None]
+        return min((wake for wake in wakes if wake is not None), default=None)
+
+    def _progress(self, lane: Lane, group: Group, now_ms: int) -> Progress:
+        """The group's way through a queue, begun where its settings say, without what has expired."""
+        consumers, queue = self._store.consumers, lane[1:]
+        progress = consumers.state.progress(lane)
+        if progress is None:
+            start = 0 if group.starts_first else self._store.queues.end(queue)
+            consumers.append(change_rows(ACT_CURSOR, lane, [start], 0, 0), now_ms)
+            progress = consumers.state.progress(lane)
+            assert progress is not None
+        end = self._store.queues.end(queue)
+        if progress.floor < min(end, self._store.queues.first_kept(queue)):
+            first = self._store.queues.first_live(queue, self._store.log.head)
+            consumers.append(change_rows(ACT_SKIP, lane, [first], 0, 0), now_ms)
+        return progress
+
+    def _choose(
+        self,
+        lane: Lane,
+        progress: Progress,
+        topic: Topic,
+        group: Group,
+        limit: int,
+        accepts_tag: TagFilter | None,
+        now_ms: int,
+    ) -> tuple[list[_Found], list[int]]:
+        """Messages of one queue that may go out, at most `limit`; and offsets of what is not wanted."""
+        is_ordered = group.is_fifo or topic.type is TopicType.FIFO
+        blocked = self._groups_out(lane, progress, now_ms) if is_ordered else set()
+        found: list[_Found] = []
+        unwanted: list[int] = []
+        end = self._store.queues.end(lane[1:])
+        # In order of their offsets, an earlier one may come last whose lease ended last: look at all of them.
+        again = progress.visible_again(now_ms, len(progress.taken) if is_ordered else limit)
+        offsets = sorted(again) if is_ordered else again
+        fresh = progress.next_offset
+        while len(found) < limit and (offsets or fresh < end):
+            if not offsets:
+                stop = min(end, fresh + min(_READ_AHEAD, limit - len(found)))
+                offsets = list(range(fresh, stop))
+                fresh = stop
+            offset, offsets = offsets[0], offsets[1:]
+            held = progress.taken.get(offset)
+            row = self._store.queues.read(lane[1:], offset, offset + 1)[0]
+            place = int(row["place"])
+            if self._store.is_expired(place):
+                unwanted.append(offset)
+                continue
+            message = self._store.message(place)
+            if held is None and accepts_tag is not None and not accepts_tag(message.tag):
+                unwanted.append(offset)
+            elif is_ordered and message.message_group in blocked:
+                if held is None:
+                    break  # the cursor must not pass it
+            else:
+                found.append(_Found(lane, offset, held[0] + 1 if held else 1, row, message))
+        return found, unwanted
+
+    def _groups_out(self, lane: Lane, progress: Progress, now_ms: int) -> set[str]:
+        """Message groups that have a message in some consumer's hands."""
+        groups = set()
+        for offset, (_, visible_at_ms) in progress.taken.items():
+            if visible_at_ms > now_ms:
+                row = self._store.queues.read(lane[1:], offset, offset + 1)[0]
+                if not self._store.is_expired(int(row["place"])):
+                    groups.add(self._store.message(int(row["place"])).message_group)
+        return groups
+
+    def _bury(self, dead: Sequence[_Found], group: Group, topic: Topic, now_ms: int) -> None:
+        """Move messages to the group's dead letters."""
+        target = self._topics.find_or_create(DEAD_LETTER_PREFIX + group.name, is_internal=True)
+        messages = [
+            dead_letter(f.message, topic.name, target.id, self._topics.choose_queue(target, "")) for f in dead
+        ]
+        settles = [Settlement(group.name, f.lane[1], f.lane[2], f.offset) for f in dead]
+        self._store.writer.finish(self._store.writer.send_back(messages, settles, now_ms))
+
+    def _delivery(self, found: _Found, group: Group, topic: Topic, invisible_until_ms: int) -> Delivery:
+        queue_id = found.lane[2]
+        return Delivery(
+            topic=topic.name,
+            group=group.name,
+            queue_id=queue_id,
+            offset=found.offset,
+            attempt=found.attempt,
+            invisible_until_ms=invisible_until_ms,
+            receipt=encode_receipt(group.name, topic.name, queue_id, found.offset, found.attempt),
+            released_at_ms=int(found.row["released_at_ms"]),
+            via=Via(int(found.row["via"])),
+            message=found.message,
+        )
+
+    # -- settling ---------------------------------------------------------------------------------
+
+    def ack(self, receipts: Sequence[str]) -> list[bool]:
+        """Settle deliveries; False where the receipt is no longer the valid one."""
+        return self._settle_or_change(receipts, None)
+
+    def change_invisibility(self, receipts: Sequence[str], invisible_ms: int) -> list[bool]:
+        """Let messages become visible again `invisible_ms` from now (0: at once)."""
+        if invisible_ms < 0:
+            raise RequestError(f"an invisibility of {invisible_ms} ms is not possible; use 0 or more")
+        return self._settle_or_change(receipts, self._now_ms() + invisible_ms)
+
+    def _settle_or_change(self, receipts: Sequence[str], visible_at_ms: int | None) -> list[bool]:
+        parsed = [decode_receipt(receipt) for receipt in receipts]
+        consumers, answers, end = self._store.consumers, [], 0
+        act = ACT_SETTLE if visible_at_ms is None else ACT_CHANGE
+        rows: list[tuple[int, ...]] = []
+        settled: set[tuple[Lane, int]] = set()
+        with consumers.lock:
+            for group_name, topic_name, queue_id, offset, attempt in parsed:
+                group = consumers.state.group(group_name)
+                topic = self._store.indexes.topics.named(topic_name)
+                lane = (group.id, topic.id, queue_id) if group and topic else None
+                progress = consumers.state.progress(lane) if lane else None
+                held = progress.taken.get(offset) if progress else None
+                is_valid = held is not None and held[0] == attempt and (lane, offset) not in settled
+                answers.append(is_valid)
+                if is_valid and lane:
+                    group_id, topic_id, _ = lane
+                    rows.append((act, 0, queue_id, group_id, topic_id, attempt, offset, visible_at_ms or 0))
+                    if act == ACT_SETTLE:
+                        settled.add((lane, offset))
+            if rows:  # one frame for all of them
+                end = consumers.append(np.array(rows, CHANGE), self._now_ms())
+        consumers.wait(end)
+        if visible_at_ms is not None:
+            self._store.writer.arrivals.announce()
+        return answers
+
+
+def _take_rows(act: int, lane: Lane, found: Sequence[_Found], more: int, visible_at_ms: int) -> Rows:
+    """Rows that put messages into a consumer's hands, `more` attempts later than found."""
+    return change_rows(act, lane, [f.offset for f in found], [f.attempt + more for f in found], visible_at_ms)

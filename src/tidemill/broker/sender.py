@@ -1,0 +1,332 @@
+"""Sending: drafts in, receipts out, one frame for the whole batch.
+
+Owns the way from a draft to a stored message: admission, topic and queue, de-duplication by (topic, client-
+given id) within an hour, once and replace by key, the near flag. Check and append happen under the writer
+lock, so two equal sends at the same moment still make one message. A receipt leaves only after its frame
+(or the frame of the message it repeats) is safe.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tidemill.broker.admission import check_draft, check_type, due_time_ms, message_type
+from tidemill.broker.in_flight import InFlight
+from tidemill.broker.topic_admin import TopicAdmin
+from tidemill.core.config import BrokerSettings
+from tidemill.core.errors import BusyError, RequestError, TooManyRequests
+from tidemill.core.limits import DEDUPLICATION_MS, MIB, MINUTE_MS, NEAR_COUNT_MAX
+from tidemill.core.model import NO_TIME_MS, Draft, Handle, MessageType, Once, Receipt, StoredMessage
+from tidemill.log.arrays import I64
+from tidemill.release.releaser import Releaser
+from tidemill.store.entry_format import FLAG_FIFO, FLAG_NEAR
+from tidemill.store.frames import ReEnterReason
+from tidemill.store.hashing import PURPOSE_ID, PURPOSE_KEY, hash_texts, seed_of
+from tidemill.store.message_store import MessageStore
+from tidemill.store.topics import Topic
+
+Answer = Receipt | RequestError | BusyError
+
+_FRAME_COUNT = 8192
+_FRAME_BYTES = 16 * MIB
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What one send will append, and what it answers meanwhile."""
+
+    answers: list[Answer | None]
+    suspects: set[int] = field(default_factory=set)  # drafts whose id or once-key was perhaps stored before
+    messages: list[StoredMessage] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)  # which answer each message fills
+    notes: list[str] = field(default_factory=list)
+    fresh_ids: dict[tuple[int, str], int] = field(default_factory=dict)  # ids of this batch -> message
+    fresh_keys: dict[tuple[int, str], int] = field(default_factory=dict)  # keys of timed ones -> message
+    repeats: list[tuple[int, int]] = field(default_factory=list)  # answers that repeat a message of the batch
+    due: Counter[tuple[int, int]] = field(default_factory=Counter)  # by topic id and minute
+
+
+class Sender:
+    """The send verb. Thread-safe."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicAdmin,
+        releaser: Releaser,
+        settings: BrokerSettings,
+        broker_id: str,
+        now_ms: Callable[[], int],
+        wake: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._releaser = releaser
+        self._settings = settings
+        self._broker_id = broker_id
+        self._now_ms = now_ms
+        self._wake = wake
+        self._in_flight = InFlight(settings.in_flight_bytes_max)
+
+    def send(self, drafts: Sequence[Draft], *, creates_topics: bool = True) -> list[Receipt]:
+        """Store all drafts or, if one of them is wrong, none."""
+        receipts: list[Receipt] = []
+        for answer in self.send_each(drafts, creates_topics=creates_topics, is_all_or_none=True):
+            if not isinstance(answer, Receipt):
+                raise answer
+            receipts.append(answer)
+        return receipts
+
+    def send_each(
+        self, drafts: Sequence[Draft], *, creates_topics: bool = True, is_all_or_none: bool = False
+    ) -> list[Answer]:
+        """Store the drafts that are right; each gets its own answer."""
+        with self._in_flight.hold(sum(len(draft.body) for draft in drafts)):
+            now_ms = self._now_ms()
+            with self._store.writer.lock:
+                batch = _Batch([None] * len(drafts))
+                # All are checked before the first of them makes its topic or moves another message.
+                self._each(batch, drafts, is_all_or_none, lambda _, d: self._check(d, now_ms, creates_topics))
+                batch.suspects = self._suspects(batch, drafts)
+                self._each(batch, drafts, is_all_or_none, lambda i, d: self._plan(batch, i, d, now_ms))
+                first_seq = self._store.indexes.ledger.next_seq
+                stored, refusal = self._put(batch.messages, now_ms)
+            self._store.writer.finish_written()
+            self._hand_over_near(batch.messages[:stored], first_seq)
+            if refusal is not None:
+                raise refusal
+            self._fill(batch, first_seq)
+            return [answer for answer in batch.answers if answer is not None]
+
+    @staticmethod
+    def _each(
+        batch: _Batch, drafts: Sequence[Draft], is_all_or_none: bool, act: Callable[[int, Draft], None]
+    ) -> None:
+        """Act on every draft that has no answer yet; one that is refused gets its error as the answer."""
+        for index, draft in enumerate(drafts):
+            if batch.answers[index] is None:
+                try:
+                    act(index, draft)
+                except (RequestError, BusyError) as error:
+                    if is_all_or_none:
+                        raise
+                    batch.answers[index] = error
+
+    def _put(self, messages: Sequence[StoredMessage], now_ms: int) -> tuple[int, BusyError | None]:
+        """Append; says how many were stored, and why the rest was refused: a full disk may stop us midway."""
+        stored = 0
+        for part in _framed(messages):
+            try:
+                self._store.writer.put(part, now_ms)
+            except BusyError as refusal:
+                return stored, refusal
+            stored += len(part)
+        return stored, None
+
+    # -- planning, under the writer lock ----------------------------------------------------------
+
+    def _suspects(self, batch: _Batch, drafts: Sequence[Draft]) -> set[int]:
+        """Drafts that the find index has candidates for, looked up all at once; most batches have none."""
+        texts: list[bytes] = []
+        seeds: list[int] = []
+        asked: list[int] = []
+        for index, draft in enumerate(drafts):
+            topic = self._store.indexes.topics.named(draft.topic)
+            if topic is None or batch.answers[index] is not None:
+                continue
+            if draft.id is not None:
+                texts.append(draft.id.encode())
+                seeds.append(seed_of(topic.id, PURPOSE_ID))
+                asked.append(index)
+            if draft.once is not Once.NO and draft.keys:
+                texts.append(draft.keys[0].encode())
+                seeds.append(seed_of(topic.id, PURPOSE_KEY))
+                asked.append(index)
+        if not asked:
+            return set()
+        found_at, _ = self._store.indexes.find.find_many(hash_texts(texts, np.array(seeds, np.uint64)))
+        return {asked[at] for at in found_at.tolist()}
+
+    def _check(self, draft: Draft, now_ms: int, creates_topics: bool) -> None:
+        check_draft(draft, self._settings)
+        due_ms, _, _ = due_time_ms(draft, self._settings, now_ms)
+        topic = self._store.indexes.topics.named(draft.topic)
+        if topic is not None:
+            check_type(message_type(draft, due_ms is not None), topic.name, topic.type)
+        elif creates_topics:
+            self._store.ballast.require_whole()  # a send that will be refused makes no topic
+        else:
+            self._topics.require(draft.topic)
+
+    def _plan(self, batch: _Batch, index: int, draft: Draft, now_ms: int) -> None:
+        due_ms, level, note = due_time_ms(draft, self._settings, now_ms)
+        kind = message_type(draft, due_ms is not None)
+        topic = self._topics.find_or_create(draft.topic)
+        fresh = self._repeats_fresh(batch, topic, draft, due_ms, now_ms)
+        if fresh is not None:
+            batch.repeats.append((index, fresh))
+            return
+        repeat = self._repeat(topic, draft, due_ms, now_ms) if index in batch.suspects else None
+        if repeat is not None:
+            batch.answers[index] = repeat
+            return
+        self._check_tick_limit(batch, topic, due_ms)
+        message_id = draft.id or f"{self._broker_id}{self._store.log.written_end << 16 | index:016X}"
+        if draft.id is not None:
+            batch.fresh_ids[topic.id, message_id] = len(batch.messages)
+        if due_ms is not None:
+            batch.fresh_keys.update(((topic.id, key), len(batch.messages)) for key in draft.keys)
+        batch.slots.append(index)
+        batch.notes.append(note)
+        batch.messages.append(
+            StoredMessage(
+                id=message_id,
+                topic_id=topic.id,
+                queue_id=self._topics.choose_queue(topic, draft.message_group),
+                type=kind,
+                level=level,
+                flags=self.flags(kind, due_ms, now_ms),
+                tag=draft.tag,
+                keys=draft.keys,
+                message_group=draft.message_group,
+                born_at_ms=draft.born_at_ms if draft.born_at_ms is not None else now_ms,
+                stored_at_ms=now_ms,
+                deliver_at_ms=NO_TIME_MS if due_ms is None else due_ms,
+                properties=dict(draft.properties),
+                body=bytes(draft.body),
+            )
+        )
+
+    def near_room(self) -> int:
+        """How many more messages the near set may take."""
+        return NEAR_COUNT_MAX - self._releaser.near_count
+
+    def flags(self, kind: MessageType, due_ms: int | None, now_ms: int) -> int:
+        """Near if due within the lead; ordered if it belongs to a message group."""
+        if due_ms is None:
+            return 0
+        is_near = due_ms < now_ms + self._settings.lead_ms and self.near_room() > 0
+        return (FLAG_NEAR if is_near else 0) | (FLAG_FIFO if kind is MessageType.FIFO else 0)
+
+    def _check_tick_limit(self, batch: _Batch, topic: Topic, due_ms: int | None) -> None:
+        limit = self._settings.due_per_tick_max
+        if not limit or due_ms is None:
+            return
+        minute = due_ms // MINUTE_MS
+        per_minute = limit * (MINUTE_MS // self._settings.tick_ms)
+        stored = self._store.indexes.due_counts.minutes(topic.id, minute, minute + 1).get(minute, 0)
+        if stored + batch.due[topic.id, minute] >= per_minute:
+            raise TooManyRequests(
+                f"too many messages of topic {topic.name!r} fall due at that time (limit {limit} a tick); "
+                "send later or choose another time"
+            )
+        batch.due[topic.id, minute] += 1
+
+    def _repeats_fresh(
+        self, batch: _Batch, topic: Topic, draft: Draft, due_ms: int | None, now_ms: int
+    ) -> int | None:
+        """Index of the message of this batch that this draft repeats (and perhaps moves), if it does."""
+        if draft.id is not None and (topic.id, draft.id) in batch.fresh_ids:
+            return batch.fresh_ids[topic.id, draft.id]
+        if draft.once is Once.NO or due_ms is None:
+            return None
+        index = batch.fresh_keys.get((topic.id, draft.keys[0]))
+        if index is not None and draft.once is Once.REPLACE:
+            message = batch.messages[index]
+            flags = self.flags(message.type, due_ms, now_ms)
+            batch.messages[index] = replace(message, deliver_at_ms=due_ms, flags=flags, level=0)
+        return index
+
+    def _repeat(self, topic: Topic, draft: Draft, due_ms: int | None, now_ms: int) -> Receipt | None:
+        """The receipt of the stored message that this draft repeats, if it does."""
+        if draft.id is not None:
+            found = self._stored_before(topic, draft.id, now_ms)
+            if found is not None:
+                return found
+        if draft.once is Once.NO or due_ms is None:
+            return None
+        return self._once(topic, draft, due_ms, now_ms)
+
+    def _stored_before(self, topic: Topic, message_id: str, now_ms: int) -> Receipt | None:
+        for seq in self._store.seqs_with_id(topic.id, message_id):
+            entry = self._store.entry(seq)
+            if now_ms - int(entry["stored_at_ms"]) < DEDUPLICATION_MS:
+                return self._receipt(topic, message_id, seq, int(entry["deliver_at_ms"]), is_repeat=True)
+        for place in self._store.places_with_id(topic.id, message_id):
+            if now_ms - self._store.message(place).stored_at_ms < DEDUPLICATION_MS:
+                return Receipt(message_id, topic.name, None, NO_TIME_MS, is_repeat=True)
+        return None
+
+    def _once(self, topic: Topic, draft: Draft, due_ms: int, now_ms: int) -> Receipt | None:
+        pending = self._store.seqs_with_key(topic.id, draft.keys[0])
+        if not pending:
+            return None
+        seq = pending[0]
+        if draft.once is Once.KEEP:
+            message = self._store.message(int(self._store.entry(seq)["place"]))
+            return self._receipt(topic, message.id, seq, message.deliver_at_ms, is_repeat=True)
+        moved = self._store.re_enter(
+            np.array([seq]),
+            np.array([due_ms]),
+            ReEnterReason.RESCHEDULE,
+            now_ms + self._settings.lead_ms,
+            now_ms,
+        )
+        self._store.writer.finish(moved.appended)
+        self.hand_over(moved.deliver_at_ms, moved.appended.first_seq, moved.flags)
+        message = self._store.message(int(self._store.entry(moved.appended.first_seq)["place"]))
+        return self._receipt(topic, message.id, moved.appended.first_seq, due_ms, is_repeat=True)
+
+    # -- answering, after the frame is safe -------------------------------------------------------
+
+    def _hand_over_near(self, messages: Sequence[StoredMessage], first_seq: int) -> None:
+        timed = [m for m in messages if m.deliver_at_ms != NO_TIME_MS]
+        due = np.array([m.deliver_at_ms for m in timed], np.int64)
+        self.hand_over(due, first_seq, np.array([m.flags for m in timed], np.int64))
+
+    def hand_over(self, deliver_at_ms: I64, first_seq: int, flags: I64) -> None:
+        """Give the near ones of newly stored messages to the releaser, and wake it if one comes first."""
+        if not len(flags):
+            return
+        near = np.flatnonzero(flags & FLAG_NEAR)
+        if len(near):
+            self._releaser.add_near(deliver_at_ms[near], first_seq + near)
+            next_wake_ms = self._releaser.next_wake_ms
+            if next_wake_ms is None or int(deliver_at_ms[near].min()) < next_wake_ms:
+                self._wake()
+
+    def _fill(self, batch: _Batch, first_seq: int) -> None:
+        seq = first_seq
+        for message, slot, note in zip(batch.messages, batch.slots, batch.notes, strict=True):
+            topic = self._store.indexes.topics.by_id(message.topic_id)
+            name = topic.name if topic is not None else ""
+            if message.deliver_at_ms == NO_TIME_MS:
+                batch.answers[slot] = Receipt(message.id, name, None, NO_TIME_MS, note=note)
+                continue
+            handle = Handle(self._broker_id, name, message.id, seq)
+            batch.answers[slot] = Receipt(message.id, name, handle, message.deliver_at_ms, note=note)
+            seq += 1
+        for slot, index in batch.repeats:
+            first = batch.answers[batch.slots[index]]
+            assert isinstance(first, Receipt)
+            batch.answers[slot] = replace(first, is_repeat=True, note="")
+
+    def _receipt(self, topic: Topic, message_id: str, seq: int, due_ms: int, *, is_repeat: bool) -> Receipt:
+        handle = Handle(self._broker_id, topic.name, message_id, seq)
+        return Receipt(message_id, topic.name, handle, due_ms, is_repeat=is_repeat)
+
+
+def _framed(messages: Sequence[StoredMessage]) -> Iterator[Sequence[StoredMessage]]:
+    """The messages in parts that each fit a frame."""
+    start = size = 0
+    for index, message in enumerate(messages):
+        size += len(message.body)
+        if index > start and (index - start >= _FRAME_COUNT or size > _FRAME_BYTES):
+            yield messages[start:index]
+            start, size = index, len(message.body)
+    if start < len(messages):
+        yield messages[start:]

@@ -1,0 +1,186 @@
+"""Transactions: a first half that nobody sees, then a commit that stores it or a rollback that drops it.
+
+Owns what a half keeps until its end and what the commit makes of it. The commit makes the seq: a delay or a
+level given with the half counts from the commit, a delivery time stays as it was given. A half is found by
+(topic, id); asking for the same half twice, or ending it the same way twice, answers as the first time.
+
+A half nobody ended is offered for a check-back (`open_since`) until somebody does; it is never dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tidemill.broker.admission import check_draft, check_type, due_time_ms, level_due_ms
+from tidemill.broker.sender import Sender
+from tidemill.broker.topic_admin import TopicAdmin
+from tidemill.core.config import BrokerSettings
+from tidemill.core.errors import IllegalId, UnknownTransaction
+from tidemill.core.model import NO_TIME_MS, Draft, Handle, MessageType, Receipt, StoredMessage
+from tidemill.store.indexes import OpenHalf, half_key
+from tidemill.store.message_store import MessageStore
+from tidemill.store.topics import Topic
+
+# Where a half keeps the delay that will count from its commit.
+_DELAY_PROPERTY = "__half_delay_ms"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A half that waits for its end."""
+
+    topic: str
+    message: StoredMessage
+
+
+class Transactions:
+    """The half, commit and rollback verbs. Thread-safe."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicAdmin,
+        sender: Sender,
+        settings: BrokerSettings,
+        broker_id: str,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._sender = sender
+        self._settings = settings
+        self._broker_id = broker_id
+        self._now_ms = now_ms
+
+    def begin(self, drafts: Sequence[Draft], *, creates_topics: bool = True) -> list[Receipt]:
+        """Store first halves, all or none; each needs an id of its own."""
+        now_ms = self._now_ms()
+        for draft in drafts:
+            check_draft(draft, self._settings)
+            due_time_ms(draft, self._settings, now_ms)
+            if draft.id is None:
+                raise IllegalId("a message of a transaction needs an id; it is what ends the transaction")
+        with self._store.writer.lock:
+            for draft in drafts:  # before the first of them makes its topic
+                known = self._store.indexes.topics.named(draft.topic)
+                if known is not None:
+                    check_type(MessageType.TRANSACTION, known.name, known.type)
+                elif creates_topics:
+                    self._store.ballast.require_whole()
+                else:
+                    self._topics.require(draft.topic)
+            fresh: dict[str, StoredMessage] = {}
+            for draft in drafts:
+                topic = self._topics.find_or_create(draft.topic)
+                key = half_key(topic.id, draft.id or "")
+                if key not in self._store.indexes.open_halves:
+                    fresh[key] = self._half(draft, topic, now_ms)
+            if fresh:
+                self._store.writer.put_halves(list(fresh.values()), now_ms)
+        self._store.writer.finish_written()
+        return [Receipt(draft.id or "", draft.topic, None, NO_TIME_MS) for draft in drafts]
+
+    def commit(self, topic_name: str, message_id: str) -> Receipt:
+        """Store the message of a transaction; from now on it is like any other."""
+        with self._store.writer.lock:
+            topic = self._topics.require(topic_name)
+            half = self._store.indexes.open_halves.get(half_key(topic.id, message_id))
+            if half is None:
+                return self._committed_before(topic, message_id)
+            now_ms = self._now_ms()
+            message = self._committed(self._store.message(half.place), now_ms)
+            appended = self._store.writer.end_half(half, message, now_ms)
+        self._store.writer.finish(appended)
+        if message.deliver_at_ms == NO_TIME_MS:
+            return Receipt(message.id, topic.name, None, NO_TIME_MS)
+        due, flags = np.array([message.deliver_at_ms]), np.array([message.flags])
+        self._sender.hand_over(due, appended.first_seq, flags)
+        handle = Handle(self._broker_id, topic.name, message.id, appended.first_seq)
+        return Receipt(message.id, topic.name, handle, message.deliver_at_ms)
+
+    def roll_back(self, topic_name: str, message_id: str) -> None:
+        """Drop the message of a transaction; one that is not open (any more) is no error."""
+        with self._store.writer.lock:
+            topic = self._topics.require(topic_name)
+            half = self._store.indexes.open_halves.get(half_key(topic.id, message_id))
+            if half is None:
+                return
+            appended = self._store.writer.end_half(half, None, self._now_ms())
+        self._store.writer.finish(appended)
+
+    def open_since(self, stored_before_ms: int, limit: int = 100) -> list[OpenTransaction]:
+        """Halves stored before that time and still open, oldest first."""
+        with self._store.writer.lock:
+            halves = [
+                half
+                for half in self._store.indexes.open_halves.values()
+                if half.stored_at_ms < stored_before_ms
+            ]
+            halves.sort(key=lambda half: half.stored_at_ms)
+            return [opened for half in halves[:limit] if (opened := self._opened(half)) is not None]
+
+    def _opened(self, half: OpenHalf) -> OpenTransaction | None:
+        topic = self._store.indexes.topics.by_id(half.topic_id)
+        if topic is None:
+            return None
+        message = self._store.message(half.place)
+        properties = {k: v for k, v in message.properties.items() if k != _DELAY_PROPERTY}
+        return OpenTransaction(topic.name, replace(message, properties=properties))
+
+    def _half(self, draft: Draft, topic: Topic, now_ms: int) -> StoredMessage:
+        properties = dict(draft.properties)
+        if draft.delay_ms is not None:
+            properties[_DELAY_PROPERTY] = str(draft.delay_ms)
+        return StoredMessage(
+            id=draft.id or "",
+            topic_id=topic.id,
+            queue_id=self._topics.choose_queue(topic, draft.message_group),
+            type=MessageType.TRANSACTION,
+            level=draft.level,
+            flags=0,
+            tag=draft.tag,
+            keys=draft.keys,
+            message_group=draft.message_group,
+            born_at_ms=draft.born_at_ms if draft.born_at_ms is not None else now_ms,
+            stored_at_ms=now_ms,
+            deliver_at_ms=NO_TIME_MS if draft.deliver_at_ms is None else max(draft.deliver_at_ms, 0),
+            properties=properties,
+            body=bytes(draft.body),
+        )
+
+    def _committed(self, half: StoredMessage, now_ms: int) -> StoredMessage:
+        properties = dict(half.properties)
+        delay = properties.pop(_DELAY_PROPERTY, None)
+        due_ms: int | None = None
+        level = 0
+        if half.level:
+            due_ms, level, _ = level_due_ms(half.level, self._settings, now_ms)
+        elif delay is not None:
+            due_ms = max(now_ms + int(delay), 0)
+        elif half.deliver_at_ms != NO_TIME_MS:
+            due_ms = half.deliver_at_ms
+        kind = MessageType.FIFO if half.message_group else MessageType.TRANSACTION
+        return replace(
+            half,
+            level=level,
+            flags=self._sender.flags(kind, due_ms, now_ms),
+            stored_at_ms=now_ms,
+            deliver_at_ms=NO_TIME_MS if due_ms is None else due_ms,
+            properties=properties,
+        )
+
+    def _committed_before(self, topic: Topic, message_id: str) -> Receipt:
+        """The answer to a commit that comes again."""
+        for seq in self._store.seqs_with_id(topic.id, message_id):
+            handle = Handle(self._broker_id, topic.name, message_id, seq)
+            due_ms = int(self._store.entry(seq)["deliver_at_ms"])
+            return Receipt(message_id, topic.name, handle, due_ms, is_repeat=True)
+        if self._store.places_with_id(topic.id, message_id):
+            return Receipt(message_id, topic.name, None, NO_TIME_MS, is_repeat=True)
+        raise UnknownTransaction(
+            f"no open transaction with message {message_id!r} in topic {topic.name!r}: it was never begun, "
+            "or it was rolled back"
+        )

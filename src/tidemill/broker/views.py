@@ -1,0 +1,221 @@
+"""What people look at: pending messages, the forecast, status. Reads and shapes; decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+import numpy as np
+
+from tidemill.broker.topic_admin import TopicAdmin
+from tidemill.core.limits import MINUTE_MS
+from tidemill.core.model import Handle, PendingMessage, StoredMessage, TopicType, Via
+from tidemill.log.arrays import I64
+from tidemill.release.lateness import LatenessSummary
+from tidemill.store.consumer_state import Lane, Progress
+from tidemill.store.message_store import MessageStore
+
+_FOREVER_MS = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    name: str
+    type: TopicType
+    queue_count: int
+    is_paused: bool
+    release_rate_max: int
+    pending: int
+    sent: int
+    released: int
+    cancelled: int
+    visible: int  # messages ever put into its queues
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    name: str
+    attempts_max: int
+    is_fifo: bool
+    lag: dict[str, int]  # topic -> messages not handed out yet
+    unsettled: dict[str, int]  # topic -> messages handed out and not settled
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineView:
+    runner: str
+    state: str
+    lag_ms: int
+    takeovers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    now_ms: int
+    pending: int
+    sent: int
+    released: int
+    cancelled: int
+    near: int
+    ready: int
+    backlog: int
+    lateness_ms: LatenessSummary
+    pipeline: PipelineView
+    clock_leaps: int
+    log_bytes: int
+    disk_free_bytes: int
+    is_disk_full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedMessage:
+    """A message in a topic's queue, looked at without taking it."""
+
+    queue_id: int
+    offset: int
+    released_at_ms: int
+    via: Via
+    message: StoredMessage
+
+
+class Views:
+    """Reads for people. Thread-safe."""
+
+    def __init__(
+        self, store: MessageStore, topics: TopicAdmin, broker_id: str, now_ms: Callable[[], int]
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._broker_id = broker_id
+        self._now_ms = now_ms
+
+    def pending(
+        self,
+        *,
+        topic_name: str | None = None,
+        key: str | None = None,
+        from_ms: int = 0,
+        to_ms: int = _FOREVER_MS,
+        limit: int = 100,
+    ) -> list[PendingMessage]:
+        """Messages that wait, earliest due first."""
+        topic_id = self._topics.require(topic_name).id if topic_name is not None else None
+        with self._store.writer.lock:
+            seqs = self._chosen(topic_id, key, from_ms, to_ms, limit)
+            return [self._pending_message(seq) for seq in seqs.tolist()]
+
+    def _chosen(self, topic_id: int | None, key: str | None, from_ms: int, to_ms: int, limit: int) -> I64:
+        if key is not None:
+            ids = [topic_id] if topic_id is not None else [topic.id for topic in self._store.indexes.topics]
+            seqs = np.array([s for i in ids for s in self._store.seqs_with_key(i, key)], np.int64)
+            due = self._store.indexes.entries.take(seqs)["deliver_at_ms"].astype(np.int64)
+            inside = (due >= from_ms) & (due < to_ms)
+            return _earliest(seqs[inside], due[inside], limit)
+        best_seqs, best_due = np.empty(0, np.int64), np.empty(0, np.int64)
+        for seqs, rows in self._store.scan_pending(topic_id, from_ms, to_ms):
+            due = rows["deliver_at_ms"].astype(np.int64)
+            best_seqs, best_due = np.concatenate((best_seqs, seqs)), np.concatenate((best_due, due))
+            if len(best_seqs) > 4 * limit:
+                order = np.argpartition(best_due, limit)[:limit]
+                best_seqs, best_due = best_seqs[order], best_due[order]
+        return _earliest(best_seqs, best_due, limit)
+
+    def _pending_message(self, seq: int) -> PendingMessage:
+        entry = self._store.entry(seq)
+        message = self._store.message(int(entry["place"]))
+        topic = self._store.indexes.topics.by_id(message.topic_id)
+        name = topic.name if topic is not None else ""
+        return PendingMessage(
+            seq=seq,
+            topic=name,
+            id=message.id,
+            keys=message.keys,
+            tag=message.tag,
+            stored_at_ms=message.stored_at_ms,
+            deliver_at_ms=message.deliver_at_ms,
+            size=int(entry["size"]),
+            handle=Handle(self._broker_id, name, message.id, seq),
+        )
+
+    def forecast(self, *, topic_name: str | None = None, horizon_ms: int) -> list[tuple[int, int]]:
+        """(start of the minute, messages due in it) over the horizon; overdue ones count now."""
+        topic_id = self._topics.require(topic_name).id if topic_name is not None else None
+        first = self._now_ms() // MINUTE_MS
+        end = first + max(1, -(-horizon_ms // MINUTE_MS))
+        with self._store.writer.lock:
+            counts = self._store.indexes.due_counts.minutes(topic_id, first, end)
+            overdue = self._store.indexes.due_counts.minutes(topic_id, 0, first)
+        counts[first] = counts.get(first, 0) + sum(overdue.values())
+        return [(minute * MINUTE_MS, counts.get(minute, 0)) for minute in range(first, end)]
+
+    def topics(self) -> list[TopicView]:
+        with self._store.writer.lock:
+            indexes = self._store.indexes
+            return [
+                TopicView(
+                    topic.name,
+                    topic.type,
+                    topic.queue_count,
+                    topic.is_paused,
+                    topic.release_rate_max,
+                    indexes.due_counts.pending(topic.id),
+                    *indexes.totals.of_topic(topic.id),
+                    visible=sum(indexes.topics.offsets_of(topic)),
+                )
+                for topic in indexes.topics
+            ]
+
+    def groups(self) -> list[GroupView]:
+        consumers, topics = self._store.consumers, self._store.indexes.topics
+        views = []
+        with consumers.lock:
+            for group in consumers.state.groups():
+                lag: dict[str, int] = {}
+                unsettled: dict[str, int] = {}
+                read = {lane[1] for lane, _ in consumers.state.lanes() if lane[0] == group.id}
+                for topic in (topic for topic in topics if topic.id in read):
+                    lanes = [(group.id, topic.id, queue_id) for queue_id in range(topic.queue_count)]
+                    progresses = [consumers.state.progress(lane) for lane in lanes]
+                    lag[topic.name] = sum(map(self._behind, lanes, progresses, repeat(group.starts_first)))
+                    unsettled[topic.name] = sum(len(p.taken) for p in progresses if p is not None)
+                views.append(GroupView(group.name, group.attempts_max, group.is_fifo, lag, unsettled))
+        return views
+
+    def _behind(self, lane: Lane, progress: Progress | None, starts_first: bool) -> int:
+        """Messages of a queue that a group was not given yet; it may not have looked at it so far.
+
+        What has expired will not be given any more and does not count.
+        """
+        if progress is None and not starts_first:
+            return 0
+        first_live = self._store.queues.first_live(lane[1:], self._store.log.head)
+        next_offset = progress.next_offset if progress is not None else 0
+        return self._store.queues.end(lane[1:]) - max(next_offset, first_live)
+
+    def read(self, topic_name: str, queue_id: int, first_offset: int, count: int) -> list[QueuedMessage]:
+        """Messages of a queue by offset; what has expired is left out."""
+        topic = self._topics.require(topic_name)
+        rows = self._store.queues.read((topic.id, queue_id), first_offset, first_offset + count)
+        return [
+            QueuedMessage(
+                queue_id,
+                first_offset + index,
+                int(row["released_at_ms"]),
+                Via(int(row["via"])),
+                self._store.message(int(row["place"])),
+            )
+            for index, row in enumerate(rows)
+            if not self._store.is_expired(int(row["place"]))
+        ]
+
+    def find(self, topic_name: str, key: str) -> Sequence[StoredMessage]:
+        """Messages with this key that are still in the log, pending or delivered, newest first."""
+        topic = self._topics.require(topic_name)
+        with self._store.writer.lock:
+            return self._store.messages_with_key(topic.id, key)
+
+
+def _earliest(seqs: I64, due: I64, limit: int) -> I64:
+    order = np.lexsort((seqs, due))[:limit]
+    return seqs[order]

@@ -1,0 +1,1 @@
+"""`tidemill bench`: one file per measurement, each a small function that returns figures."""

@@ -1,0 +1,93 @@
+"""`tidemill bench engine`: what the engine does on this machine, in-process and durable.
+
+Runs the measurements one after another, each in a directory of its own that is removed afterwards, and
+prints the figures beside their targets. A missed target is a figure, not a failure: the exit code is 0.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from tidemill.cli.bench.bulk import measure_bulk
+from tidemill.cli.bench.disk_sync import DiskSync, measure_sync
+from tidemill.cli.bench.figures import FIGURES
+from tidemill.cli.bench.lateness import measure_burst, measure_rest
+from tidemill.cli.bench.pending import measure_pending
+from tidemill.cli.bench.workload import FULL, QUICK, Scale
+from tidemill.cli.output import bar, console
+from tidemill.core.errors import RequestError
+from tidemill.log.disk import RealDisk
+
+Measure = Callable[[Path, Scale], dict[str, float]]
+
+_MEASURES: tuple[tuple[str, Measure], ...] = (
+    ("lateness at rest", measure_rest),
+    ("sending, absorbing, cancelling", measure_bulk),
+    ("a burst", measure_burst),
+    ("millions pending", measure_pending),
+)
+_ROOM_BYTES = 12 << 30
+_ROOM_BYTES_QUICK = 2 << 30
+
+
+def engine(
+    data: Annotated[
+        Path | None, typer.Option(help="where to work; a new folder in it is removed at the end")
+    ] = None,
+    is_json: Annotated[bool, typer.Option("--json", help="one flat JSON object")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="small counts: does it run, not how fast")] = False,
+) -> None:
+    """Measure the engine: throughput, lateness, reopening, memory. Minutes of time, some 10 GB of disk."""
+    scale = QUICK if quick else FULL
+    parent = data or Path(tempfile.gettempdir())
+    parent.mkdir(parents=True, exist_ok=True)
+    _require_room(parent, _ROOM_BYTES_QUICK if quick else _ROOM_BYTES)
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="tidemill-bench-", dir=parent) as place:
+        disk = measure_sync(Path(place))
+    for done, (text, measure) in enumerate(_MEASURES):
+        directory = Path(tempfile.mkdtemp(prefix="tidemill-bench-", dir=parent))
+        try:
+            with bar(f"measuring: {text}") as advance:
+                advance(done, len(_MEASURES))
+                figures.update(measure(directory, scale))
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+    if is_json:
+        print(json.dumps({figure.name: round(figures[figure.name], 3) for figure in FIGURES}))
+    else:
+        _print_table(figures, quick, disk)
+
+
+def _require_room(parent: Path, needed: int) -> None:
+    free = RealDisk().free_bytes(parent)
+    if free < needed:
+        raise RequestError(
+            f"{parent} has {free >> 20:,} MiB free, measuring needs {needed >> 20:,}; "
+            "name another place with --data"
+        )
+
+
+def _print_table(figures: dict[str, float], quick: bool, disk: DiskSync) -> None:
+    screen = console()
+    table = Table(title="engine, in-process, durable" + (" (quick: small counts)" if quick else ""))
+    for title, justify in (("figure", "left"), ("measured", "right"), ("target", "right"), ("", "left")):
+        table.add_column(title, justify="right" if justify == "right" else "left")
+    for figure in FIGURES:
+        value = figures[figure.name]
+        mark = Text("holds", "green") if figure.holds(value) else Text("does not hold", "bold red")
+        table.add_row(figure.meaning, figure.text(value), figure.target, mark)
+    screen.print(table)
+    screen.print(
+        f"One small sync on this disk took {disk.p50_ms:.1f} ms at p50 and {disk.p99_ms:.1f} ms at p99 "
+        "beforehand; no durable release can be faster than that."
+    )

@@ -1,0 +1,51 @@
+"""The figures of `bench engine`: name, meaning, target, and how each is written.
+
+Owns the list in `docs/benchmarks.md` and in the JSON output; the names are a contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    name: str
+    meaning: str
+    target: str
+    holds: Callable[[float], bool]
+    unit: str
+
+    def text(self, value: float) -> str:
+        number = (
+            f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+        )
+        return f"{number} {self.unit}"
+
+
+FIGURES = (
+    Figure("bulk_send_per_s", "sent in batches, durable", "> 500,000 /s", lambda v: v > 500_000, "/s"),
+    Figure("absorb_per_s", "absorbed by the timer, durable", "> 2,000,000 /s", lambda v: v > 2_000_000, "/s"),
+    Figure(
+        "burst_1m_last_ms",
+        "a million due at once: the last is visible after",
+        "0 to 1,000 ms",
+        lambda v: 0 <= v < 1000,
+        "ms",
+    ),
+    Figure("rest_late_min_ms", "lateness at rest, the earliest", ">= 0 ms", lambda v: v >= 0, "ms"),
+    Figure("rest_late_p99_ms", "lateness at rest, p99", "< 2 ms", lambda v: v < 2, "ms"),
+    Figure("reopen_10m_s", "opened after kill -9 with 10 M pending", "< 5 s", lambda v: v < 5, "s"),
+    Figure("cancel_per_s", "cancelled in batches, durable", "> 200,000 /s", lambda v: v > 200_000, "/s"),
+    Figure(
+        "index_bytes_per_pending", "disk beside each pending message", "<= 176 B", lambda v: v <= 176, "B"
+    ),
+    Figure(
+        "memory_growth_10m_mb",
+        "more memory at 10 M pending than at 10 k",
+        "flat, < 64 MB",
+        lambda v: v < 64,
+        "MB",
+    ),
+)

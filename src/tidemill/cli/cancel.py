@@ -1,0 +1,61 @@
+"""`tidemill cancel TOPIC HANDLE | --key K | --from T0 --to T1`: exit 0 only if something was cancelled."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from tidemill.cli.connecting import (
+    EndpointOption,
+    FromOption,
+    JsonOption,
+    KeyOption,
+    ToOption,
+    connect,
+    range_ms,
+    usage,
+)
+from tidemill.core.errors import RequestError
+from tidemill.core.model import CancelAnswer, Handle
+
+HandleArgument = Annotated[str | None, typer.Argument(help="The handle that the send answered with.")]
+
+
+def cancel(
+    topic: Annotated[str, typer.Argument()],
+    handle: HandleArgument = None,
+    key: KeyOption = None,
+    start: FromOption = None,
+    end: ToOption = None,
+    endpoint: EndpointOption = None,
+    is_json: JsonOption = False,
+) -> int:
+    """Cancel messages that wait; says definitely what became of each."""
+    check_choice(handle, key, start, end)
+    with connect(endpoint) as client:
+        if handle is not None:
+            answer = client.cancel(handle_of(topic, handle))
+            print(json.dumps({"answer": answer.value}) if is_json else answer.value)
+            return 0 if answer is CancelAnswer.CANCELLED else 1
+        from_ms, to_ms = range_ms(client, start, end)
+        count = client.cancel_where(topic, key=key, start=from_ms, end=to_ms)
+    print(json.dumps({"cancelled": count}) if is_json else count)
+    return 0 if count else 1
+
+
+def check_choice(handle: str | None, key: str | None, start: str | None, end: str | None) -> None:
+    """Exactly one way of saying which messages."""
+    if (start is None) != (end is None):
+        raise usage("a range needs both --from and --to")
+    if sum(choice is not None for choice in (handle, key, start)) != 1:
+        raise usage("say which messages: a HANDLE, --key, or --from and --to")
+
+
+def handle_of(topic: str, text: str) -> Handle:
+    """The handle, which must be one of this topic."""
+    handle = Handle.parse(text)
+    if handle.topic != topic:
+        raise RequestError(f"this handle belongs to topic {handle.topic!r}, not {topic!r}; name that one")
+    return handle

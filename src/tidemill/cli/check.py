@@ -1,0 +1,81 @@
+"""`tidemill check DIR`: every invariant of a data directory, findings in words, exit 1 on any.
+
+Opens the directory under its lock with nothing running, so it changes no more than opening does, derives
+everything once more from the log in a scratch directory and compares.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidemill.cli.data_directory import open_quietly, require_data_directory, shape_of
+from tidemill.cli.output import bar
+from tidemill.core.errors import CorruptionError
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What a check saw. The counts are zero where the directory could not be opened."""
+
+    directory: str
+    is_sound: bool
+    findings: list[str] = field(default_factory=list)
+    log_bytes: int = 0
+    pending: int = 0
+    released: int = 0
+    cancelled: int = 0
+
+
+def check(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="a data directory that nobody has open")],
+    is_json: Annotated[bool, typer.Option("--json", help="one JSON object instead of lines")] = False,
+) -> int:
+    """Check every invariant of a data directory; exit 1 on any finding."""
+    report = checked(directory)
+    if is_json:
+        print(json.dumps(asdict(report)))
+    else:
+        for finding in report.findings:
+            print(finding)
+        print(summary_of(report))
+    return 0 if report.is_sound else 1
+
+
+def checked(directory: Path) -> CheckReport:
+    """Open and check a directory; bytes that do not read back are a finding, not a failure."""
+    require_data_directory(directory)
+    try:
+        with bar("opening") as advance:
+            broker = open_quietly(directory, shape_of(directory), advance)
+        with broker:
+            status = broker.status()
+            with tempfile.TemporaryDirectory(prefix="tidemill-check-") as scratch, bar("checking") as moved:
+                findings = broker.check(Path(scratch), moved)
+    except CorruptionError as error:
+        return CheckReport(str(directory), False, [str(error)])
+    return CheckReport(
+        str(directory),
+        not findings,
+        findings,
+        status.log_bytes,
+        status.pending,
+        status.released,
+        status.cancelled,
+    )
+
+
+def summary_of(report: CheckReport) -> str:
+    """The last line of a check."""
+    if not report.is_sound:
+        count = len(report.findings)
+        return f"{report.directory}: {count} finding{'s' if count != 1 else ''}"
+    return (
+        f"{report.directory}: all holds ({report.log_bytes:,} bytes of log, {report.pending:,} pending, "
+        f"{report.released:,} released, {report.cancelled:,} cancelled)"
+    )

@@ -1,0 +1,89 @@
+"""How a client command finds its broker, and the options all of them share.
+
+The endpoint is the first of: `--endpoint`, `TIDEMILL_ENDPOINT`, `endpoint` in the config file, the default.
+The config file is TOML (`TIDEMILL_CONFIG`, else `~/.config/tidemill/config.toml`) with `endpoint` and
+`token`.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidemill.client.client import Client
+from tidemill.client.endpoint import DEFAULT_ENDPOINT
+from tidemill.core.durations import parse_duration_ms, parse_time_ms
+from tidemill.core.errors import RequestError
+
+# Long enough for a broker that is just starting, short enough for somebody who forgot to start one.
+_RETRY_MS = 1_000
+_SETTINGS = {"endpoint", "token"}
+
+EndpointOption = Annotated[
+    str | None,
+    typer.Option("--endpoint", envvar="TIDEMILL_ENDPOINT", help=f"Where the broker is. [{DEFAULT_ENDPOINT}]"),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON for programs instead of text for people.")]
+FromOption = Annotated[
+    str | None, typer.Option("--from", help="Due at or after: ISO 8601, +30m, now, or Unix ms.")
+]
+ToOption = Annotated[str | None, typer.Option("--to", help="Due before.")]
+KeyOption = Annotated[str | None, typer.Option("--key", help="All messages with this key.")]
+
+
+def connect(endpoint: str | None) -> Client:
+    """A client for one command."""
+    settings = _config_file()
+    token = os.environ.get("TIDEMILL_TOKEN", "") or settings.get("token", "")
+    chosen = endpoint or settings.get("endpoint") or DEFAULT_ENDPOINT
+    return Client(chosen, token=token, retry_for=_RETRY_MS, linger=0)
+
+
+def _config_file() -> dict[str, str]:
+    named = os.environ.get("TIDEMILL_CONFIG")
+    path = Path(named) if named else Path.home() / ".config" / "tidemill" / "config.toml"
+    if not path.is_file():
+        if named:
+            raise RequestError(f"TIDEMILL_CONFIG names {path}, which is not a file")
+        return {}
+    try:
+        content: dict[str, Any] = tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise RequestError(f"{path} is not TOML: {error}") from error
+    if unknown := set(content) - _SETTINGS:
+        raise RequestError(f"{path}: unknown settings {sorted(unknown)}; known are {sorted(_SETTINGS)}")
+    return {name: str(value) for name, value in content.items()}
+
+
+def usage(text: str) -> typer.BadParameter:
+    """A complaint about the command line itself (exit 2)."""
+    return typer.BadParameter(text)
+
+
+def duration_ms(text: str) -> int:
+    """A duration from the command line."""
+    try:
+        return parse_duration_ms(text)
+    except RequestError as error:
+        raise usage(str(error)) from error
+
+
+def moment_ms(client: Client, text: str) -> int:
+    """A moment from the command line; relative ones count on the broker's clock."""
+    is_relative = text.strip().startswith("+") or text.strip().lower() == "now"
+    try:
+        return parse_time_ms(text, client.status().now_ms if is_relative else 0)
+    except RequestError as error:
+        raise usage(str(error)) from error
+
+
+def range_ms(client: Client, start: str | None, end: str | None) -> tuple[int | None, int | None]:
+    """Both ends of a range of due times, as far as they are given."""
+    return (
+        None if start is None else moment_ms(client, start),
+        None if end is None else moment_ms(client, end),
+    )

@@ -1,0 +1,1 @@
+"""`tidemill demo`: the order-payment-timeout story, live on the real engine."""

@@ -1,0 +1,101 @@
+"""`tidemill demo`: plays the order-payment-timeout story on the real engine and says whether all held.
+
+Owns the evening: a temporary directory, the stage, the screen, the verdict, and the exit code.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from tidemill.cli.demo.screen import LiveScreen, plain_event
+from tidemill.cli.demo.stage import Stage
+from tidemill.cli.demo.story import LEAD_MS, ORDER_COUNT, script
+from tidemill.cli.demo.verdict import Verdict, judge
+from tidemill.cli.output import console
+from tidemill.core.clock import SystemClock
+
+_FRAMES_PER_SECOND = 12
+_LOOK_EVERY_MS = 50
+_PATIENCE_MS = 20_000  # how long after the script's end the last order may take
+
+
+def demo(
+    keep: Annotated[bool, typer.Option("--keep", help="leave the data directory to look at")] = False,
+) -> int:
+    """Play the order-payment-timeout story, live; exit 0 only if everything held."""
+    directory = Path(tempfile.mkdtemp(prefix="tidemill-demo-"))
+    screen = console()
+    try:
+        verdict = _show(directory, screen)
+    finally:
+        if not keep:
+            shutil.rmtree(directory, ignore_errors=True)
+    _print_verdict(verdict, screen)
+    if keep:
+        screen.print(f"The data directory is {directory}", soft_wrap=True)
+        screen.print(f"Look at it with: tidemill check {directory}", soft_wrap=True)
+    return 0 if verdict.holds else 1
+
+
+def _show(directory: Path, screen: Console) -> Verdict:
+    clock = SystemClock()
+    screen.print(
+        f"A shop places {ORDER_COUNT} orders and gives each a few seconds to be paid. Tidemill holds one "
+        "delayed message per order; a payment cancels it, and when its time comes the order is closed. "
+        f"Whatever is due later than {LEAD_MS / 1000:.0f} s goes through the timer wheel.\n"
+    )
+    stage = Stage(directory, clock)
+    try:
+        if screen.is_terminal:
+            with Live(LiveScreen(stage, screen), console=screen, refresh_per_second=_FRAMES_PER_SECOND):
+                _play(stage, None)
+        else:
+            _play(stage, screen)
+        assert stage.broker is not None
+        return judge(stage, stage.broker)
+    finally:
+        stage.close()
+
+
+def _play(stage: Stage, lines: Console | None) -> None:
+    """Run through the script, then wait until every order is settled; prints events as `lines` if given."""
+    printed = 0
+    scenes = script()
+    nobody = threading.Event()
+    until_ms = scenes[-1].after_ms + _PATIENCE_MS
+    while scenes or (not stage.is_over and stage.since_begin_ms() < until_ms):
+        while scenes and scenes[0].after_ms <= stage.since_begin_ms():
+            stage.play(scenes.pop(0))
+        if lines is not None:
+            events = list(stage.events)
+            for event in events[printed:]:
+                lines.print(plain_event(*event), markup=False, highlight=False)
+            printed = len(events)
+        next_ms = stage.since_begin_ms() + _LOOK_EVERY_MS
+        if scenes:
+            next_ms = min(next_ms, scenes[0].after_ms)
+        stage.clock.wait(nobody, stage.begun_ms + next_ms)
+
+
+def _print_verdict(verdict: Verdict, screen: Console) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, pad_edge=False)
+    for claim in verdict.claims:
+        mark = Text("held", "bold green") if claim.holds else Text("BROKEN", "bold red")
+        table.add_row(mark, claim.text, Text(claim.seen, "dim"))
+    screen.print()
+    screen.print(table)
+    screen.print()
+    screen.print(verdict.summary)
+    screen.print(
+        Text("Everything held.", "bold green") if verdict.holds else Text("Not everything held.", "bold red")
+    )

@@ -1,0 +1,140 @@
+"""The verdict: did everything hold? Judged from the records and, once more, from the topic itself.
+
+Owns what "held" means. Every claim is one row with what was seen; the demo succeeds only if all are true.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemill.broker.broker import Broker
+from tidemill.cli.demo.stage import TOPIC, Closing, Record, Stage
+from tidemill.cli.demo.story import Fate
+from tidemill.core.model import CancelAnswer, Via
+
+ON_TIME_MS = 500  # generous, for a busy machine; the table shows what it really was
+
+_EXPECTED_ANSWERS = {
+    Fate.UNPAID: [],
+    Fate.EXTENDED: [],
+    Fate.PAID: [CancelAnswer.CANCELLED],
+    Fate.PAID_TWICE: [CancelAnswer.CANCELLED, CancelAnswer.ALREADY_CANCELLED],
+    Fate.TOO_LATE: [CancelAnswer.RELEASED],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One thing that must hold, whether it did, and what was seen."""
+
+    text: str
+    holds: bool
+    seen: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    claims: list[Claim]
+    summary: str
+
+    @property
+    def holds(self) -> bool:
+        return all(claim.holds for claim in self.claims)
+
+
+def judge(stage: Stage, broker: Broker) -> Verdict:
+    """Look at everything once more; nobody may write to the broker meanwhile."""
+    records = list(stage.records.values())
+    in_topic = _in_topic(broker)
+    closings = [closing for record in records for closing in record.closings]
+    with tempfile.TemporaryDirectory(prefix="tidemill-demo-check-") as scratch:
+        findings = broker.check(Path(scratch))
+    claims = [
+        _once(records, in_topic),
+        _never_early(closings),
+        _answers(records),
+        _extended(records),
+        Claim(
+            "stopped in the middle: nothing lost",
+            stage.pending_at_start == stage.pending_at_stop > 0,
+            f"{stage.pending_at_stop} pending before, {stage.pending_at_start} after",
+        ),
+        _on_time(stage, closings),
+        Claim("the data directory is sound", not findings, findings[0] if findings else "no finding"),
+    ]
+    return Verdict(claims, _summary(stage, records, closings))
+
+
+def _in_topic(broker: Broker) -> Counter[str]:
+    """How often each order is in the topic, read from its queues."""
+    found: Counter[str] = Counter()
+    for queue_id in range(broker.topics.require(TOPIC).queue_count):
+        for queued in broker.views.read(TOPIC, queue_id, 0, 10_000):
+            found[queued.message.keys[0]] += 1
+    return found
+
+
+def _once(records: list[Record], in_topic: Counter[str]) -> Claim:
+    due = [record for record in records if not record.is_cancelled]
+    wrong = [r for r in due if len(r.closings) != 1 or in_topic[r.order.key] != 1]
+    stray = [r for r in records if r.is_cancelled and (r.closings or in_topic[r.order.key])]
+    seen = f"{len(due) - len(wrong)} of {len(due)} closed once, {len(stray)} cancelled ones came through"
+    return Claim("unpaid orders closed exactly once", not wrong and not stray, seen)
+
+
+def _never_early(closings: list[Closing]) -> Claim:
+    earliest = min((min(c.late_ms, c.released_ms - c.due_ms) for c in closings), default=0)
+    return Claim("never before its time", earliest >= 0, f"the earliest came {earliest} ms after it")
+
+
+def _answers(records: list[Record]) -> Claim:
+    wrong = [r for r in records if r.answers != _EXPECTED_ANSWERS[r.order.fate]]
+    given = Counter(answer.value for record in records for answer in record.answers)
+    return Claim(
+        "every payment got a true answer",
+        not wrong,
+        ", ".join(f"{count} {answer}" for answer, count in given.most_common()),
+    )
+
+
+def _extended(records: list[Record]) -> Claim:
+    asked = [r for r in records if r.order.fate is Fate.EXTENDED]
+    right = [r for r in asked if r.is_extended and len(r.closings) == 1 and r.closings[0].due_ms == r.due_ms]
+    return Claim(
+        "more time was given when asked for", len(right) == len(asked), f"{len(right)} of {len(asked)} moved"
+    )
+
+
+def _on_time(stage: Stage, closings: list[Closing]) -> Claim:
+    late = sorted(c.late_ms for c in closings if not stage.was_stopped_when_due(c))
+    waited = len(closings) - len(late)
+    seen = f"p50 {_percentile(late, 50)} ms, p99 {_percentile(late, 99)} ms, max {max(late, default=0)} ms"
+    if waited:
+        seen += f" ({waited} more fell due while stopped)"
+    return Claim("closed within milliseconds of its time", bool(late) and late[-1] <= ON_TIME_MS, seen)
+
+
+def _percentile(ordered: list[int], percent: int) -> int:
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)] if ordered else 0
+
+
+def _summary(stage: Stage, records: list[Record], closings: list[Closing]) -> str:
+    by_wheel = sum(closing.via is Via.EMBEDDED for closing in closings)
+    cancelled = sum(record.is_cancelled for record in records)
+    waited = [closing.late_ms for closing in closings if stage.was_stopped_when_due(closing)]
+    text = (
+        f"{len(records)} orders were placed. {cancelled} were paid in time, so their time-outs were "
+        f"cancelled and never fired. The other {len(closings)} were closed when their time came: "
+        f"{by_wheel} had gone through the timer wheel on disk, {len(closings) - by_wheel} came to the "
+        "releaser without it (due too soon for the wheel, or found by the look-round after the restart)."
+    )
+    if waited:
+        text += (
+            f" {len(waited)} fell due while the broker was stopped and went out as soon as it was back, "
+            f"at most {max(waited)} ms late."
+        )
+    return text

@@ -1,0 +1,168 @@
+"""`tidemill dump FILE`: any of our files, readable, whoever has it open and whatever happened to it.
+
+Owns finding out what a file is: by its first bytes, by its name and folder, or as told by `--as`. Opens the
+file read-only, takes no lock and changes nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from tidemill.cli.output import console
+from tidemill.core.errors import CorruptionError, RequestError
+from tidemill.log.disk import ByteArray
+from tidemill.store.dump import dump_checkpoint, dump_entries, dump_find_run, dump_queue, dump_segment
+from tidemill.timer.dump import (
+    dump_cursor,
+    dump_header,
+    dump_ready,
+    dump_slots,
+    dump_target,
+    dump_units,
+    timer_reader,
+)
+
+Line = dict[str, Any]
+
+
+class FileKind(StrEnum):
+    SEGMENT = "segment"
+    CHECKPOINT = "checkpoint"
+    ENTRIES = "entries"
+    QUEUE = "queue"
+    FIND = "find"
+    TIMER_LOG = "timer-log"
+    WHEEL = "wheel"
+    CURSOR = "cursor"
+    HEADER = "header"
+    READY = "ready"
+    TARGET = "target"
+
+
+_BY_MAGIC = {
+    b"TMFR": FileKind.SEGMENT,
+    b"TMCP": FileKind.CHECKPOINT,
+    b"TMFI": FileKind.FIND,
+    b"TMRD": FileKind.READY,
+    b"TMTG": FileKind.TARGET,
+}
+_TIMER_KINDS: dict[Callable[[bytes], Iterator[Line]], FileKind] = {
+    dump_units: FileKind.TIMER_LOG,
+    dump_slots: FileKind.WHEEL,
+    dump_cursor: FileKind.CURSOR,
+    dump_header: FileKind.HEADER,
+    dump_ready: FileKind.READY,
+    dump_target: FileKind.TARGET,
+}
+
+
+def dump(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="a file of a data directory")],
+    kind: Annotated[
+        FileKind | None, typer.Option("--as", help="what it is, where its name does not tell")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="how many frames or rows; 0 for all")] = 100,
+    messages: Annotated[int, typer.Option(min=0, help="how many messages of each frame")] = 5,
+    is_json: Annotated[bool, typer.Option("--json", help="one JSON object per line")] = False,
+) -> None:
+    """Print any file of a data directory in readable form. Opens it read-only and takes no lock."""
+    if not file.is_file():
+        raise RequestError(f"{file} is not a file; name one file of a data directory")
+    data = _mapped(file)
+    shown = kind or _kind_of(file, data)
+    write = _json_line if is_json else _text_line
+    if not is_json:
+        print(f"{file}: {shown.value}, {len(data):,} bytes")
+    try:
+        _print(_lines(shown, file, data, messages), limit, write, is_json)
+    except (CorruptionError, ValueError) as error:
+        raise CorruptionError(f"{file} does not read as a {shown.value} file: {error}") from error
+
+
+def _print(lines: Iterator[Line], limit: int, write: Callable[[Line], str], is_json: bool) -> None:
+    """Print lines; messages do not count towards the limit, their frames do."""
+    screen, printed = console(), 0
+    for line in lines:
+        if line.get("what") != "message":
+            if limit and printed == limit:
+                if not is_json:
+                    screen.print("… more; --limit 0 prints everything", markup=False)
+                return
+            printed += 1
+        screen.out(write(line), highlight=not is_json)
+    if not printed and not is_json:
+        screen.print("nothing in it yet", markup=False)
+
+
+def _mapped(file: Path) -> ByteArray:
+    if file.stat().st_size == 0:
+        return np.empty(0, np.uint8)
+    return np.memmap(file, np.uint8, "r")
+
+
+def _kind_of(file: Path, data: ByteArray) -> FileKind:
+    reader = timer_reader(file)
+    if reader is not None:
+        return _TIMER_KINDS[reader]
+    by_magic = _BY_MAGIC.get(data[:4].tobytes())
+    if by_magic is not None:
+        return by_magic
+    folders = [folder.name for folder in file.resolve().parents]
+    if file.suffix == ".log" and file.stem.isdigit():
+        return FileKind.SEGMENT
+    if file.name.isdigit() and folders[0] == "entries":
+        return FileKind.ENTRIES
+    if file.name.isdigit() and "queues" in folders[:3]:
+        return FileKind.QUEUE
+    if len(data) and not data.any():
+        raise RequestError(
+            f"{file} holds {len(data):,} zeros: room kept back (ballast, spare) or an empty file"
+        )
+    kinds = ", ".join(FileKind)
+    raise RequestError(
+        f"{file} is none of Tidemill's files, or badly damaged: neither its first bytes nor its name tell "
+        f"what it is; if you know, say --as ({kinds})"
+    )
+
+
+def _lines(kind: FileKind, file: Path, data: ByteArray, messages_max: int) -> Iterator[Line]:
+    first = int(file.stem) if file.stem.isdigit() else None
+    match kind:
+        case FileKind.SEGMENT:
+            return dump_segment(data, first, messages_max)
+        case FileKind.ENTRIES:
+            return dump_entries(data, first or 0)
+        case FileKind.QUEUE:
+            return dump_queue(data, first or 0)
+        case FileKind.FIND:
+            return dump_find_run(data)
+        case FileKind.CHECKPOINT:
+            return dump_checkpoint(data.tobytes())
+    reader = next(reader for reader, timer_kind in _TIMER_KINDS.items() if timer_kind is kind)
+    return reader(data.tobytes())
+
+
+def _text_line(line: Line) -> str:
+    what = str(line.get("what", ""))
+    indent = "    " if what == "message" else ""
+    pairs = (f"{name}={_text(value)}" for name, value in line.items() if name != "what")
+    return indent + " ".join(itertools.chain([what] if what else [], pairs))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(map(str, value)) + "]"
+    text = str(value)
+    return repr(text) if isinstance(value, str) and (" " in text or not text.isprintable()) else text
+
+
+def _json_line(line: Line) -> str:
+    return json.dumps(line, ensure_ascii=False)

@@ -1,0 +1,76 @@
+"""`tidemill pending`: what waits, earliest due first."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from tidemill.cli.connecting import (
+    EndpointOption,
+    FromOption,
+    JsonOption,
+    KeyOption,
+    ToOption,
+    connect,
+    range_ms,
+)
+from tidemill.cli.output import console, relative_time
+from tidemill.client.answers import Pending
+from tidemill.core.durations import format_time
+
+
+def pending(
+    topic: Annotated[str | None, typer.Option(help="Only of this topic.")] = None,
+    key: KeyOption = None,
+    start: FromOption = None,
+    end: ToOption = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = 20,
+    endpoint: EndpointOption = None,
+    is_json: JsonOption = False,
+) -> int:
+    """Show messages that wait; with --json one object per line."""
+    with connect(endpoint) as client:
+        from_ms, to_ms = range_ms(client, start, end)
+        found = client.pending(topic, key=key, start=from_ms, end=to_ms, limit=limit)
+        if is_json:
+            for message in found:
+                print(json.dumps(_fields(message), ensure_ascii=False))
+        else:
+            status = client.status()
+            _print(found, status.now_ms, limit)
+    return 0
+
+
+def _fields(message: Pending) -> dict[str, object]:
+    fields = asdict(message)
+    fields["message_id"] = fields.pop("id")
+    fields["key"] = message.keys[0] if message.keys else None
+    fields["deliver_at"] = format_time(message.deliver_at_ms)
+    return fields
+
+
+def _print(found: list[Pending], now_ms: int, limit: int) -> None:
+    if not found:
+        print("nothing waits")
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name, justify in (("due", "left"), ("at", "left"), ("topic", "left"), ("key", "left")):
+        table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    table.add_column("bytes", justify="right")
+    table.add_column("id", overflow="fold")
+    for message in found:
+        table.add_row(
+            relative_time(message.deliver_at_ms, now_ms),
+            format_time(message.deliver_at_ms),
+            message.topic,
+            " ".join(message.keys),
+            f"{message.size:,}",
+            message.id,
+        )
+    console().print(table)
+    if len(found) == limit:
+        print(f"the first {limit}; see more with --limit, handles with --json")

@@ -1,0 +1,71 @@
+"""`tidemill rebuild DIR`: every derived file again, from the commit log.
+
+Puts `index/` and `timer/` aside under the directory's lock, opens the directory (which derives them anew)
+and checks it. What was put aside goes when the new files are there, and comes back if the log cannot be
+read: a rebuild never leaves a directory worse than it was.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidemill.cli.check import checked, summary_of
+from tidemill.cli.data_directory import open_quietly, require_data_directory, shape_of
+from tidemill.cli.output import bar
+from tidemill.core.errors import TidemillError
+from tidemill.log.disk import Disk, RealDisk
+
+_DERIVED = ("index", "timer")
+_ASIDE = ".before-rebuild"
+
+
+def rebuild(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="a data directory that nobody has open")],
+) -> int:
+    """Make every derived file again from the commit log, then check."""
+    require_data_directory(directory)
+    disk = RealDisk()
+    shape = shape_of(directory)
+    _put_aside(disk, directory)
+    try:
+        with bar("reading the log") as advance, open_quietly(directory, shape, advance) as broker:
+            status = broker.status()
+            topics = len(broker.views.topics())
+    except TidemillError:
+        _put_back(disk, directory)
+        raise
+    for name in _DERIVED:
+        disk.remove_tree(directory / f"{name}{_ASIDE}")
+    print(
+        f"rebuilt from {status.log_bytes:,} bytes of log: {topics:,} topics, {status.sent:,} messages, "
+        f"{status.pending:,} pending, {status.released:,} released, {status.cancelled:,} cancelled"
+    )
+    report = checked(directory)
+    for finding in report.findings:
+        print(finding)
+    print(summary_of(report))
+    return 0 if report.is_sound else 1
+
+
+def _put_aside(disk: Disk, directory: Path) -> None:
+    lock = disk.lock(directory / "LOCK", "tidemill rebuild")
+    try:
+        for name in _DERIVED:
+            aside = directory / f"{name}{_ASIDE}"
+            if disk.exists(directory / name):
+                disk.remove_tree(aside)  # an earlier rebuild was cut short
+                disk.rename(directory / name, aside)
+        disk.sync_dir(directory)
+    finally:
+        lock.release()
+
+
+def _put_back(disk: Disk, directory: Path) -> None:
+    for name in _DERIVED:
+        aside = directory / f"{name}{_ASIDE}"
+        if disk.exists(aside):
+            disk.remove_tree(directory / name)
+            disk.rename(aside, directory / name)

@@ -1,0 +1,92 @@
+"""`tidemill receive TOPIC --group G`: messages as JSON lines, each acknowledged once it is printed."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Annotated
+
+import typer
+
+from tidemill.cli.connecting import EndpointOption, connect, duration_ms
+from tidemill.client.answers import Message
+from tidemill.client.client import Client
+from tidemill.core.clock import stopwatch_s
+
+_WAIT_MS_MAX = 20_000
+_BATCH = 32
+
+
+def receive(
+    topic: Annotated[str, typer.Argument()],
+    group: Annotated[str, typer.Option(help="The consumer group.")],
+    count: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
+    wait: Annotated[str, typer.Option(help="Stop when nothing has come for so long.")] = "30s",
+    no_ack: Annotated[bool, typer.Option("--no-ack", help="Leave them to be delivered again.")] = False,
+    invisible: Annotated[str, typer.Option(help="How long others do not see them.")] = "30s",
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="Only messages with this tag.")] = None,
+    endpoint: EndpointOption = None,
+) -> int:
+    """Receive messages, one JSON object per line."""
+    wait_ms, invisible_ms = duration_ms(wait), duration_ms(invisible)
+    left = count
+    with connect(endpoint) as client:
+        while left is None or left > 0:
+            batch = _BATCH if left is None else min(left, _BATCH)
+            messages = _wait_for(client, topic, group, batch, wait_ms, invisible_ms, tag)
+            if not messages:
+                break
+            for message in messages:
+                print(json.dumps(_fields(message, no_ack), ensure_ascii=False), flush=True)
+                if not no_ack:
+                    client.ack(message)
+            left = None if left is None else left - len(messages)
+    return 0
+
+
+def _wait_for(
+    client: Client,
+    topic: str,
+    group: str,
+    count: int,
+    wait_ms: int,
+    invisible_ms: int,
+    tags: list[str] | None,
+) -> list[Message]:
+    """The next messages; nothing if none comes in time."""
+    until_s = stopwatch_s() + wait_ms / 1000
+    while True:
+        left_ms = max(0, round((until_s - stopwatch_s()) * 1000))
+        found = client.receive_batch(
+            topic,
+            group,
+            count=count,
+            wait=min(left_ms, _WAIT_MS_MAX),
+            invisible=invisible_ms,
+            tags=tags or None,
+        )
+        if found or left_ms <= _WAIT_MS_MAX:
+            return found
+
+
+def _fields(message: Message, shows_receipt: bool) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "message_id": message.id,
+        "key": message.key or None,
+        "tag": message.tag or None,
+        "body": None,
+        "attempt": message.attempt,
+        "deliver_at_ms": message.deliver_at_ms,
+        "released_at_ms": message.released_at_ms,
+    }
+    try:
+        fields["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        fields["body_base64"] = base64.b64encode(message.body).decode()
+    if len(message.keys) > 1:
+        fields["keys"] = list(message.keys)
+    if message.properties:
+        fields["properties"] = dict(message.properties)
+    if shows_receipt:
+        fields["receipt"] = message.receipt
+    return fields

@@ -1,0 +1,79 @@
+"""`tidemill reschedule TOPIC HANDLE | --key K | --from T0 --to T1  --delay|--at|--by`."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from tidemill.cli.cancel import HandleArgument, check_choice, handle_of
+from tidemill.cli.connecting import (
+    EndpointOption,
+    FromOption,
+    JsonOption,
+    KeyOption,
+    ToOption,
+    connect,
+    duration_ms,
+    moment_ms,
+    range_ms,
+    usage,
+)
+from tidemill.cli.output import relative_time
+from tidemill.client.answers import Moved
+from tidemill.core.durations import as_shift_ms, format_time
+from tidemill.core.errors import RequestError
+
+
+def reschedule(
+    topic: Annotated[str, typer.Argument()],
+    handle: HandleArgument = None,
+    key: KeyOption = None,
+    start: FromOption = None,
+    end: ToOption = None,
+    delay: Annotated[str | None, typer.Option(help="So long from now.")] = None,
+    at: Annotated[str | None, typer.Option(help="At this time.")] = None,
+    by: Annotated[str | None, typer.Option(help="Later by this; earlier with a minus: --by=-10m.")] = None,
+    endpoint: EndpointOption = None,
+    is_json: JsonOption = False,
+) -> int:
+    """Move messages that wait to another time; exit 0 only if something was moved."""
+    check_choice(handle, key, start, end)
+    if sum(choice is not None for choice in (delay, at, by)) != 1:
+        raise usage("say where to: exactly one of --delay, --at and --by")
+    with connect(endpoint) as client:
+        delay_ms = None if delay is None else duration_ms(delay)
+        by_ms = None if by is None else _signed_ms(by)
+        at_ms = None if at is None else moment_ms(client, at)
+        if handle is not None:
+            moved = client.reschedule(handle_of(topic, handle), at=at_ms, delay=delay_ms, by=by_ms)
+            _print(moved, is_json, client.status().now_ms)
+            return 0 if moved.is_moved else 1
+        from_ms, to_ms = range_ms(client, start, end)
+        count = client.reschedule_where(
+            topic, key=key, start=from_ms, end=to_ms, at=at_ms, delay=delay_ms, by=by_ms
+        )
+    print(json.dumps({"moved": count}) if is_json else count)
+    return 0 if count else 1
+
+
+def _signed_ms(text: str) -> int:
+    try:
+        return as_shift_ms(text)
+    except RequestError as error:
+        raise usage(str(error)) from error
+
+
+def _print(moved: Moved, is_json: bool, now_ms: int) -> None:
+    if is_json:
+        answer = moved.answer.value if moved.answer is not None else "moved"
+        fields = {"answer": answer, "handle": moved.handle, "deliver_at_ms": moved.deliver_at_ms}
+        if moved.deliver_at_ms is not None:
+            fields["deliver_at"] = format_time(moved.deliver_at_ms)
+        print(json.dumps(fields))
+    elif moved.deliver_at_ms is None:
+        print(moved.answer.value if moved.answer is not None else "unknown")
+    else:
+        print(f"due {relative_time(moved.deliver_at_ms, now_ms)} ({format_time(moved.deliver_at_ms)})")
+        print(f"handle: {moved.handle}")

@@ -1,0 +1,106 @@
+"""`tidemill send TOPIC BODY`: one message, now, after a delay, at a time or on a level."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from tidemill.cli.connecting import EndpointOption, JsonOption, connect, duration_ms, moment_ms, usage
+from tidemill.cli.output import relative_time
+from tidemill.core.durations import format_time
+from tidemill.core.model import NO_TIME_MS, Receipt
+
+_ONCE = ("keep", "replace")
+
+
+class SendCommand(TyperCommand):
+    """Lets `--once` stand alone, which means *keep*."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, _with_once(args))
+
+
+def _with_once(args: Sequence[str]) -> list[str]:
+    options = list(args[: args.index("--")]) if "--" in args else list(args)
+    rest = list(args[len(options) :])
+    for index, word in enumerate(options):
+        if word == "--once" and (index + 1 == len(options) or options[index + 1] not in _ONCE):
+            return [*options[: index + 1], "keep", *options[index + 1 :], *rest]
+    return [*options, *rest]
+
+
+def send(
+    topic: Annotated[str, typer.Argument(help="Made on first use.")],
+    body: Annotated[str, typer.Argument(help="The message; '-' reads it from standard input.")],
+    delay: Annotated[str | None, typer.Option(help="Deliver after: 90s, 30m, 2h, 3d.")] = None,
+    at: Annotated[str | None, typer.Option(help="Deliver at: 2027-01-01T08:00:00+08:00.")] = None,
+    level: Annotated[int | None, typer.Option(help="Deliver after the delay of a level, 1 to 18.")] = None,
+    key: Annotated[list[str] | None, typer.Option("--key", help="A key to find it by; may repeat.")] = None,
+    once: Annotated[
+        str | None, typer.Option(metavar="[replace]", help="Only one with this key waits; replace: move it.")
+    ] = None,
+    tag: Annotated[str, typer.Option(help="For consumers that filter.")] = "",
+    prop: Annotated[list[str] | None, typer.Option("--prop", help="k=v; may repeat.")] = None,
+    group: Annotated[str, typer.Option(help="Message group: its messages stay in order.")] = "",
+    endpoint: EndpointOption = None,
+    is_json: JsonOption = False,
+) -> int:
+    """Send one message; durable when this returns."""
+    if sum(choice is not None for choice in (delay, at, level)) > 1:
+        raise usage("give only one of --delay, --at and --level")
+    with connect(endpoint) as client:
+        receipt = client.send(
+            topic,
+            sys.stdin.buffer.read() if body == "-" else body,
+            delay=None if delay is None else duration_ms(delay),
+            at=None if at is None else moment_ms(client, at),
+            level=level or 0,
+            keys=key or (),
+            once=once or False,
+            tag=tag,
+            properties=_properties(prop or []),
+            group=group,
+        )
+        if is_json or not sys.stdout.isatty():
+            print(json.dumps(receipt_fields(receipt)))
+        else:
+            _print_for_people(receipt, client.status().now_ms)
+    return 0
+
+
+def _properties(pairs: Sequence[str]) -> dict[str, str]:
+    split = [pair.partition("=") for pair in pairs]
+    if wrong := [name for name, sign, _ in split if not sign or not name]:
+        raise usage(f"--prop {wrong[0]!r} is not of the form k=v")
+    return {name: value for name, _, value in split}
+
+
+def receipt_fields(receipt: Receipt) -> dict[str, object]:
+    """A receipt as the JSON object that programs read."""
+    is_timed = receipt.deliver_at_ms != NO_TIME_MS
+    return {
+        "message_id": receipt.id,
+        "topic": receipt.topic,
+        "handle": str(receipt.handle) if receipt.handle is not None else None,
+        "deliver_at": format_time(receipt.deliver_at_ms) if is_timed else None,
+        "deliver_at_ms": receipt.deliver_at_ms if is_timed else None,
+        "is_repeat": receipt.is_repeat,
+        "note": receipt.note,
+    }
+
+
+def _print_for_people(receipt: Receipt, now_ms: int) -> None:
+    verb = "was there already" if receipt.is_repeat else "sent"
+    if receipt.handle is None:
+        print(f"{verb}: {receipt.id}")
+    else:
+        due = receipt.deliver_at_ms
+        print(f"{verb}: {receipt.id}, due {relative_time(due, now_ms)} ({format_time(due)})")
+        print(f"handle: {receipt.handle}")
+    if receipt.note:
+        print(f"note: {receipt.note}")

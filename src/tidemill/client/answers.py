@@ -1,0 +1,124 @@
+"""What a client's verbs answer with: frozen values with the names that the broker uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tidemill.core.model import CancelAnswer, TopicType
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message handed to a consumer. `receipt` settles it."""
+
+    id: str
+    topic: str
+    body: bytes
+    receipt: str
+    attempt: int
+    keys: tuple[str, ...]
+    tag: str
+    message_group: str
+    properties: Mapping[str, str]
+    queue: int
+    offset: int
+    born_at_ms: int
+    stored_at_ms: int
+    deliver_at_ms: int | None
+    released_at_ms: int
+    invisible_until_ms: int
+    via: str
+
+    @property
+    def key(self) -> str:
+        """Its first key, or an empty text."""
+        return self.keys[0] if self.keys else ""
+
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.body.decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The answer to one reschedule: the new handle, or (`answer`) why nothing moved."""
+
+    handle: str | None
+    deliver_at_ms: int | None
+    answer: CancelAnswer | None = None
+
+    @property
+    def is_moved(self) -> bool:
+        return self.handle is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A message that waits."""
+
+    id: str
+    topic: str
+    keys: tuple[str, ...]
+    tag: str
+    stored_at_ms: int
+    deliver_at_ms: int
+    size: int
+    handle: str
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """How many messages fall due within the minute that starts at `from_ms`."""
+
+    from_ms: int
+    due: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    name: str
+    type: TopicType
+    queues: int
+    is_paused: bool
+    release_rate_max: int
+    pending: int
+    sent: int
+    released: int
+    cancelled: int
+    visible: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    name: str
+    max_attempts: int
+    is_fifo: bool
+    lag: Mapping[str, int]
+    unsettled: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """How the broker is. `fields` is the whole answer, as it came."""
+
+    now_ms: int
+    pending: int
+    sent: int
+    released: int
+    cancelled: int
+    runner: str
+    lateness_p50_ms: float
+    lateness_p99_ms: float
+    lateness_max_ms: float
+    fields: Mapping[str, object] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    directory: str
+    log_end: int
+    files: int
+    bytes: int
+    pending: int

@@ -1,0 +1,32 @@
+"""Small translations of arguments that both clients make."""
+
+from __future__ import annotations
+
+from tidemill.client.answers import Message
+from tidemill.client.connection import ConnectionLost
+from tidemill.client.endpoint import Endpoint
+from tidemill.client.retrying import Unreachable
+from tidemill.client.verbs import Whither
+from tidemill.core.durations import Moment, Span, as_duration_ms, as_shift_ms, as_time_ms
+
+
+def receipt_of(message: Message | str) -> str:
+    return message if isinstance(message, str) else message.receipt
+
+
+def optional_time(value: Moment | None) -> int | None:
+    return None if value is None else as_time_ms(value)
+
+
+def optional_ms(value: Span | None) -> int | None:
+    return None if value is None else as_duration_ms(value)
+
+
+def whither_of(at: Moment | None, delay: Span | None, by: Span | None) -> Whither:
+    return Whither(optional_time(at), optional_ms(delay), None if by is None else as_shift_ms(by))
+
+
+def unreachable(endpoint: Endpoint, lost: ConnectionLost) -> Unreachable:
+    return Unreachable(
+        f"no broker at {endpoint}: {lost}; start one with `tidemill serve` or name another endpoint"
+    )

@@ -1,0 +1,338 @@
+"""`AsyncClient`: the broker's verbs for programs with tasks. The same as `Client`, awaited.
+
+async with tidemill.AsyncClient() as client:
+    receipt = await client.send("orders", b"close order 17", delay="30m")
+    async for message in client.receive("orders", group="closers"):
+        ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+from tidemill.client import verbs
+from tidemill.client.answers import (
+    Backup,
+    BrokerStatus,
+    GroupInfo,
+    Message,
+    Minute,
+    Moved,
+    Pending,
+    TopicInfo,
+)
+from tidemill.client.arguments import optional_ms, optional_time, receipt_of, unreachable, whither_of
+from tidemill.client.async_coalescer import AsyncCoalescer
+from tidemill.client.async_connection import AsyncPool
+from tidemill.client.connection import ConnectionLost
+from tidemill.client.drafts import Body, chunked, draft_of, drafts_of_table, with_id
+from tidemill.client.endpoint import DEFAULT_ENDPOINT, Endpoint, request_head
+from tidemill.client.retrying import RetryPolicy, error_in, is_worth_a_retry
+from tidemill.client.verbs import Call, HandleLike
+from tidemill.core.clock import stopwatch_s
+from tidemill.core.durations import Moment, Span, as_duration_ms, as_time_ms
+from tidemill.core.errors import TidemillError
+from tidemill.core.model import CancelAnswer, Draft, Once, Receipt, TopicType
+from tidemill.core.send_batch import CONTENT_TYPE, Answer, decode_answers, encode_drafts
+
+T = TypeVar("T")
+_JSON = "application/json"
+_BATCH_PATH = "/v1/send-batch"
+_CHUNK = 4096
+
+
+class AsyncClient:
+    """A connection to a broker, for one event loop. Close it or use it as a context manager."""
+
+    def __init__(
+        self,
+        endpoint: str = DEFAULT_ENDPOINT,
+        *,
+        token: str = "",
+        timeout: Span = "10s",
+        retry_for: Span = "30s",
+    ) -> None:
+        self.endpoint = Endpoint.parse(endpoint)
+        self._token = token
+        self._timeout_s = as_duration_ms(timeout) / 1000
+        give_up_s = as_duration_ms(retry_for) / 1000
+        self._policy = RetryPolicy(give_up_s, give_up_s > 0)
+        self._pool = AsyncPool(self.endpoint)
+        self._is_closed = False
+        self._coalescer = AsyncCoalescer(self._send_batch)
+        self._batch_head = request_head(self.endpoint, "POST", _BATCH_PATH, CONTENT_TYPE, token)
+
+    # -- sending ----------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        body: Body,
+        *,
+        delay: Span | None = None,
+        at: Moment | None = None,
+        level: int = 0,
+        key: str | None = None,
+        keys: Sequence[str] = (),
+        tag: str = "",
+        group: str = "",
+        properties: Mapping[str, str] | None = None,
+        once: bool | str | Once = False,
+        id: str | None = None,  # noqa: A002 - the name people look for
+    ) -> Receipt:
+        """Send one message, durably; raises what is wrong with it."""
+        return await self.send_draft(
+            draft_of(
+                topic,
+                body,
+                delay=delay,
+                at=at,
+                level=level,
+                key=key,
+                keys=keys,
+                tag=tag,
+                group=group,
+                properties=properties,
+                once=once,
+                id=id,
+            )
+        )
+
+    async def send_draft(self, draft: Draft) -> Receipt:
+        """Send a message made beforehand."""
+        answer = await self._coalescer.send(with_id(draft))
+        if isinstance(answer, Receipt):
+            return answer
+        raise answer
+
+    async def send_many(self, drafts: Iterable[Draft]) -> list[Receipt | TidemillError]:
+        """Send many messages in as few requests as possible; each has its own answer, in order."""
+        answers: list[Receipt | TidemillError] = []
+        for part in chunked(map(with_id, drafts), _CHUNK):
+            answers.extend(await self._send_batch(part))
+        return answers
+
+    async def schedule(self, table: Any, *, topic: str | None = None) -> list[Receipt | TidemillError]:
+        """Send the rows of an Arrow table, a pandas frame or an iterable of mappings."""
+        return await self.send_many(drafts_of_table(table, topic))
+
+    async def _send_batch(self, drafts: Sequence[Draft]) -> Sequence[Answer]:
+        content = await self._carry(
+            self._batch_head, encode_drafts(drafts), self._timeout_s, is_repeatable=True
+        )
+        return decode_answers(content, drafts)
+
+    # -- consuming --------------------------------------------------------------------------------
+
+    async def receive_batch(
+        self,
+        topic: str,
+        group: str,
+        *,
+        count: int = 32,
+        wait: Span = 0,
+        invisible: Span = "30s",
+        tags: Sequence[str] | None = None,
+    ) -> list[Message]:
+        """Take up to `count` messages, waiting for the first one; settle each with `ack`."""
+        wait_ms, invisible_ms = as_duration_ms(wait), as_duration_ms(invisible)
+        return await self._ask(verbs.receive(topic, group, count, wait_ms, invisible_ms, tags))
+
+    async def receive(
+        self,
+        topic: str,
+        group: str,
+        *,
+        batch: int = 32,
+        wait: Span = "20s",
+        invisible: Span = "30s",
+        tags: Sequence[str] | None = None,
+        auto_ack: bool = True,
+        is_endless: bool = True,
+    ) -> AsyncIterator[Message]:
+        """Messages as they come. With `auto_ack` one is acknowledged when the next is asked for."""
+        while not self._is_closed:
+            messages = await self.receive_batch(
+                topic, group, count=batch, wait=wait, invisible=invisible, tags=tags
+            )
+            if not messages and not is_endless:
+                return
+            for message in messages:
+                yield message
+                if auto_ack:
+                    await self.ack(message)
+
+    async def ack(self, *messages: Message | str) -> list[bool]:
+        """Settle messages; False where it came too late."""
+        return await self._ask(verbs.ack([receipt_of(message) for message in messages]))
+
+    async def retry_in(self, delay: Span, *messages: Message | str) -> list[bool]:
+        """Let messages be delivered again after `delay`."""
+        receipts = [receipt_of(message) for message in messages]
+        return await self._ask(verbs.change_invisibility(receipts, as_duration_ms(delay)))
+
+    # -- cancel and reschedule --------------------------------------------------------------------
+
+    async def cancel(self, handle: HandleLike) -> CancelAnswer:
+        """Cancel one message; says definitely what became of it."""
+        return (await self._ask(verbs.cancel([handle])))[0]
+
+    async def cancel_many(self, handles: Sequence[HandleLike]) -> list[CancelAnswer]:
+        return await self._ask(verbs.cancel(handles))
+
+    async def cancel_where(
+        self, topic: str, *, key: str | None = None, start: Moment | None = None, end: Moment | None = None
+    ) -> int:
+        """Cancel all that wait with a key, or that are due in `[start, end)`; says how many."""
+        return await self._ask(verbs.cancel_where(topic, key, optional_time(start), optional_time(end)))
+
+    async def reschedule(
+        self,
+        handle: HandleLike,
+        *,
+        at: Moment | None = None,
+        delay: Span | None = None,
+        by: Span | None = None,
+    ) -> Moved:
+        """Move one message that waits: to a time, to a delay from now, or by a span."""
+        return (await self._ask(verbs.reschedule([handle], whither_of(at, delay, by))))[0]
+
+    async def reschedule_where(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        start: Moment | None = None,
+        end: Moment | None = None,
+        at: Moment | None = None,
+        delay: Span | None = None,
+        by: Span | None = None,
+    ) -> int:
+        """Move all that wait with a key, or that are due in `[start, end)`; says how many."""
+        whither = whither_of(at, delay, by)
+        ends = optional_time(start), optional_time(end)
+        return await self._ask(verbs.reschedule_where(topic, key, *ends, whither))
+
+    # -- looking ----------------------------------------------------------------------------------
+
+    async def pending(
+        self,
+        topic: str | None = None,
+        *,
+        key: str | None = None,
+        start: Moment | None = None,
+        end: Moment | None = None,
+        limit: int = 100,
+    ) -> list[Pending]:
+        """Messages that wait, earliest due first."""
+        return await self._ask(verbs.pending(topic, key, optional_time(start), optional_time(end), limit))
+
+    async def forecast(self, topic: str | None = None, *, horizon: Span = "1h") -> list[Minute]:
+        """How many messages fall due in each minute."""
+        return await self._ask(verbs.forecast(topic, as_duration_ms(horizon)))
+
+    async def status(self) -> BrokerStatus:
+        return await self._ask(verbs.status())
+
+    async def find(self, topic: str, key: str) -> list[dict[str, Any]]:
+        """Messages with a key, waiting or delivered, newest first."""
+        return await self._ask(verbs.find(topic, key))
+
+    # -- topics, groups, levers -------------------------------------------------------------------
+
+    async def topics(self) -> list[TopicInfo]:
+        return await self._ask(verbs.topics())
+
+    async def create_topic(
+        self,
+        name: str,
+        type: TopicType | str = TopicType.MIXED,  # noqa: A002 - the name people look for
+        *,
+        queues: int | None = None,
+    ) -> TopicInfo:
+        """Make a topic; the same again is no error."""
+        return await self._ask(verbs.create_topic(name, type, queues))
+
+    async def delete_topic(self, name: str, *, force: bool = False) -> int:
+        return await self._ask(verbs.delete_topic(name, force))
+
+    async def pause_topic(self, name: str) -> TopicInfo:
+        return await self._ask(verbs.pause_topic(name))
+
+    async def resume_topic(self, name: str) -> TopicInfo:
+        return await self._ask(verbs.resume_topic(name))
+
+    async def limit_topic(self, name: str, per_second: int) -> TopicInfo:
+        return await self._ask(verbs.limit_topic(name, per_second))
+
+    async def groups(self) -> list[GroupInfo]:
+        return await self._ask(verbs.groups())
+
+    async def set_group(
+        self,
+        name: str,
+        *,
+        max_attempts: int | None = None,
+        is_fifo: bool | None = None,
+        start: str | None = None,
+    ) -> GroupInfo:
+        return await self._ask(verbs.set_group(name, max_attempts, is_fifo, start))
+
+    async def reset_group(self, name: str, topic: str, to: Moment) -> None:
+        """Let a group read a topic again from the messages released at a time."""
+        await self._ask(verbs.reset_group(name, topic, as_time_ms(to)))
+
+    async def advance(self, by: Span | None = None, *, to: Moment | None = None) -> int:
+        """Move a simulated clock; returns the new time."""
+        return await self._ask(verbs.advance(optional_ms(by), optional_time(to)))
+
+    async def backup(self, directory: str) -> Backup:
+        """Copy the live broker into a new directory on its machine."""
+        return await self._ask(verbs.backup(directory))
+
+    # -- carrying ---------------------------------------------------------------------------------
+
+    async def _ask(self, call: Call[T]) -> T:
+        head = request_head(self.endpoint, call.method, call.path, _JSON if call.content else "", self._token)
+        timeout_s = self._timeout_s + call.patience_s
+        said = await self._carry(head, call.content, timeout_s, is_repeatable=call.is_repeatable)
+        return call.read(json.loads(said))
+
+    async def _carry(self, head: bytes, content: bytes, timeout_s: float, *, is_repeatable: bool) -> bytes:
+        """A request there and its answer back, tried again while that can help."""
+        began_s = stopwatch_s()
+        attempt = 0
+        while True:
+            fault: TidemillError
+            try:
+                answer = await self._pool.exchange(head, content, timeout_s)
+            except ConnectionLost as lost:
+                fault = unreachable(self.endpoint, lost)
+                can_help = is_repeatable or not lost.was_sent
+            else:
+                if 200 <= answer.status < 300:
+                    return answer.content
+                fault = error_in(answer.status, answer.content)
+                can_help = is_worth_a_retry(answer.status)
+            wait_s = self._policy.wait_s(attempt, stopwatch_s() - began_s) if can_help else None
+            if wait_s is None or self._is_closed:
+                raise fault
+            await asyncio.sleep(wait_s)
+            attempt += 1
+
+    async def close(self) -> None:
+        """Close the connections; whoever waits for a retry gives up at its next attempt."""
+        self._is_closed = True
+        self._pool.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

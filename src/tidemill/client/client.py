@@ -1,0 +1,356 @@
+"""`Client`: the broker's verbs for programs with threads.
+
+    with tidemill.Client() as client:
+        receipt = client.send("orders", b"close order 17", delay="30m", key="order-17")
+        client.cancel(receipt.handle)
+        for message in client.receive("orders", group="closers"):
+            ...                                    # acknowledged when the next one is asked for
+
+One client serves any number of threads; concurrent sends are joined into one request. Lost connections, a
+busy broker and one that restarts are waited out (`retry_for`), and a send that is repeated for that is
+stored once.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+from tidemill.client import verbs
+from tidemill.client.answers import (
+    Backup,
+    BrokerStatus,
+    GroupInfo,
+    Message,
+    Minute,
+    Moved,
+    Pending,
+    TopicInfo,
+)
+from tidemill.client.arguments import optional_ms, optional_time, receipt_of, unreachable, whither_of
+from tidemill.client.coalescer import LINGER_S, Coalescer
+from tidemill.client.connection import ConnectionLost, Pool
+from tidemill.client.drafts import Body, chunked, draft_of, drafts_of_table, with_id
+from tidemill.client.endpoint import DEFAULT_ENDPOINT, Endpoint, request_head
+from tidemill.client.retrying import RetryPolicy, error_in, is_worth_a_retry
+from tidemill.client.verbs import Call, HandleLike
+from tidemill.core.clock import stopwatch_s
+from tidemill.core.durations import Moment, Span, as_duration_ms, as_time_ms
+from tidemill.core.errors import TidemillError
+from tidemill.core.model import CancelAnswer, Draft, Once, Receipt, TopicType
+from tidemill.core.send_batch import CONTENT_TYPE, Answer, decode_answers, encode_drafts
+
+T = TypeVar("T")
+_JSON = "application/json"
+_BATCH_PATH = "/v1/send-batch"
+_CHUNK = 4096
+
+
+class Client:
+    """A connection to a broker. Thread-safe; close it or use it as a context manager."""
+
+    def __init__(
+        self,
+        endpoint: str = DEFAULT_ENDPOINT,
+        *,
+        token: str = "",
+        timeout: Span = "10s",
+        retry_for: Span = "30s",
+        linger: Span = 2,
+    ) -> None:
+        self.endpoint = Endpoint.parse(endpoint)
+        self._token = token
+        self._timeout_s = as_duration_ms(timeout) / 1000
+        give_up_s = as_duration_ms(retry_for) / 1000
+        self._policy = RetryPolicy(give_up_s, give_up_s > 0)
+        self._pool = Pool(self.endpoint, self._timeout_s)
+        self._closing = threading.Event()
+        self._coalescer = Coalescer(self._send_batch, linger_s=min(LINGER_S, as_duration_ms(linger) / 1000))
+        self._batch_head = request_head(self.endpoint, "POST", _BATCH_PATH, CONTENT_TYPE, token)
+
+    # -- sending ----------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        body: Body,
+        *,
+        delay: Span | None = None,
+        at: Moment | None = None,
+        level: int = 0,
+        key: str | None = None,
+        keys: Sequence[str] = (),
+        tag: str = "",
+        group: str = "",
+        properties: Mapping[str, str] | None = None,
+        once: bool | str | Once = False,
+        id: str | None = None,  # noqa: A002 - the name people look for
+    ) -> Receipt:
+        """Send one message, durably; raises what is wrong with it.
+
+        `delay` counts on the broker's clock. `once` (with a key): while a message with that key waits,
+        it is answered instead; `once="replace"` moves it to the new time.
+        """
+        answer = self._coalescer.send(
+            draft_of(
+                topic,
+                body,
+                delay=delay,
+                at=at,
+                level=level,
+                key=key,
+                keys=keys,
+                tag=tag,
+                group=group,
+                properties=properties,
+                once=once,
+                id=id,
+            )
+        )
+        if isinstance(answer, Receipt):
+            return answer
+        raise answer
+
+    def send_draft(self, draft: Draft) -> Receipt:
+        """Send a message made beforehand."""
+        answer = self._coalescer.send(with_id(draft))
+        if isinstance(answer, Receipt):
+            return answer
+        raise answer
+
+    def send_many(self, drafts: Iterable[Draft]) -> list[Receipt | TidemillError]:
+        """Send many messages in as few requests as possible; each has its own answer, in order."""
+        answers: list[Receipt | TidemillError] = []
+        for part in chunked(map(with_id, drafts), _CHUNK):
+            answers.extend(self._send_batch(part))
+        return answers
+
+    def schedule(self, table: Any, *, topic: str | None = None) -> list[Receipt | TidemillError]:
+        """Send the rows of an Arrow table, a pandas frame or an iterable of mappings."""
+        return self.send_many(drafts_of_table(table, topic))
+
+    def _send_batch(self, drafts: Sequence[Draft]) -> Sequence[Answer]:
+        content = self._carry(self._batch_head, encode_drafts(drafts), self._timeout_s, is_repeatable=True)
+        return decode_answers(content, drafts)
+
+    # -- consuming --------------------------------------------------------------------------------
+
+    def receive_batch(
+        self,
+        topic: str,
+        group: str,
+        *,
+        count: int = 32,
+        wait: Span = 0,
+        invisible: Span = "30s",
+        tags: Sequence[str] | None = None,
+    ) -> list[Message]:
+        """Take up to `count` messages, waiting for the first one; settle each with `ack`."""
+        wait_ms, invisible_ms = as_duration_ms(wait), as_duration_ms(invisible)
+        return self._ask(verbs.receive(topic, group, count, wait_ms, invisible_ms, tags))
+
+    def receive(
+        self,
+        topic: str,
+        group: str,
+        *,
+        batch: int = 32,
+        wait: Span = "20s",
+        invisible: Span = "30s",
+        tags: Sequence[str] | None = None,
+        auto_ack: bool = True,
+        is_endless: bool = True,
+    ) -> Iterator[Message]:
+        """Messages as they come. With `auto_ack` one is acknowledged when the next is asked for.
+
+        Leaving the loop by an error leaves its message unacknowledged, to be delivered again. With
+        `is_endless=False` it ends when nothing came within `wait`.
+        """
+        while not self._closing.is_set():
+            messages = self.receive_batch(
+                topic, group, count=batch, wait=wait, invisible=invisible, tags=tags
+            )
+            if not messages and not is_endless:
+                return
+            for message in messages:
+                yield message
+                if auto_ack:
+                    self.ack(message)
+
+    def ack(self, *messages: Message | str) -> list[bool]:
+        """Settle messages; False where it came too late and the message was given to somebody else."""
+        return self._ask(verbs.ack([receipt_of(message) for message in messages]))
+
+    def retry_in(self, delay: Span, *messages: Message | str) -> list[bool]:
+        """Let messages be delivered again after `delay`."""
+        receipts = [receipt_of(message) for message in messages]
+        return self._ask(verbs.change_invisibility(receipts, as_duration_ms(delay)))
+
+    # -- cancel and reschedule --------------------------------------------------------------------
+
+    def cancel(self, handle: HandleLike) -> CancelAnswer:
+        """Cancel one message; says definitely what became of it."""
+        return self._ask(verbs.cancel([handle]))[0]
+
+    def cancel_many(self, handles: Sequence[HandleLike]) -> list[CancelAnswer]:
+        return self._ask(verbs.cancel(handles))
+
+    def cancel_where(
+        self, topic: str, *, key: str | None = None, start: Moment | None = None, end: Moment | None = None
+    ) -> int:
+        """Cancel all that wait with a key, or that are due in `[start, end)`; says how many."""
+        return self._ask(verbs.cancel_where(topic, key, optional_time(start), optional_time(end)))
+
+    def reschedule(
+        self,
+        handle: HandleLike,
+        *,
+        at: Moment | None = None,
+        delay: Span | None = None,
+        by: Span | None = None,
+    ) -> Moved:
+        """Move one message that waits: to a time, to a delay from now, or by a span."""
+        return self._ask(verbs.reschedule([handle], whither_of(at, delay, by)))[0]
+
+    def reschedule_where(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        start: Moment | None = None,
+        end: Moment | None = None,
+        at: Moment | None = None,
+        delay: Span | None = None,
+        by: Span | None = None,
+    ) -> int:
+        """Move all that wait with a key, or that are due in `[start, end)`; says how many."""
+        whither = whither_of(at, delay, by)
+        return self._ask(
+            verbs.reschedule_where(topic, key, optional_time(start), optional_time(end), whither)
+        )
+
+    # -- looking ----------------------------------------------------------------------------------
+
+    def pending(
+        self,
+        topic: str | None = None,
+        *,
+        key: str | None = None,
+        start: Moment | None = None,
+        end: Moment | None = None,
+        limit: int = 100,
+    ) -> list[Pending]:
+        """Messages that wait, earliest due first."""
+        return self._ask(verbs.pending(topic, key, optional_time(start), optional_time(end), limit))
+
+    def forecast(self, topic: str | None = None, *, horizon: Span = "1h") -> list[Minute]:
+        """How many messages fall due in each minute."""
+        return self._ask(verbs.forecast(topic, as_duration_ms(horizon)))
+
+    def status(self) -> BrokerStatus:
+        return self._ask(verbs.status())
+
+    def find(self, topic: str, key: str) -> list[dict[str, Any]]:
+        """Messages with a key, waiting or delivered, newest first."""
+        return self._ask(verbs.find(topic, key))
+
+    # -- topics, groups, levers -------------------------------------------------------------------
+
+    def topics(self) -> list[TopicInfo]:
+        return self._ask(verbs.topics())
+
+    def create_topic(
+        self,
+        name: str,
+        type: TopicType | str = TopicType.MIXED,  # noqa: A002 - the name people look for
+        *,
+        queues: int | None = None,
+    ) -> TopicInfo:
+        """Make a topic; the same again is no error."""
+        return self._ask(verbs.create_topic(name, type, queues))
+
+    def delete_topic(self, name: str, *, force: bool = False) -> int:
+        """Delete a topic; says how many waiting messages were cancelled with it."""
+        return self._ask(verbs.delete_topic(name, force))
+
+    def pause_topic(self, name: str) -> TopicInfo:
+        return self._ask(verbs.pause_topic(name))
+
+    def resume_topic(self, name: str) -> TopicInfo:
+        return self._ask(verbs.resume_topic(name))
+
+    def limit_topic(self, name: str, per_second: int) -> TopicInfo:
+        """Bound a topic's releases a second; 0: no limit."""
+        return self._ask(verbs.limit_topic(name, per_second))
+
+    def groups(self) -> list[GroupInfo]:
+        return self._ask(verbs.groups())
+
+    def set_group(
+        self,
+        name: str,
+        *,
+        max_attempts: int | None = None,
+        is_fifo: bool | None = None,
+        start: str | None = None,
+    ) -> GroupInfo:
+        return self._ask(verbs.set_group(name, max_attempts, is_fifo, start))
+
+    def reset_group(self, name: str, topic: str, to: Moment) -> None:
+        """Let a group read a topic again from the messages released at a time."""
+        self._ask(verbs.reset_group(name, topic, as_time_ms(to)))
+
+    def advance(self, by: Span | None = None, *, to: Moment | None = None) -> int:
+        """Move a simulated clock; returns the new time."""
+        return self._ask(verbs.advance(optional_ms(by), optional_time(to)))
+
+    def backup(self, directory: str) -> Backup:
+        """Copy the live broker into a new directory on its machine."""
+        return self._ask(verbs.backup(directory))
+
+    # -- carrying ---------------------------------------------------------------------------------
+
+    def _ask(self, call: Call[T]) -> T:
+        content_type = _JSON if call.content else ""
+        head = request_head(self.endpoint, call.method, call.path, content_type, self._token)
+        timeout_s = self._timeout_s + call.patience_s
+        return call.read(
+            json.loads(self._carry(head, call.content, timeout_s, is_repeatable=call.is_repeatable))
+        )
+
+    def _carry(self, head: bytes, content: bytes, timeout_s: float, *, is_repeatable: bool) -> bytes:
+        """A request there and its answer back, tried again while that can help."""
+        began_s = stopwatch_s()
+        attempt = 0
+        while True:
+            fault: TidemillError
+            try:
+                answer = self._pool.exchange(head, content, timeout_s)
+            except ConnectionLost as lost:
+                fault = unreachable(self.endpoint, lost)
+                can_help = is_repeatable or not lost.was_sent
+            else:
+                if 200 <= answer.status < 300:
+                    return answer.content
+                fault = error_in(answer.status, answer.content)
+                can_help = is_worth_a_retry(answer.status)
+            wait_s = self._policy.wait_s(attempt, stopwatch_s() - began_s) if can_help else None
+            if wait_s is None or self._closing.wait(wait_s):
+                raise fault
+            attempt += 1
+
+    def close(self) -> None:
+        """Close the connections; whoever waits for a retry gives up."""
+        self._closing.set()
+        self._pool.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,129 @@
+"""Sends of many threads become one request: whoever comes first leads, the others ride along.
+
+There is no thread of its own. A caller that finds a free lane becomes its leader: it takes everything that
+waits, sends it as one request, hands each caller its answer, and passes the lane to one of those who came
+meanwhile. So a lone caller pays nothing, neither a hop nor a wait, and a crowd shares requests as large as
+itself. When the last request was shared by many, they come back within microseconds of each other; the
+next leader waits for them, but never longer than the linger.
+
+Invariants: every caller gets exactly one answer; nobody waits while a lane is free.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from tidemill.client.retrying import Unreachable
+from tidemill.core.model import Draft
+from tidemill.core.send_batch import Answer
+
+LINGER_S: Final = 0.002
+LANES: Final = 2
+_BATCH_MAX: Final = 4096
+_BATCH_BYTES_MAX: Final = 8 << 20
+
+SendBatch = Callable[[Sequence[Draft]], Sequence[Answer]]
+
+
+class _Seat:
+    """A caller that waits: for its answer, or to be told to lead."""
+
+    __slots__ = ("answer", "draft", "fault", "gate", "size")
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self.size = len(draft.body)
+        self.answer: Answer | None = None
+        self.fault: Exception | None = None
+        self.gate = threading.Lock()
+        self.gate.acquire()
+
+
+class Coalescer:
+    """Joins concurrent sends. Thread-safe."""
+
+    def __init__(self, send_batch: SendBatch, *, linger_s: float = LINGER_S, lanes: int = LANES) -> None:
+        self._send_batch = send_batch
+        self._linger_s = min(linger_s, LINGER_S)
+        self._lanes = lanes
+        self._lock = threading.Lock()  # protects everything below
+        self._waiting: list[_Seat] = []  # callers without a leader's role
+        self._free_lanes = lanes
+        self._travelling = 0  # callers whose request is under way
+        self._expected = 1  # how many are likely to travel with the next leader
+        self._lingering: _Seat | None = None  # a leader that waits for company
+
+    def send(self, draft: Draft) -> Answer:
+        """The answer to one send: a receipt or an error of this message. Raises if the request failed."""
+        seat = _Seat(draft)
+        with self._lock:
+            leads = self._free_lanes > 0 and self._lingering is None
+            if leads:
+                self._free_lanes -= 1
+            else:
+                self._waiting.append(seat)
+                # The lingering leader itself counts too.
+                if self._lingering is not None and len(self._waiting) + 1 >= self._expected:
+                    self._lingering.gate.release()
+                    self._lingering = None
+        if not leads:
+            seat.gate.acquire()
+        if seat.answer is None and seat.fault is None:
+            self._lead(seat)
+        if seat.fault is not None:
+            raise seat.fault
+        assert seat.answer is not None
+        return seat.answer
+
+    def _lead(self, leader: _Seat) -> None:
+        batch = self._gather(leader)
+        try:
+            answers = self._send_batch([seat.draft for seat in batch])
+        except BaseException as fault:
+            self._pass_on(len(batch))
+            for seat in batch[1:]:
+                seat.fault = fault if isinstance(fault, Exception) else Unreachable("the sender was stopped")
+                seat.gate.release()
+            raise
+        self._pass_on(len(batch))
+        for seat, answer in zip(batch, answers, strict=True):
+            seat.answer = answer
+            if seat is not leader:
+                seat.gate.release()
+
+    def _gather(self, leader: _Seat) -> list[_Seat]:
+        """The leader and everybody who goes along, after waiting for those who are likely to come."""
+        with self._lock:
+            lingers = len(self._waiting) + 1 < self._expected and self._linger_s > 0
+            if lingers:
+                self._lingering = leader
+        if lingers:
+            leader.gate.acquire(timeout=self._linger_s)
+        with self._lock:
+            if self._lingering is leader:
+                self._lingering = None
+            count, size = 0, leader.size
+            for seat in self._waiting:
+                size += seat.size
+                if count + 1 >= _BATCH_MAX or size > _BATCH_BYTES_MAX:
+                    break
+                count += 1
+            batch = [leader, *self._waiting[:count]]
+            del self._waiting[:count]
+            self._travelling += len(batch)
+        return batch
+
+    def _pass_on(self, count: int) -> None:
+        """Give the lane to somebody who waits, or set it free."""
+        heir: _Seat | None = None
+        with self._lock:
+            self._expected = max(1, (self._travelling + len(self._waiting)) // self._lanes)
+            self._travelling -= count
+            if self._waiting and self._lingering is None:
+                heir = self._waiting.pop(0)
+            else:
+                self._free_lanes += 1
+        if heir is not None:
+            heir.gate.release()

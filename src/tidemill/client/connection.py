@@ -1,0 +1,133 @@
+"""Kept connections for threads: one request at a time on each, taken from and given back to a pool.
+
+Owns the sockets. A connection on which anything went wrong is closed, never given back. A request that
+failed on a kept connection before a byte of its answer came is *stale*: the broker had closed it meanwhile,
+and the caller may send it again at once.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+from tidemill.client.endpoint import Answer, Endpoint, MalformedAnswer, read_chunks, read_head
+
+_READ_BYTES = 262_144
+_KEPT_MAX = 64
+
+
+class ConnectionLost(Exception):
+    """The connection broke before the answer was whole."""
+
+    def __init__(self, reason: str, *, is_stale: bool, was_sent: bool = True) -> None:
+        super().__init__(reason)
+        self.is_stale = is_stale
+        self.was_sent = was_sent
+
+
+class Connection:
+    """One kept connection."""
+
+    def __init__(self, endpoint: Endpoint, connect_s: float) -> None:
+        self._socket = socket.create_connection((endpoint.host, endpoint.port), connect_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        context = endpoint.tls()
+        if context is not None:
+            self._socket = context.wrap_socket(self._socket, server_hostname=endpoint.host)
+        self._timeout_s: float | None = connect_s
+        self.is_fresh = True
+        self.is_kept = True
+
+    def exchange(self, head: bytes, content: bytes, timeout_s: float) -> Answer:
+        """Send a request and read its answer."""
+        if timeout_s != self._timeout_s:
+            self._timeout_s = timeout_s
+            self._socket.settimeout(timeout_s)
+        is_first, self.is_fresh = self.is_fresh, False
+        data = b""
+        try:
+            self._socket.sendall(b"%b%d\r\n\r\n%b" % (head, len(content), content))
+            data = self._socket.recv(_READ_BYTES)
+            return self._read(data)
+        except (OSError, EOFError, MalformedAnswer) as error:
+            self.close()
+            timed_out = isinstance(error, TimeoutError)
+            raise ConnectionLost(
+                f"no answer within {timeout_s:g} s" if timed_out else str(error) or type(error).__name__,
+                is_stale=not is_first and not data and not timed_out,
+            ) from error
+
+    def _read(self, data: bytes | bytearray) -> Answer:
+        if not data:
+            raise EOFError("the broker closed the connection")
+        while (found := read_head(data)) is None:
+            data = self._more(data)
+        head, start = found
+        self.is_kept = head.is_kept
+        if head.length is None:
+            while (content := read_chunks(data, start)) is None:
+                data = self._more(data)
+            return Answer(head.status, content)
+        while len(data) < start + head.length:
+            data = self._more(data)
+        return Answer(head.status, bytes(data[start : start + head.length]))
+
+    def _more(self, data: bytes | bytearray) -> bytearray:
+        piece = self._socket.recv(_READ_BYTES)
+        if not piece:
+            raise EOFError("the broker closed the connection in the middle of an answer")
+        gathered = data if isinstance(data, bytearray) else bytearray(data)
+        gathered += piece
+        return gathered
+
+    def close(self) -> None:
+        self.is_kept = False
+        self._socket.close()
+
+
+class Pool:
+    """Connections to one endpoint. Thread-safe."""
+
+    def __init__(self, endpoint: Endpoint, connect_s: float) -> None:
+        self._endpoint = endpoint
+        self._connect_s = connect_s
+        self._lock = threading.Lock()  # protects _idle and _is_closed
+        self._idle: list[Connection] = []
+        self._is_closed = False
+
+    def exchange(self, head: bytes, content: bytes, timeout_s: float) -> Answer:
+        """One request on a kept connection, or a new one."""
+        while True:
+            connection = self._take()
+            try:
+                answer = connection.exchange(head, content, timeout_s)
+            except ConnectionLost as lost:
+                if lost.is_stale:
+                    continue
+                raise
+            self._give_back(connection)
+            return answer
+
+    def _take(self) -> Connection:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        try:
+            return Connection(self._endpoint, self._connect_s)
+        except OSError as error:
+            raise ConnectionLost(error.strerror or str(error), is_stale=False, was_sent=False) from error
+
+    def _give_back(self, connection: Connection) -> None:
+        if connection.is_kept:
+            with self._lock:
+                if not self._is_closed and len(self._idle) < _KEPT_MAX:
+                    self._idle.append(connection)
+                    return
+        connection.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()

@@ -1,0 +1,54 @@
+"""When to try again, and how long to wait before: pure rules, shared by threads and tasks.
+
+A request may be tried again when nothing can have happened twice by it: the connection was lost (sends
+carry ids of the client's own making, so a repeat is recognised), the broker is busy (429), starting or
+closing (503). Waits grow from 10 ms to 2 s, each cut by up to half so that many clients do not come back in
+step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+
+from tidemill.core.error_codes import error_of
+from tidemill.core.errors import TidemillError
+
+_FIRST_WAIT_S = 0.01
+_LONGEST_WAIT_S = 2.0
+_AGAIN = frozenset((429, 502, 503, 504))
+
+
+class Unreachable(TidemillError):
+    """The broker did not answer in time. Whether the request took effect is not known."""
+
+    code = "unreachable"
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How long a client keeps trying before it gives up."""
+
+    give_up_after_s: float = 30.0
+    is_on: bool = True
+
+    def wait_s(self, attempt: int, spent_s: float) -> float | None:
+        """How long to wait before attempt `attempt` + 1 (the first is 0); None: give up."""
+        wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(attempt, 20))
+        wait_s *= 1 - os.urandom(1)[0] / 512
+        return wait_s if self.is_on and spent_s + wait_s < self.give_up_after_s else None
+
+
+def is_worth_a_retry(status: int) -> bool:
+    return status in _AGAIN
+
+
+def error_in(status: int, content: bytes) -> TidemillError:
+    """The error that an answer other than 2xx stands for."""
+    try:
+        said = json.loads(content)
+        return error_of(str(said["code"]), str(said["message"]))
+    except (ValueError, KeyError, TypeError):
+        text = content[:200].decode(errors="replace").strip()
+        return TidemillError(f"the broker answered {status}: {text or 'nothing more'}")

@@ -1,0 +1,285 @@
+"""Every verb as a value: what to ask, and how to read the answer. No sockets, no waiting.
+
+`Client` and `AsyncClient` only differ in how they carry a `Call` there and back, so each verb is written
+once, here.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote, urlencode
+
+from tidemill.client.answers import (
+    Backup,
+    BrokerStatus,
+    GroupInfo,
+    Message,
+    Minute,
+    Moved,
+    Pending,
+    TopicInfo,
+)
+from tidemill.core.errors import RequestError
+from tidemill.core.model import CancelAnswer, Handle, TopicType
+
+T = TypeVar("T")
+HandleLike = Handle | str
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One request: how to ask, how long the broker itself may take, how to read the answer."""
+
+    method: str
+    path: str
+    content: bytes
+    read: Callable[[Any], T]
+    patience_s: float = 0.0
+    is_repeatable: bool = True
+
+
+def _post(
+    path: str, body: Mapping[str, Any], read: Callable[[Any], T], *, patience_s: float = 0.0, **options: bool
+) -> Call[T]:
+    given = {name: value for name, value in body.items() if value is not None}
+    return Call("POST", path, json.dumps(given).encode(), read, patience_s, **options)
+
+
+def _get(path: str, query: Mapping[str, Any], read: Callable[[Any], T]) -> Call[T]:
+    given = {name: value for name, value in query.items() if value is not None}
+    return Call("GET", f"{path}?{urlencode(given)}" if given else path, b"", read)
+
+
+# -- consuming ------------------------------------------------------------------------------------
+
+
+def receive(
+    topic: str, group: str, count: int, wait_ms: int, invisible_ms: int, tags: Sequence[str] | None
+) -> Call[list[Message]]:
+    body = {
+        "topic": topic,
+        "group": group,
+        "count": count,
+        "wait_ms": wait_ms,
+        "invisible_ms": invisible_ms,
+        "tags": list(tags) if tags is not None else None,
+    }
+    return _post(
+        "/v1/receive",
+        body,
+        lambda said: [_message(fields) for fields in said["deliveries"]],
+        patience_s=wait_ms / 1000,
+    )
+
+
+def _message(fields: dict[str, Any]) -> Message:
+    text, encoded = fields.pop("body"), fields.pop("body_base64")
+    body = text.encode() if text is not None else base64.b64decode(encoded or "")
+    message_id, keys = fields.pop("message_id"), tuple(fields.pop("keys"))
+    return Message(id=message_id, body=body, keys=keys, **_known(Message, fields))
+
+
+def ack(receipts: Sequence[str]) -> Call[list[bool]]:
+    return _post("/v1/ack", {"receipts": list(receipts)}, lambda said: list(said["settled"]))
+
+
+def change_invisibility(receipts: Sequence[str], invisible_ms: int) -> Call[list[bool]]:
+    body = {"receipts": list(receipts), "invisible_ms": invisible_ms}
+    return _post("/v1/invisibility", body, lambda said: list(said["settled"]))
+
+
+# -- cancel and reschedule ------------------------------------------------------------------------
+
+
+def cancel(handles: Sequence[HandleLike]) -> Call[list[CancelAnswer]]:
+    body = {"handles": [str(handle) for handle in handles]}
+    return _post("/v1/cancel", body, lambda said: [CancelAnswer(answer) for answer in said["answers"]])
+
+
+def cancel_where(topic: str, key: str | None, from_ms: int | None, to_ms: int | None) -> Call[int]:
+    _check_choice(key, from_ms, to_ms)
+    body = {"topic": topic, "key": key, "from_ms": from_ms, "to_ms": to_ms}
+    return _post("/v1/cancel", body, lambda said: int(said["cancelled"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Whither:
+    """Where a reschedule moves to: exactly one is given."""
+
+    deliver_at_ms: int | None = None
+    delay_ms: int | None = None
+    by_ms: int | None = None
+
+    def fields(self) -> dict[str, int]:
+        given = {
+            "deliver_at_ms": self.deliver_at_ms,
+            "delay_ms": self.delay_ms,
+            "by_ms": self.by_ms,
+        }
+        chosen = {name: value for name, value in given.items() if value is not None}
+        if len(chosen) != 1:
+            raise RequestError("say where to move: give exactly one of at, delay and by")
+        return chosen
+
+
+def reschedule(handles: Sequence[HandleLike], whither: Whither) -> Call[list[Moved]]:
+    body = {"handles": [str(handle) for handle in handles], **whither.fields()}
+    # Moving by a span twice would move twice as far, so that is not tried again.
+    return _post(
+        "/v1/reschedule",
+        body,
+        lambda said: [_moved(fields) for fields in said["answers"]],
+        is_repeatable=whither.by_ms is None,
+    )
+
+
+def reschedule_where(
+    topic: str, key: str | None, from_ms: int | None, to_ms: int | None, whither: Whither
+) -> Call[int]:
+    _check_choice(key, from_ms, to_ms)
+    body = {"topic": topic, "key": key, "from_ms": from_ms, "to_ms": to_ms, **whither.fields()}
+    return _post("/v1/reschedule", body, lambda said: int(said["moved"]), is_repeatable=whither.by_ms is None)
+
+
+def _moved(fields: Mapping[str, Any]) -> Moved:
+    if fields["answer"] == "moved":
+        return Moved(fields["handle"], fields["deliver_at_ms"])
+    return Moved(None, None, CancelAnswer(fields["answer"]))
+
+
+def _check_choice(key: str | None, from_ms: int | None, to_ms: int | None) -> None:
+    has_range = from_ms is not None and to_ms is not None
+    if (key is not None) == has_range or (from_ms is None) != (to_ms is None):
+        raise RequestError("choose messages by a handle, by a key, or by both ends of a range")
+
+
+# -- looking --------------------------------------------------------------------------------------
+
+
+def pending(
+    topic: str | None, key: str | None, from_ms: int | None, to_ms: int | None, limit: int
+) -> Call[list[Pending]]:
+    query = {"topic": topic, "key": key, "from_ms": from_ms, "to_ms": to_ms, "limit": limit}
+    return _get("/v1/pending", query, lambda said: [_pending(fields) for fields in said["pending"]])
+
+
+def _pending(fields: dict[str, Any]) -> Pending:
+    message_id, keys = fields.pop("message_id"), tuple(fields.pop("keys"))
+    return Pending(id=message_id, keys=keys, **_known(Pending, fields))
+
+
+def forecast(topic: str | None, horizon_ms: int) -> Call[list[Minute]]:
+    query = {"topic": topic, "horizon_ms": horizon_ms}
+    return _get("/v1/forecast", query, lambda said: [Minute(m["from_ms"], m["due"]) for m in said["minutes"]])
+
+
+def status() -> Call[BrokerStatus]:
+    return _get("/v1/status", {}, _status)
+
+
+def _status(said: dict[str, Any]) -> BrokerStatus:
+    late = said["lateness_ms"]
+    return BrokerStatus(
+        now_ms=said["now_ms"],
+        pending=said["pending"],
+        sent=said["sent"],
+        released=said["released"],
+        cancelled=said["cancelled"],
+        runner=said["pipeline"]["runner"],
+        lateness_p50_ms=late["p50"],
+        lateness_p99_ms=late["p99"],
+        lateness_max_ms=late["max"],
+        fields=said,
+    )
+
+
+def find(topic: str, key: str) -> Call[list[dict[str, Any]]]:
+    return _get(f"/v1/topics/{_in_path(topic)}/find", {"key": key}, lambda said: list(said["messages"]))
+
+
+# -- topics and groups ----------------------------------------------------------------------------
+
+
+def topics() -> Call[list[TopicInfo]]:
+    return _get("/v1/topics", {}, lambda said: [_topic(fields) for fields in said["topics"]])
+
+
+def create_topic(name: str, topic_type: TopicType | str, queues: int | None) -> Call[TopicInfo]:
+    return _post("/v1/topics", {"name": name, "type": str(TopicType(topic_type)), "queues": queues}, _topic)
+
+
+def delete_topic(name: str, force: bool) -> Call[int]:
+    path = f"/v1/topics/{_in_path(name)}?force={'true' if force else 'false'}"
+    return Call("DELETE", path, b"", lambda said: int(said["cancelled"]))
+
+
+def pause_topic(name: str) -> Call[TopicInfo]:
+    return _post(f"/v1/topics/{_in_path(name)}/pause", {}, _topic)
+
+
+def resume_topic(name: str) -> Call[TopicInfo]:
+    return _post(f"/v1/topics/{_in_path(name)}/resume", {}, _topic)
+
+
+def limit_topic(name: str, per_second: int) -> Call[TopicInfo]:
+    return _post(f"/v1/topics/{_in_path(name)}/limit", {"per_second": per_second}, _topic)
+
+
+def _topic(fields: dict[str, Any]) -> TopicInfo:
+    return TopicInfo(type=TopicType(fields.pop("type")), **_known(TopicInfo, fields))
+
+
+def groups() -> Call[list[GroupInfo]]:
+    return _get("/v1/groups", {}, lambda said: [_group(fields) for fields in said["groups"]])
+
+
+def set_group(
+    name: str, max_attempts: int | None, is_fifo: bool | None, start: str | None
+) -> Call[GroupInfo]:
+    given = {"max_attempts": max_attempts, "is_fifo": is_fifo, "start": start}
+    body = json.dumps({name: value for name, value in given.items() if value is not None}).encode()
+    return Call("PUT", f"/v1/groups/{_in_path(name)}", body, _group)
+
+
+def reset_group(name: str, topic: str, to_ms: int) -> Call[None]:
+    return _post(f"/v1/groups/{_in_path(name)}/reset", {"topic": topic, "to_ms": to_ms}, lambda said: None)
+
+
+def _group(fields: dict[str, Any]) -> GroupInfo:
+    return GroupInfo(**_known(GroupInfo, fields))
+
+
+# -- levers ---------------------------------------------------------------------------------------
+
+
+def advance(by_ms: int | None, to_ms: int | None) -> Call[int]:
+    return _post(
+        "/v1/clock/advance",
+        {"by_ms": by_ms, "to_ms": to_ms},
+        lambda said: int(said["now_ms"]),
+        patience_s=3600.0,
+        is_repeatable=False,
+    )
+
+
+def backup(directory: str) -> Call[Backup]:
+    return _post(
+        "/v1/backup",
+        {"directory": directory},
+        lambda said: Backup(**_known(Backup, said)),
+        patience_s=3600.0,
+        is_repeatable=False,
+    )
+
+
+def _in_path(name: str) -> str:
+    return quote(name, safe="")
+
+
+def _known(kind: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields this client knows; a newer broker may say more."""
+    return {name: value for name, value in fields.items() if name in kind.__dataclass_fields__}

@@ -1,0 +1,19 @@
+"""Names that are imported when somebody asks for them, so that importing the package stays quick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy_names(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
+    """A module `__getattr__` that finds each name in its place, written `module:name`."""
+
+    def find(name: str) -> Any:
+        if name not in places:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module, _, inner = places[name].partition(":")
+        return getattr(import_module(module), inner)
+
+    return find

@@ -1,0 +1,1 @@
+"""The timer's data pipeline on Spark: source, step, sink, query, driver."""

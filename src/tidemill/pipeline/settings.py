@@ -1,0 +1,47 @@
+"""What the broker tells the pipeline process at its start: where the data is, how steps are bounded."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tidemill.timer.settings import StepLimits, TimerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSettings:
+    """Passed as one JSON argument; everything that changes afterwards is in `timer/target`."""
+
+    data_directory: str
+    master: str
+    lead_ms: int
+    tick_ms: int
+    shards: int
+    entry_chunk_rows: int
+    rows_max: int
+    due_max: int
+    driver_memory_mb: int = 512
+
+    @property
+    def timer_directory(self) -> Path:
+        return Path(self.data_directory) / "timer"
+
+    @property
+    def entries_directory(self) -> Path:
+        return Path(self.data_directory) / "index" / "entries"
+
+    @property
+    def timer(self) -> TimerSettings:
+        return TimerSettings(tick_ms=self.tick_ms, shards=self.shards)
+
+    @property
+    def limits(self) -> StepLimits:
+        return StepLimits(rows_max=self.rows_max, due_max=self.due_max)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> PipelineSettings:
+        return cls(**json.loads(text))

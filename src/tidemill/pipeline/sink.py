@@ -1,0 +1,53 @@
+"""The sink: tells the broker what the last step did.
+
+Owns `timer/progress`, a small JSON file replaced after every micro-batch. It is for people (status,
+dashboard): what counts is in the shards' cursors and ready files, which the step itself wrote in their safe
+order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from tidemill.log.disk import RealDisk
+from tidemill.pipeline.settings import PipelineSettings
+
+PROGRESS_NAME = "progress"
+
+
+class ShardOutcomes(WriterCommitMessage):
+    """The outcome rows of one task. Picklable."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+
+
+class ProgressSink(DataSourceStreamArrowWriter):
+    """Writes down what each micro-batch did."""
+
+    def __init__(self, settings: PipelineSettings) -> None:
+        self._settings = settings
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return ShardOutcomes([row for batch in iterator for row in batch.to_pylist()])
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        rows = [row for message in messages if isinstance(message, ShardOutcomes) for row in message.rows]
+        directory = self._settings.timer_directory
+        disk = RealDisk()
+        unfinished = directory / f"{PROGRESS_NAME}.unfinished"
+        file = disk.open(unfinished, create=True)
+        try:
+            file.truncate(0)
+            file.write(0, json.dumps({"batch": batchId, "shards": rows}).encode())
+        finally:
+            file.close()
+        disk.rename(unfinished, directory / PROGRESS_NAME)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing to undo: a step that was not finished leaves its cursor where it was."""

@@ -1,0 +1,79 @@
+"""The step of one shard, as a Spark task: the same engine, the same stages as in the broker.
+
+Owns nothing but the way from Arrow batches to `ShardEngine.step` and back. It takes the shard's lock, and
+does nothing when the epoch is not the broker's present one, when somebody else is at work, or when the
+cursor is already further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from tidemill.core.errors import CorruptionError, DirectoryLocked
+from tidemill.log.disk import RealDisk
+from tidemill.pipeline.settings import PipelineSettings
+from tidemill.pipeline.wire import OUTCOME_SCHEMA, Order, read_order
+from tidemill.store.entry_files import EntryFiles
+from tidemill.timer.engine import Admitted, ShardEngine, StepOutcome, StepTarget
+from tidemill.timer.ready_format import Runner
+from tidemill.timer.stages.admit import Batch
+from tidemill.timer.target import read_target
+
+
+def step_function(
+    settings: PipelineSettings,
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for `mapInArrow`: one call for each partition, that is for each shard."""
+
+    def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        arrived = read_order(batches)
+        if arrived is not None:
+            order, entries = arrived
+            yield _outcome_batch(order, take_step(settings, order, entries))
+
+    return step
+
+
+def take_step(settings: PipelineSettings, order: Order, entries: Batch) -> StepOutcome | None:
+    """Step one shard; None when it was not ours to step."""
+    disk = RealDisk()
+    try:
+        target = read_target(disk, settings.timer_directory)
+    except CorruptionError:
+        return None
+    if target is None or target.epoch != order.epoch:
+        return None
+    files = EntryFiles(disk, settings.entries_directory, settings.entry_chunk_rows)
+    engine = ShardEngine(
+        disk, settings.timer_directory, order.shard, settings.timer, files, runner=Runner.SPARK
+    )
+    try:
+        with engine.open(files.head_seq):
+            return engine.step(
+                StepTarget(order.epoch, order.seq, order.tick),
+                settings.limits,
+                Admitted(order.first_seq, order.end_seq, entries),
+            )
+    except DirectoryLocked:
+        return None
+    finally:
+        files.close()
+
+
+def _outcome_batch(order: Order, outcome: StepOutcome | None) -> pa.RecordBatch:
+    cursor = outcome.cursor if outcome is not None else None
+    columns = [
+        [order.shard],
+        [order.epoch],
+        [cursor.step if cursor else 0],
+        [cursor.seq if cursor else 0],
+        [cursor.tick if cursor else 0],
+        [outcome.absorbed_count if outcome else 0],
+        [outcome.handed_over_count if outcome else 0],
+        [outcome.has_reached if outcome else False],
+        [outcome.is_stale if outcome else True],
+    ]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, OUTCOME_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=OUTCOME_SCHEMA)

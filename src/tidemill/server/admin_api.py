@@ -1,0 +1,120 @@
+"""The admin HTTP API: every verb for people and programs that speak JSON, with an OpenAPI page at `/docs`.
+
+Owns the putting together: routes, the quick batch door, figures for Prometheus, health, one form for
+errors. The door's application sends it everything that is not gRPC; it also runs alone under any ASGI
+server, which is how its tests drive it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.types import Receive, Scope, Send
+
+from tidemill.broker.broker import Broker
+from tidemill.server.admin_errors import add_error_handlers
+from tidemill.server.admin_messages import change_routes, receive_routes, send_routes
+from tidemill.server.admin_models import ErrorAnswer
+from tidemill.server.admin_views import (
+    find_routes,
+    group_routes,
+    lever_routes,
+    look_routes,
+    topic_routes,
+)
+from tidemill.server.batch_door import PATH as BATCH_PATH
+from tidemill.server.batch_door import BatchDoor
+from tidemill.server.long_poll import LongPolls
+from tidemill.server.metrics import registry_of
+from tidemill.server.waiting_room import WaitingRoom
+
+_BATCH_THREADS = 8
+_VERSION = "1"
+_ERRORS: dict[int | str, dict[str, object]] = {
+    status: {"model": ErrorAnswer, "description": text}
+    for status, text in (
+        (400, "The request is wrong; nothing was written"),
+        (404, "No such topic"),
+        (409, "The topic exists or is in use"),
+        (413, "The body is too large"),
+        (429, "Too much at once; come again shortly"),
+        (503, "The broker is closed or its storage needs attention"),
+        (507, "The disk is full; sends are refused until there is room"),
+    )
+}
+
+
+class AdminApp(FastAPI):
+    """FastAPI, but for the batch door, which is asked before any of its machinery."""
+
+    batch_door: BatchDoor
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == BATCH_PATH and scope["method"] == "POST":
+            await self.batch_door(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
+def admin_app(
+    broker: Broker,
+    *,
+    polls: Callable[[], LongPolls] | None = None,
+    executor: ThreadPoolExecutor | None = None,
+) -> FastAPI:
+    """The API of an open broker.
+
+    `polls` gives the process's long polls where another door has them already; `executor` runs the batch
+    door's blocking calls (its own threads otherwise).
+    """
+    waiting = WaitingRoom(broker, polls)
+    threads = executor or ThreadPoolExecutor(_BATCH_THREADS, "tidemill-batch")
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        waiting.close()
+        if executor is None:
+            threads.shutdown(wait=False)
+
+    app = AdminApp(
+        title="Tidemill",
+        version=_VERSION,
+        summary="Holds messages until their time, then puts each into its topic: once, never early.",
+        lifespan=lifespan,
+        responses=_ERRORS,
+    )
+    add_error_handlers(app)
+    app.batch_door = BatchDoor(broker, threads)
+    for routes in (
+        send_routes(broker),
+        receive_routes(broker, waiting),
+        change_routes(broker),
+        look_routes(broker),
+        find_routes(broker),
+        topic_routes(broker),
+        group_routes(broker),
+        lever_routes(broker),
+    ):
+        app.include_router(routes)
+    _add_health(app, broker)
+    return app
+
+
+def _add_health(app: FastAPI, broker: Broker) -> None:
+    registry = registry_of(broker)
+
+    @app.get("/metrics", tags=["health"], response_class=Response)
+    def metrics() -> Response:
+        """Figures for Prometheus."""
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/healthz", tags=["health"])
+    def healthz() -> dict[str, str]:
+        """Answers while the broker takes requests."""
+        broker.require_open()
+        return {"status": "ok", "broker": broker.id}

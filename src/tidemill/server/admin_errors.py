@@ -1,0 +1,79 @@
+"""What an error of ours is called in HTTP: one table from its family to a status, and one form for all.
+
+Every error answers `{"code", "message"}`: the code is stable, the message says what to do.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from tidemill.core.errors import (
+    BodyTooLarge,
+    BusyError,
+    DiskFull,
+    RequestError,
+    TidemillError,
+    TopicExists,
+    TopicInUse,
+    UnknownTopic,
+)
+
+# The first class that fits counts, so the special stands before its family.
+_STATUS: tuple[tuple[type[TidemillError], int], ...] = (
+    (UnknownTopic, 404),
+    (TopicExists, 409),
+    (TopicInUse, 409),
+    (BodyTooLarge, 413),
+    (RequestError, 400),
+    (DiskFull, 507),
+    (BusyError, 429),
+    (TidemillError, 503),  # storage, corruption, closed: the operator must act, the caller may come again
+)
+
+
+def status_of(error: TidemillError) -> int:
+    """The HTTP status of an error raised on purpose."""
+    return next(status for kind, status in _STATUS if isinstance(error, kind))
+
+
+def error_response(error: TidemillError) -> JSONResponse:
+    headers = {"retry-after": "1"} if isinstance(error, BusyError) else None
+    return _response(status_of(error), error.code, str(error), headers)
+
+
+def _response(status: int, code: str, message: str, headers: Any = None) -> JSONResponse:
+    return JSONResponse({"code": code, "message": message}, status, headers)
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Let every failure of a route answer in the one form."""
+
+    async def on_tidemill_error(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, TidemillError)
+        return error_response(error)
+
+    async def on_invalid(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first.get("loc", ())[1:]) or "the request"
+        return _response(400, "bad-request", f"{where}: {first.get('msg', 'not valid')}; see /docs")
+
+    async def on_http(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        words = {404: "no such page; see /docs", 405: "this page takes other methods; see /docs"}
+        message = words.get(error.status_code, str(error.detail))
+        return _response(error.status_code, f"http-{error.status_code}", message, error.headers)
+
+    app.add_exception_handler(TidemillError, on_tidemill_error)
+    app.add_exception_handler(RequestValidationError, on_invalid)
+    app.add_exception_handler(HTTPException, on_http)
+
+
+def error_bytes(error: TidemillError) -> bytes:
+    return json.dumps({"code": error.code, "message": str(error)}).encode()

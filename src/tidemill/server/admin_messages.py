@@ -1,0 +1,263 @@
+"""The admin API's verbs on messages: send, receive, ack, put off, cancel, reschedule.
+
+Translates between the API's shapes and the broker's values, nothing more. Plain functions run in the
+server's thread pool; only `receive` is a coroutine, because a consumer that waits must hold no thread.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Literal
+
+from fastapi import APIRouter, Request
+from starlette.concurrency import run_in_threadpool
+
+from tidemill.broker.broker import Broker
+from tidemill.broker.receiver import TagFilter
+from tidemill.core.clock import stopwatch_s
+from tidemill.core.errors import IllegalHandle, RequestError
+from tidemill.core.model import NO_TIME_MS, CancelAnswer, Delivery, Draft, Handle, Once, Receipt
+from tidemill.server.admin_models import (
+    AnswerOut,
+    CancelOut,
+    ChoiceIn,
+    DeliveryOut,
+    ErrorAnswer,
+    InvisibilityIn,
+    ManyIn,
+    ManyOut,
+    MessageIn,
+    MovedOut,
+    ReceiptOut,
+    ReceiptsIn,
+    ReceiveIn,
+    ReceiveOut,
+    RescheduleIn,
+    RescheduleOut,
+    SettledOut,
+)
+from tidemill.server.waiting_room import WaitingRoom
+
+_SEQ_MAX = 1 << 62
+_UNMOVED: dict[CancelAnswer, Literal["released", "already-cancelled", "unknown"]] = {
+    CancelAnswer.RELEASED: "released",
+    CancelAnswer.ALREADY_CANCELLED: "already-cancelled",
+    CancelAnswer.UNKNOWN: "unknown",
+}
+
+
+def send_routes(broker: Broker) -> APIRouter:
+    """Routes for producers."""
+    routes = APIRouter(prefix="/v1", tags=["messages"])
+
+    @routes.post("/messages", response_model=ReceiptOut)
+    def send(message: MessageIn) -> ReceiptOut:
+        """Send one message; durable when answered. A missing topic is created."""
+        return receipt_out(broker.send([_draft(message)])[0])
+
+    @routes.post("/messages/many", response_model=ManyOut, response_model_exclude_none=True)
+    def send_many(request: ManyIn) -> ManyOut:
+        """Send many messages; each gets its own answer, or with `all_or_none` one wrong refuses all."""
+        drafts = [_draft(message) for message in request.messages]
+        if request.all_or_none:
+            return ManyOut(answers=[AnswerOut(receipt=receipt_out(r)) for r in broker.send(drafts)])
+        answers = []
+        for answer in broker.send_each(drafts):
+            if isinstance(answer, Receipt):
+                answers.append(AnswerOut(receipt=receipt_out(answer)))
+            else:
+                answers.append(AnswerOut(error=ErrorAnswer(code=answer.code, message=str(answer))))
+        return ManyOut(answers=answers)
+
+    return routes
+
+
+def receive_routes(broker: Broker, waiting: WaitingRoom) -> APIRouter:
+    """Routes for consumers."""
+    routes = APIRouter(prefix="/v1", tags=["messages"])
+
+    @routes.post("/receive", response_model=ReceiveOut)
+    async def receive(request: ReceiveIn, http: Request) -> ReceiveOut:
+        """Take messages for a group; waits up to `wait_ms` for the first one."""
+        accepts = _tag_filter(request.tags)
+        key = (request.topic, request.group)
+        # Whoever waits does so in real time, also where the broker's clock is simulated.
+        until_s = stopwatch_s() + request.wait_ms / 1000
+        while True:
+            bell = waiting.bell
+            found = await run_in_threadpool(
+                broker.receive,
+                request.topic,
+                request.group,
+                count=request.count,
+                invisible_ms=request.invisible_ms,
+                accepts_tag=accepts,
+            )
+            left_ms = round((until_s - stopwatch_s()) * 1000)
+            if found or left_ms <= 0 or waiting.is_closed or await http.is_disconnected():
+                waiting.nudge(key)
+                return ReceiveOut(deliveries=[delivery_out(delivery) for delivery in found])
+            await waiting.wait(key, bell, left_ms)
+
+    @routes.post("/ack", response_model=SettledOut)
+    def ack(request: ReceiptsIn) -> SettledOut:
+        """Settle deliveries."""
+        return SettledOut(settled=broker.ack(request.receipts))
+
+    @routes.post("/invisibility", response_model=SettledOut)
+    def change_invisibility(request: InvisibilityIn) -> SettledOut:
+        """Let deliveries become visible again after `invisible_ms`; 0: at once."""
+        return SettledOut(settled=broker.change_invisibility(request.receipts, request.invisible_ms))
+
+    return routes
+
+
+def change_routes(broker: Broker) -> APIRouter:
+    """Routes that cancel and reschedule."""
+    routes = APIRouter(prefix="/v1", tags=["messages"])
+
+    @routes.post("/cancel", response_model=CancelOut)
+    def cancel(request: ChoiceIn) -> CancelOut:
+        """Cancel by handles, by key, or by a range of due times; every answer is definite."""
+        if request.handles is not None:
+            answers = broker.cancel(_handles(request))
+            count = sum(answer is CancelAnswer.CANCELLED for answer in answers)
+            return CancelOut(cancelled=count, answers=answers)
+        topic = _topic(request)
+        if request.key is not None:
+            return CancelOut(cancelled=broker.cancel_key(topic, request.key), answers=None)
+        return CancelOut(cancelled=broker.cancel_range(topic, *_range(request)), answers=None)
+
+    @routes.post("/reschedule", response_model=RescheduleOut)
+    def reschedule(request: RescheduleIn) -> RescheduleOut:
+        """Move messages that wait to another time, or by a span."""
+        given = [request.deliver_at_ms, request.delay_ms, request.by_ms]
+        if sum(value is not None for value in given) != 1:
+            raise RequestError("give exactly one of deliver_at_ms, delay_ms and by_ms")
+        at_ms, by_ms = request.deliver_at_ms, request.by_ms
+        if request.delay_ms is not None:
+            at_ms = broker.clock.now_ms() + request.delay_ms
+        if request.handles is not None:
+            moved = broker.reschedule(_handles(request), deliver_at_ms=at_ms, by_ms=by_ms)
+            answers = [
+                MovedOut(answer="moved", handle=str(m.handle), deliver_at_ms=m.deliver_at_ms)
+                if m.answer is None
+                else MovedOut(answer=_UNMOVED[m.answer], handle=None, deliver_at_ms=None)
+                for m in moved
+            ]
+            return RescheduleOut(moved=sum(m.answer is None for m in moved), answers=answers)
+        topic = _topic(request)
+        if request.key is not None:
+            count = broker.reschedule_key(topic, request.key, deliver_at_ms=at_ms, by_ms=by_ms)
+        else:
+            count = broker.reschedule_range(topic, *_range(request), deliver_at_ms=at_ms, by_ms=by_ms)
+        return RescheduleOut(moved=count, answers=None)
+
+    return routes
+
+
+# -- shapes ---------------------------------------------------------------------------------------
+
+
+def _draft(message: MessageIn) -> Draft:
+    body = message.body.encode()
+    if message.body_base64 is not None:
+        if message.body:
+            raise RequestError("give either body or body_base64")
+        try:
+            body = base64.b64decode(message.body_base64, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise RequestError(f"body_base64 is not base64: {error}") from None
+    return Draft(
+        topic=message.topic,
+        body=body,
+        deliver_at_ms=message.deliver_at_ms,
+        delay_ms=message.delay_ms,
+        level=message.level,
+        id=message.id,
+        keys=tuple(message.keys),
+        tag=message.tag,
+        message_group=message.message_group,
+        properties=message.properties,
+        once=Once(message.once),
+    )
+
+
+def receipt_out(receipt: Receipt) -> ReceiptOut:
+    return ReceiptOut(
+        message_id=receipt.id,
+        topic=receipt.topic,
+        handle=str(receipt.handle) if receipt.handle is not None else None,
+        deliver_at_ms=_time_out(receipt.deliver_at_ms),
+        is_repeat=receipt.is_repeat,
+        note=receipt.note,
+    )
+
+
+def delivery_out(delivery: Delivery) -> DeliveryOut:
+    message = delivery.message
+    text, encoded = body_out(message.body)
+    return DeliveryOut(
+        message_id=message.id,
+        topic=delivery.topic,
+        body=text,
+        body_base64=encoded,
+        receipt=delivery.receipt,
+        attempt=delivery.attempt,
+        keys=list(message.keys),
+        tag=message.tag,
+        message_group=message.message_group,
+        properties=dict(message.properties),
+        queue=delivery.queue_id,
+        offset=delivery.offset,
+        born_at_ms=message.born_at_ms,
+        stored_at_ms=message.stored_at_ms,
+        deliver_at_ms=_time_out(message.deliver_at_ms),
+        released_at_ms=delivery.released_at_ms,
+        invisible_until_ms=delivery.invisible_until_ms,
+        via=delivery.via.name.lower(),
+    )
+
+
+def body_out(body: bytes) -> tuple[str | None, str | None]:
+    """A body as text if it is text, else in base64."""
+    try:
+        return body.decode(), None
+    except UnicodeDecodeError:
+        return None, base64.b64encode(body).decode()
+
+
+def _time_out(ms: int) -> int | None:
+    return None if ms == NO_TIME_MS else ms
+
+
+def _handles(request: ChoiceIn) -> list[Handle]:
+    if request.topic is not None or request.key is not None or request.from_ms is not None:
+        raise RequestError("give either handles, or a topic with a key or a range")
+    handles = [Handle.parse(text) for text in request.handles or ()]
+    for handle in handles:
+        if not -1 <= handle.seq < _SEQ_MAX:
+            raise IllegalHandle(f"not a handle: its seq is {handle.seq}; pass the handle of the send")
+    return handles
+
+
+def _topic(request: ChoiceIn) -> str:
+    if request.topic is None:
+        raise RequestError("give handles, or a topic with a key or a range")
+    if request.key is not None and (request.from_ms is not None or request.to_ms is not None):
+        raise RequestError("give either a key or a range of due times")
+    return request.topic
+
+
+def _range(request: ChoiceIn) -> tuple[int, int]:
+    if request.from_ms is None or request.to_ms is None:
+        raise RequestError("a range needs both from_ms and to_ms; or give a key")
+    return request.from_ms, request.to_ms
+
+
+def _tag_filter(tags: list[str] | None) -> TagFilter | None:
+    if tags is None:
+        return None
+    wanted = frozenset(tags)
+    return lambda tag: tag in wanted

@@ -1,0 +1,321 @@
+"""The shapes of the admin API: what each request may hold and what each answer looks like.
+
+Owns names, types and bounds, from which FastAPI makes the checks and the OpenAPI page. Every number is
+bounded so that no request reaches the broker with a value its formats cannot hold; what a message may be is
+the broker's admission, not ours. Times are Unix milliseconds and end in `_ms`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tidemill.core.limits import FRAME_ROWS_MAX, MAX_DELAY_MS, QUEUES_PER_TOPIC_MAX
+from tidemill.core.model import CancelAnswer, TopicType
+
+_LATEST_MS = 1 << 52
+Moment = Annotated[int, Field(ge=0, le=_LATEST_MS, description="Unix milliseconds")]
+Span = Annotated[int, Field(ge=0, le=_LATEST_MS, description="milliseconds")]
+Shift = Annotated[int, Field(ge=-MAX_DELAY_MS, le=_LATEST_MS, description="milliseconds, negative: earlier")]
+Name = Annotated[str, Field(min_length=1, max_length=255)]
+Key = Annotated[str, Field(min_length=1, max_length=256)]
+Token = Annotated[str, Field(min_length=1, max_length=4096)]
+WAIT_MS_MAX = 60_000
+RECEIVE_COUNT_MAX = 1024
+LOOK_COUNT_MAX = 10_000
+
+
+class Request(BaseModel):
+    """A request body: unknown names are refused, so that a slip of the pen does not pass for a default."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ErrorAnswer(BaseModel):
+    code: str
+    message: str
+
+
+class MessageIn(Request):
+    """A message to send. At most one of `deliver_at_ms`, `delay_ms` and `level`."""
+
+    topic: Name
+    body: str = ""
+    body_base64: str | None = Field(None, description="a body that is not text; instead of `body`")
+    deliver_at_ms: Annotated[int, Field(ge=-_LATEST_MS, le=_LATEST_MS)] | None = None
+    delay_ms: Span | None = None
+    level: Annotated[int, Field(ge=-1000, le=1000)] = 0
+    id: str | None = Field(None, description="of your own making: a repeat within an hour is stored once")
+    keys: list[str] = []
+    tag: str = ""
+    message_group: str = Field("", description="messages of one group stay in order")
+    properties: dict[str, str] = {}
+    once: Literal["no", "keep", "replace"] = "no"
+
+
+class ReceiptOut(BaseModel):
+    message_id: str
+    topic: str
+    handle: str | None = Field(description="names the message for cancel and reschedule; null: not timed")
+    deliver_at_ms: int | None
+    is_repeat: bool = False
+    note: str = ""
+
+
+class ManyIn(Request):
+    messages: Annotated[list[MessageIn], Field(max_length=FRAME_ROWS_MAX)]
+    all_or_none: bool = False
+
+
+class AnswerOut(BaseModel):
+    """One of the two is set."""
+
+    receipt: ReceiptOut | None = None
+    error: ErrorAnswer | None = None
+
+
+class ManyOut(BaseModel):
+    answers: list[AnswerOut]
+
+
+class ReceiveIn(Request):
+    topic: Name
+    group: Name
+    count: Annotated[int, Field(ge=1, le=RECEIVE_COUNT_MAX)] = 32
+    wait_ms: Annotated[int, Field(ge=0, le=WAIT_MS_MAX)] = 0
+    invisible_ms: Annotated[int, Field(ge=1, le=MAX_DELAY_MS)] = 30_000
+    tags: list[str] | None = Field(None, description="only messages with one of these; others are passed by")
+
+
+class DeliveryOut(BaseModel):
+    message_id: str
+    topic: str
+    body: str | None = Field(description="null where it is not text; then `body_base64`")
+    body_base64: str | None
+    receipt: str
+    attempt: int
+    keys: list[str]
+    tag: str
+    message_group: str
+    properties: dict[str, str]
+    queue: int
+    offset: int
+    born_at_ms: int
+    stored_at_ms: int
+    deliver_at_ms: int | None
+    released_at_ms: int
+    invisible_until_ms: int
+    via: str
+
+
+class ReceiveOut(BaseModel):
+    deliveries: list[DeliveryOut]
+
+
+class ReceiptsIn(Request):
+    receipts: Annotated[list[Token], Field(max_length=FRAME_ROWS_MAX)]
+
+
+class InvisibilityIn(ReceiptsIn):
+    invisible_ms: Annotated[int, Field(ge=0, le=MAX_DELAY_MS)]
+
+
+class SettledOut(BaseModel):
+    settled: list[bool] = Field(description="false where the receipt is no longer the valid one")
+
+
+class ChoiceIn(Request):
+    """Which messages: by handles, or of a topic by key or by due time `[from_ms, to_ms)`."""
+
+    handles: Annotated[list[Token], Field(max_length=FRAME_ROWS_MAX)] | None = None
+    topic: Name | None = None
+    key: Key | None = None
+    from_ms: Moment | None = None
+    to_ms: Moment | None = None
+
+
+class RescheduleIn(ChoiceIn):
+    """Where to: exactly one of the three."""
+
+    deliver_at_ms: Moment | None = None
+    delay_ms: Span | None = None
+    by_ms: Shift | None = None
+
+
+class CancelOut(BaseModel):
+    cancelled: int
+    answers: list[CancelAnswer] | None = Field(description="one for each handle")
+
+
+class MovedOut(BaseModel):
+    answer: Literal["moved", "released", "already-cancelled", "unknown"]
+    handle: str | None
+    deliver_at_ms: int | None
+
+
+class RescheduleOut(BaseModel):
+    moved: int
+    answers: list[MovedOut] | None = Field(description="one for each handle")
+
+
+class PendingOut(BaseModel):
+    message_id: str
+    topic: str
+    keys: list[str]
+    tag: str
+    stored_at_ms: int
+    deliver_at_ms: int
+    size: int
+    handle: str
+
+
+class PendingListOut(BaseModel):
+    now_ms: int
+    pending: list[PendingOut]
+
+
+class MinuteOut(BaseModel):
+    from_ms: int
+    due: int
+
+
+class ForecastOut(BaseModel):
+    now_ms: int
+    minutes: list[MinuteOut]
+
+
+class FoundOut(BaseModel):
+    message_id: str
+    body: str | None
+    body_base64: str | None
+    keys: list[str]
+    tag: str
+    properties: dict[str, str]
+    stored_at_ms: int
+    deliver_at_ms: int | None
+    queue: int | None = None
+    offset: int | None = None
+    released_at_ms: int | None = None
+
+
+class FoundListOut(BaseModel):
+    messages: list[FoundOut]
+
+
+class TopicIn(Request):
+    name: Name
+    type: TopicType = TopicType.MIXED
+    queues: Annotated[int, Field(ge=1, le=QUEUES_PER_TOPIC_MAX)] | None = None
+
+
+class LimitIn(Request):
+    per_second: Annotated[int, Field(ge=0, le=1 << 40)] = Field(description="releases a second; 0: no limit")
+
+
+class TopicOut(BaseModel):
+    name: str
+    type: TopicType
+    queues: int
+    is_paused: bool
+    release_rate_max: int
+    pending: int
+    sent: int
+    released: int
+    cancelled: int
+    visible: int
+
+
+class TopicListOut(BaseModel):
+    topics: list[TopicOut]
+
+
+class DeletedOut(BaseModel):
+    cancelled: int
+
+
+class GroupIn(Request):
+    max_attempts: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+    is_fifo: bool | None = None
+    start: Literal["first", "last"] | None = None
+
+
+class GroupOut(BaseModel):
+    name: str
+    max_attempts: int
+    is_fifo: bool
+    lag: dict[str, int] = Field(description="by topic: messages not handed out yet")
+    unsettled: dict[str, int] = Field(description="by topic: handed out and not settled")
+
+
+class GroupListOut(BaseModel):
+    groups: list[GroupOut]
+
+
+class ResetIn(Request):
+    topic: Name
+    to_ms: Moment
+
+
+class LatenessOut(BaseModel):
+    count: int
+    p50: float
+    p99: float
+    max: float
+
+
+class PipelineOut(BaseModel):
+    runner: str
+    state: str
+    lag_ms: int
+    takeovers: int
+
+
+class DiskOut(BaseModel):
+    log_bytes: int
+    free_bytes: int
+    is_full: bool
+
+
+class StatusOut(BaseModel):
+    broker: str
+    now_ms: int
+    is_clock_simulated: bool
+    pending: int
+    sent: int
+    released: int
+    cancelled: int
+    near: int
+    ready: int
+    backlog: int
+    lateness_ms: LatenessOut
+    pipeline: PipelineOut
+    clock_leaps: int
+    disk: DiskOut
+
+
+class AdvanceIn(Request):
+    """By a span or to a moment."""
+
+    by_ms: Annotated[int, Field(ge=0, le=MAX_DELAY_MS)] | None = None
+    to_ms: Moment | None = None
+
+
+class AdvancedOut(BaseModel):
+    now_ms: int
+
+
+class BackupIn(Request):
+    directory: Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+class BackupOut(BaseModel):
+    directory: str
+    log_end: int
+    files: int
+    bytes: int
+    pending: int
+
+
+class DoneOut(BaseModel):
+    done: bool = True

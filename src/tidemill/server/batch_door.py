@@ -1,0 +1,88 @@
+"""The quick way in for many sends at once: `POST /v1/send-batch`, plain ASGI, one frame for all who wait.
+
+Reads the form of `core/send_batch.py` and answers in it. Requests that arrive while the broker is busy are
+joined into one call of `send_each`, so several clients share a frame and a sync; each request gets its own
+messages' answers. Kept free of the web framework, because here every microsecond is paid per message.
+
+Invariant: no more than the limit of bytes is gathered for a request, whatever length it announces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from typing import Any
+
+from tidemill.broker.broker import Broker
+from tidemill.core.errors import BodyTooLarge, RequestError, TidemillError
+from tidemill.core.limits import FRAME_BYTES_MAX
+from tidemill.core.model import Draft
+from tidemill.core.send_batch import Answer, decode_drafts, encode_answers
+from tidemill.server.admin_errors import error_bytes, status_of
+from tidemill.server.batching import Batcher
+
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+
+PATH = "/v1/send-batch"
+_JOINED_MAX = 64
+_TYPE = (b"content-type", b"application/json")
+
+
+class BatchDoor:
+    """The ASGI application behind one path."""
+
+    def __init__(self, broker: Broker, executor: ThreadPoolExecutor) -> None:
+        self._broker = broker
+        self._batcher: Batcher[list[Draft], list[Answer]] = Batcher(
+            self._run,
+            executor,
+            in_flight_max=broker.settings.commits_in_flight,
+            batch_max=_JOINED_MAX,
+        )
+
+    def _run(self, requests: Sequence[list[Draft]]) -> list[list[Answer]]:
+        """Store what several requests ask for in one go."""
+        drafts = requests[0] if len(requests) == 1 else list(chain.from_iterable(requests))
+        try:
+            answers: list[Answer] = list(self._broker.send_each(drafts))
+        except UnicodeError as error:
+            refusal = RequestError(f"a text is not valid Unicode: {error.reason}")  # type: ignore[attr-defined]
+            return [[refusal] * len(request) for request in requests]
+        parts: list[list[Answer]] = []
+        at = 0
+        for request in requests:
+            parts.append(answers[at : at + len(request)])
+            at += len(request)
+        return parts
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        try:
+            drafts = decode_drafts(await _body(receive))
+            answers = await self._batcher.submit(drafts) if drafts else []
+            status, content = 200, encode_answers(self._broker.id, answers)
+        except TidemillError as error:
+            status, content = status_of(error), error_bytes(error)
+        headers = [_TYPE, (b"content-length", str(len(content)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+
+async def _body(receive: Receive) -> bytes:
+    """The whole request body, at most what fits a frame."""
+    event = await receive()
+    if not event.get("more_body", False):
+        return bytes(event.get("body", b""))
+    parts = [event.get("body", b"")]
+    size = len(parts[0])
+    while event.get("more_body", False):
+        event = await receive()
+        if event["type"] == "http.disconnect":
+            raise RequestError("the request ended in the middle")
+        parts.append(event.get("body", b""))
+        size += len(parts[-1])
+        if size > FRAME_BYTES_MAX:
+            raise BodyTooLarge(f"a batch has over {FRAME_BYTES_MAX} bytes; send it in parts")
+    return b"".join(parts)

@@ -1,0 +1,102 @@
+"""Calls that come at the same time become one: many waiters, one batch, one sync.
+
+Owns the queue in front of a broker verb and the few threads that run it. There is no timer: a batch is
+whatever has gathered while the last ones were under way, so a lone call goes at once and a crowd shares a
+frame. Every waiter gets its own answer, or the error that its whole batch met.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+class Batcher(Generic[Item, Answer]):
+    """Runs a batch verb for single calls. Lives on one event loop; `submit` is the only entrance."""
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[Item]], Sequence[Answer]],
+        executor: ThreadPoolExecutor,
+        *,
+        in_flight_max: int,
+        batch_max: int,
+        bytes_max: int = 0,
+        size_of: Callable[[Item], int] | None = None,
+    ) -> None:
+        self._run = run
+        self._executor = executor
+        self._in_flight_max = in_flight_max
+        self._batch_max = batch_max
+        self._bytes_max = bytes_max
+        self._size_of = size_of
+        self._in_flight = 0
+        self._is_scheduled = False
+        self._items: list[Item] = []
+        self._waiters: list[asyncio.Future[Answer]] = []
+
+    @property
+    def waiting(self) -> int:
+        return len(self._items)
+
+    def submit(self, item: Item) -> asyncio.Future[Answer]:
+        """The future answer to one item."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[Answer] = loop.create_future()
+        self._items.append(item)
+        self._waiters.append(waiter)
+        # One turn of the loop later: everything that has arrived with this item goes along with it.
+        if not self._is_scheduled and self._in_flight < self._in_flight_max:
+            self._is_scheduled = True
+            loop.call_soon(self._flush, loop)
+        return waiter
+
+    def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._is_scheduled = False
+        if not self._items or self._in_flight >= self._in_flight_max:
+            return
+        count = self._fitting()
+        items, self._items = self._items[:count], self._items[count:]
+        waiters, self._waiters = self._waiters[:count], self._waiters[count:]
+        self._in_flight += 1
+        done = self._executor.submit(self._run, items)
+        done.add_done_callback(
+            lambda finished: loop.call_soon_threadsafe(self._done, loop, waiters, finished)
+        )
+        if self._items:
+            self._flush(loop)
+
+    def _fitting(self) -> int:
+        """How many of those who wait fit into one batch; at least one does."""
+        count = min(len(self._items), self._batch_max)
+        if self._size_of is None:
+            return count
+        total = 0
+        for index in range(count):
+            total += self._size_of(self._items[index])
+            if total > self._bytes_max and index:
+                return index
+        return count
+
+    def _done(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        waiters: Sequence[asyncio.Future[Answer]],
+        finished: Future[Sequence[Answer]],
+    ) -> None:
+        self._in_flight -= 1
+        self._flush(loop)
+        fault = finished.exception()
+        answers = finished.result() if fault is None else ()
+        for index, waiter in enumerate(waiters):
+            if waiter.done():  # its client has gone
+                continue
+            if fault is not None:
+                waiter.set_exception(fault)
+            else:
+                waiter.set_result(answers[index])

@@ -1,0 +1,123 @@
+"""The broker process: the application that Envoy runs, with the broker inside.
+
+Owns the life of that process. It opens the broker while the door already answers "opening", tells its parent
+on standard output what happens (one JSON object a line: opened, failed, closed), and watches standard input,
+a pipe that only its parent holds: when that closes, for whatever reason, it stops in order. In order means:
+no more calls, those under way answered, the broker closed, what is pending said.
+
+Imported only by pyvoy, as `tidemill.server.broker_process:application`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tidemill.broker.broker import Broker
+from tidemill.core.clock import Clock, SimulatedClock, SystemClock
+from tidemill.core.errors import TidemillError
+from tidemill.server.admin_api import admin_app
+from tidemill.server.app import Door, Opened
+from tidemill.server.gateway import Gateway
+from tidemill.server.serve_plan import ServePlan
+
+logger = logging.getLogger(__name__)
+
+_DRAIN_SECONDS = 10.0
+_EXIT_SECONDS = 20.0
+# A timer thread shares the interpreter with the door: let it in within half a millisecond.
+_SWITCH_SECONDS = 0.0005
+
+
+class BrokerProcess:
+    """Opens and closes the broker behind a door."""
+
+    def __init__(self, plan: ServePlan) -> None:
+        self._plan = plan
+        self.door = Door(self._start, self._stop)
+        self._opening: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None
+
+    # -- opening ----------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        # A Ctrl-C in the parent's terminal is for the parent alone: it stops us in order.
+        os.setpgid(0, 0)
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=_watch_parent, args=(loop, self._begin_stop), daemon=True).start()
+        self._opening = asyncio.create_task(self._open())
+
+    async def _open(self) -> None:
+        try:
+            broker = await asyncio.to_thread(self._open_broker)
+        except (TidemillError, OSError) as error:
+            self.door.state = "failed"
+            _tell("failed", message=str(error))
+            _end_process()
+            return
+        gateway = Gateway(broker, creates_topics=self._plan.creates_topics)
+        http = admin_app(broker, polls=lambda: gateway.consuming.polls)
+        self.door.opened = Opened(broker, gateway, http)
+        self.door.state = "open"
+        _tell("opened", broker=broker.id)
+
+    def _open_broker(self) -> Broker:
+        clock: Clock = SystemClock()
+        if self._plan.clock == "simulated":
+            clock = SimulatedClock(clock.now_ms())
+        return Broker(Path(self._plan.data), self._plan.settings, clock=clock)
+
+    # -- stopping ---------------------------------------------------------------------------------
+
+    def _begin_stop(self) -> None:
+        """The parent has let go of us."""
+        # Should anything hang, the process ends all the same; the log is safe at every moment.
+        timer = threading.Timer(_EXIT_SECONDS, os._exit, [1])
+        timer.daemon = True
+        timer.start()
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop_and_end())
+
+    async def _stop_and_end(self) -> None:
+        await self._stop()
+        _end_process()
+
+    async def _stop(self) -> None:
+        if self._opening is not None:
+            await self._opening
+        opened, self.door.opened, self.door.state = self.door.opened, None, "stopping"
+        if opened is not None:
+            await opened.gateway.drain(_DRAIN_SECONDS)
+            farewell = await asyncio.to_thread(opened.broker.close)
+            _tell("closed", **asdict(farewell))
+
+
+def _watch_parent(loop: asyncio.AbstractEventLoop, begin_stop: Any) -> None:
+    while os.read(sys.__stdin__.fileno() if sys.__stdin__ else 0, 1):
+        pass
+    loop.call_soon_threadsafe(begin_stop)
+
+
+def _tell(what: str, **facts: Any) -> None:
+    line = json.dumps({"event": what, **facts}) + "\n"
+    try:
+        os.write(1, line.encode())
+    except OSError:  # the parent is gone; nobody is there to be told
+        return
+
+
+def _end_process() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+application = BrokerProcess(ServePlan.from_variable(os.environ)).door

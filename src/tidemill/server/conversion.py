@@ -1,0 +1,228 @@
+"""Between RocketMQ's messages and ours: drafts from what is sent, messages from what is delivered.
+
+Owns the mapping of fields and nothing else. What RocketMQ's message has and ours has not (host, encoding,
+trace) travels as a property with a reserved name and comes back out as the field it was.
+
+User properties that steer a send and are not kept:
+    __delay_ms   a delay on the broker's own clock
+    DELAY        a delay level
+    __once       send once by key; with the value `replace` push the due time
+
+User properties that a timed message brings along when it is delivered: how it travelled.
+    __stored_at, __due_at, __released_at   Unix milliseconds
+    __runner                               who handed it to the releaser
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tidemill.core.errors import (
+    EmptyBody,
+    IllegalDelay,
+    IllegalFilter,
+    IllegalLevel,
+    IllegalProperty,
+    MalformedRequest,
+)
+from tidemill.core.model import NO_TIME_MS, Delivery, Draft, MessageType, Once, StoredMessage, TopicType
+from tidemill.server.protocol import definition
+
+_PB: Any = definition.MessageType
+_TYPE_OUT: Mapping[MessageType, int] = {
+    MessageType.NORMAL: _PB.NORMAL,
+    MessageType.DELAY: _PB.DELAY,
+    MessageType.FIFO: _PB.FIFO,
+    MessageType.TRANSACTION: _PB.TRANSACTION,
+}
+ACCEPTED_TYPES: Mapping[TopicType, list[int]] = {
+    TopicType.NORMAL: [_PB.NORMAL],
+    TopicType.DELAY: [_PB.DELAY],
+    TopicType.FIFO: [_PB.FIFO],
+    TopicType.TRANSACTION: [_PB.TRANSACTION],
+    TopicType.MIXED: [_PB.NORMAL, _PB.FIFO, _PB.DELAY, _PB.TRANSACTION],
+}
+# Looked up once: reading an enum's value by name costs as much as decoding a request.
+_TRANSACTION: int = _PB.TRANSACTION
+_IDENTITY: int = definition.Encoding.IDENTITY
+_GZIP_ENCODING: int = definition.Encoding.GZIP
+_MD5: int = definition.DigestType.MD5
+_UNSUPPORTED = {_PB.LITE: "lite", _PB.PRIORITY: "priority"}
+
+_DELAY_MS = "__delay_ms"
+_LEVEL = "DELAY"
+_ONCE = "__once"
+_STEERING = (_DELAY_MS, _LEVEL, _ONCE)
+_HOST = "__born_host"
+_GZIP = "__gzip"
+_TRACE = "__trace"
+_HIDDEN = (_HOST, _GZIP, _TRACE)
+_ONCE_VALUES = {"": Once.KEEP, "true": Once.KEEP, "keep": Once.KEEP, "replace": Once.REPLACE}
+
+
+def resource_name(resource: Any) -> str:
+    """A topic's or group's name with its namespace."""
+    namespace: str = resource.resource_namespace
+    name: str = resource.name
+    return f"{namespace}%{name}" if namespace else name
+
+
+def milliseconds(timestamp: Any) -> int:
+    """Unix milliseconds of a timestamp, rounded up: a message must not be early."""
+    return int(timestamp.seconds) * 1000 - (-int(timestamp.nanos) // 1_000_000)
+
+
+def set_timestamp(timestamp: Any, at_ms: int) -> None:
+    timestamp.seconds, rest_ms = divmod(at_ms, 1000)
+    timestamp.nanos = rest_ms * 1_000_000
+
+
+# -- in -------------------------------------------------------------------------------------------
+
+
+def is_transaction(message: Any) -> bool:
+    return bool(message.system_properties.message_type == _TRANSACTION)
+
+
+def draft_of(message: Any) -> Draft:
+    """What a client sends, as the broker takes it."""
+    system = message.system_properties
+    if system.message_type in _UNSUPPORTED:
+        raise MalformedRequest(f"{_UNSUPPORTED[system.message_type]} messages are not supported")
+    body = message.body
+    if not body:
+        raise EmptyBody("the body is empty; send at least one byte")
+    properties = dict(message.user_properties)
+    delay_ms, level, once = None, 0, Once.NO
+    if properties:
+        delay_ms, level, once = _steering(properties)
+    if system.born_host:
+        properties[_HOST] = system.born_host
+    if system.body_encoding == _GZIP_ENCODING:
+        properties[_GZIP] = "1"
+    if system.trace_context:
+        properties[_TRACE] = system.trace_context
+    return Draft(
+        topic=resource_name(message.topic),
+        body=body,
+        deliver_at_ms=milliseconds(system.delivery_timestamp)
+        if system.HasField("delivery_timestamp")
+        else None,
+        delay_ms=delay_ms,
+        level=level,
+        id=system.message_id,
+        keys=tuple(system.keys),
+        tag=system.tag,
+        message_group=system.message_group,
+        properties=properties,
+        born_at_ms=milliseconds(system.born_timestamp) if system.HasField("born_timestamp") else None,
+        once=once,
+    )
+
+
+def _steering(properties: dict[str, str]) -> tuple[int | None, int, Once]:
+    """Take the properties that steer the send out of the others."""
+    delay_ms, level, once = (properties.pop(name, None) for name in _STEERING)
+    if any(name in properties for name in _HIDDEN):
+        raise IllegalProperty(f"the property names {', '.join(_HIDDEN)} are reserved")
+    if once is not None and once.lower() not in _ONCE_VALUES:
+        raise IllegalProperty(f"{_ONCE} is {once!r}; use `keep` or `replace`")
+    if delay_ms is not None and not _is_whole(delay_ms):
+        raise IllegalDelay(f"{_DELAY_MS} is {delay_ms!r}; give milliseconds as a whole number")
+    if level is not None and not _is_whole(level):
+        raise IllegalLevel(f"{_LEVEL} is {level!r}; give the number of a level")
+    return (
+        int(delay_ms) if delay_ms is not None else None,
+        int(level) if level is not None else 0,
+        _ONCE_VALUES[once.lower()] if once is not None else Once.NO,
+    )
+
+
+def _is_whole(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 19
+
+
+def tag_filter_of(expression: Any) -> Callable[[str], bool] | None:
+    """Which tags a consumer wants; None for all."""
+    if expression.type == definition.FilterType.SQL:
+        raise IllegalFilter("SQL filters are not supported; filter by tag, for example `A || B`")
+    text = expression.expression.strip()
+    if not text or text == "*":
+        return None
+    tags = {tag.strip() for tag in text.split("||")}
+    if "" in tags:
+        raise IllegalFilter(f"filter {text[:80]!r} is not a list of tags like `A || B`")
+    return tags.__contains__
+
+
+# -- out ------------------------------------------------------------------------------------------
+
+
+def message_of(delivery: Delivery) -> Any:
+    """A delivery as clients expect it; they refuse or lose a message that lacks some of these fields."""
+    stored = delivery.message
+    message = _stored(stored, delivery.topic)
+    system = message.system_properties
+    system.queue_id = delivery.queue_id
+    system.queue_offset = delivery.offset
+    system.receipt_handle = delivery.receipt
+    system.delivery_attempt = delivery.attempt
+    if stored.deliver_at_ms != NO_TIME_MS:
+        set_timestamp(system.delivery_timestamp, stored.deliver_at_ms)
+        message.user_properties.update(
+            {
+                "__stored_at": str(stored.stored_at_ms),
+                "__due_at": str(stored.deliver_at_ms),
+                "__released_at": str(delivery.released_at_ms),
+                "__runner": delivery.via.name.lower(),
+            }
+        )
+    return message
+
+
+def half_of(stored: StoredMessage, topic: str) -> Any:
+    """A transaction's first half, as a producer is asked about it."""
+    return _stored(stored, topic)
+
+
+def _stored(stored: StoredMessage, topic: str) -> Any:
+    message = definition.Message(body=stored.body)
+    message.topic.name = topic
+    system = message.system_properties
+    system.message_id = stored.id
+    system.message_type = _TYPE_OUT[stored.type]
+    system.body_encoding = _IDENTITY
+    system.body_digest.type = _MD5
+    system.body_digest.checksum = hashlib.md5(stored.body, usedforsecurity=False).hexdigest().upper()
+    set_timestamp(system.born_timestamp, stored.born_at_ms)
+    set_timestamp(system.store_timestamp, stored.stored_at_ms)
+    if stored.tag:
+        system.tag = stored.tag
+    if stored.keys:
+        system.keys.extend(stored.keys)
+    properties = message.user_properties
+    if stored.properties:
+        properties.update(stored.properties)
+        _show_hidden(system, properties)
+    if stored.message_group:
+        system.message_group = stored.message_group
+        properties["__SHARDINGKEY"] = stored.message_group
+    if stored.type is MessageType.TRANSACTION:
+        properties["__transactionId__"] = stored.id
+    return message
+
+
+def _show_hidden(system: Any, properties: Any) -> None:
+    """Turn properties with reserved names back into the fields they were."""
+    if _HOST in properties:
+        system.born_host = properties.pop(_HOST)
+    if _GZIP in properties:
+        del properties[_GZIP]
+        system.body_encoding = _GZIP_ENCODING
+    if _TRACE in properties:
+        system.trace_context = properties.pop(_TRACE)
+    if "DLQ_ORIGIN_TOPIC" in properties:
+        system.dead_letter_queue.topic = properties["DLQ_ORIGIN_TOPIC"]
+        system.dead_letter_queue.message_id = properties["DLQ_ORIGIN_MESSAGE_ID"]

@@ -1,0 +1,278 @@
+"""RocketMQ's MessagingService: decodes each call, hands it on, encodes the answer.
+
+Owns the list of methods and what becomes of an error: one raised on purpose goes into the answer's status,
+anything else is logged and answered as an internal error. This is the only place at the door that catches
+everything. Rules are the broker's; how producers and consumers are served is in `producing.py` and
+`consuming.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from tidemill.broker.broker import Broker
+from tidemill.core.errors import RequestError, TidemillError, UnknownTopic
+from tidemill.core.limits import MIB
+from tidemill.server.consuming import Consuming
+from tidemill.server.conversion import ACCEPTED_TYPES, resource_name
+from tidemill.server.grpc_framing import Call, GrpcError, GrpcService, Status, Stream, Streaming, Unary
+from tidemill.server.leases import Leases
+from tidemill.server.producing import Producing
+from tidemill.server.protocol import CLIENT_ID, SERVICE, DecodeError, definition, service
+from tidemill.server.status_codes import INTERNAL, OK, status_of
+from tidemill.server.telemetry import Session, Sessions
+from tidemill.store.topics import Topic
+
+logger = logging.getLogger(__name__)
+
+MESSAGE_BYTES_MAX = 130 * MIB
+_WORKERS = 8
+_LEASES_EVERY_S = 5.0
+_TRANSACTIONS_EVERY_S = 1.0
+_CHECK_AFTER_MS = 6_000
+_CHECK_AGAIN_MS = 30_000
+_CHECK_AGAIN_MS_MAX = 600_000
+_BROKER_NAME = "tidemill"
+_AGNOSTIC_QUEUE = -1
+
+Method = Callable[[Any, Call], Awaitable[Any]]  # returns the response, or its bytes
+
+
+class Gateway:
+    """The service on one broker. Made on the event loop that serves it."""
+
+    def __init__(self, broker: Broker, *, creates_topics: bool = False) -> None:
+        self._broker = broker
+        self._creates_topics = creates_topics
+        self._executor = ThreadPoolExecutor(_WORKERS, thread_name_prefix="tidemill-door")
+        self._leases = Leases()
+        self.producing = Producing(broker, self._executor, creates_topics=creates_topics)
+        self.consuming = Consuming(broker, self._executor, self._leases)
+        self.sessions = Sessions(broker.settings)
+        self._asked: dict[str, tuple[int, int]] = {}  # transaction -> when to ask again, how often asked
+        self._calls_under_way = 0
+        self._is_draining = False
+        self._is_idle = asyncio.Event()
+        self._chores = [
+            asyncio.create_task(self._every(_LEASES_EVERY_S, self.consuming.renew_leases)),
+            asyncio.create_task(self._every(_TRANSACTIONS_EVERY_S, self._check_transactions)),
+        ]
+        self.service = GrpcService(self._unary_methods(), self._streaming_methods(), MESSAGE_BYTES_MAX)
+
+    def _unary_methods(self) -> dict[str, Unary]:
+        methods: dict[str, Method] = {
+            "QueryRoute": self._query_route,
+            "Heartbeat": self._heartbeat,
+            "SendMessage": self.producing.send,
+            "RecallMessage": self.producing.recall,
+            "EndTransaction": self.producing.end_transaction,
+            "QueryAssignment": self._query_assignment,
+            "AckMessage": self.consuming.ack,
+            "ChangeInvisibleDuration": self.consuming.change_invisibility,
+            "ForwardMessageToDeadLetterQueue": self.consuming.forward,
+            "NotifyClientTermination": self._notify_client_termination,
+        }
+        return {SERVICE + name: self._unary(name, method) for name, method in methods.items()}
+
+    def _streaming_methods(self) -> dict[str, Streaming]:
+        return {SERVICE + "ReceiveMessage": self._receive, SERVICE + "Telemetry": self._telemetry}
+
+    # -- every call -------------------------------------------------------------------------------
+
+    def _unary(self, name: str, method: Method) -> Unary:
+        decode = getattr(service, f"{name}Request").FromString
+        response_class = getattr(service, f"{name}Response")
+
+        async def serve(data: bytes, call: Call) -> bytes:
+            self._require_open()
+            self._calls_under_way += 1
+            try:
+                response = await method(_decoded(decode, data), call)
+            except TidemillError as error:
+                response = response_class(status=status_of(error))
+            except GrpcError:
+                raise
+            except Exception:
+                logger.exception("%s failed", name)
+                response = response_class(status=INTERNAL)
+            finally:
+                self._leave()
+            answer: bytes = response if isinstance(response, bytes) else response.SerializeToString()
+            return answer
+
+        return serve
+
+    def _require_open(self) -> None:
+        if self._is_draining:
+            raise GrpcError(Status.UNAVAILABLE, "the broker is stopping")
+
+    def _leave(self) -> None:
+        self._calls_under_way -= 1
+        if self._is_draining and not self._calls_under_way:
+            self._is_idle.set()
+
+    async def _receive(self, stream: Stream, call: Call) -> None:
+        self._require_open()
+        self._calls_under_way += 1
+        try:
+            request = _decoded(service.ReceiveMessageRequest.FromString, await stream.read() or b"")
+            if self._creates_topics:
+                await self._topic(resource_name(request.message_queue.topic))
+            await self.consuming.receive(request, stream, call)
+        except TidemillError as error:
+            await stream.write([service.ReceiveMessageResponse(status=status_of(error)).SerializeToString()])
+        except (GrpcError, OSError):
+            raise
+        except Exception:
+            logger.exception("ReceiveMessage failed")
+            await stream.write([service.ReceiveMessageResponse(status=INTERNAL).SerializeToString()])
+        finally:
+            self._leave()
+
+    async def _call(self, verb: Any, *arguments: Any, **named: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(
+            self._executor, partial(verb, *arguments, **named)
+        )
+
+    # -- where to go ------------------------------------------------------------------------------
+
+    async def _topic(self, name: str) -> Topic:
+        topic = self._broker.store.indexes.topics.named(name)
+        if topic is not None:
+            return topic
+        if not self._creates_topics:
+            raise UnknownTopic(
+                f"No topic route info in name server for the topic: {name}; create it with "
+                f"`tidemill topics create {name}`, or serve with --auto-create"
+            )
+        made: Topic = await self._call(self._broker.topics.create, name)
+        return made
+
+    async def _query_route(self, request: Any, call: Call) -> Any:
+        topic = await self._topic(resource_name(request.topic))
+        response = service.QueryRouteResponse(status=OK)
+        for queue_id in range(topic.queue_count):
+            self._fill_queue(response.message_queues.add(), request, call, topic, queue_id)
+        return response
+
+    async def _query_assignment(self, request: Any, call: Call) -> Any:
+        topic = await self._topic(resource_name(request.topic))
+        group = await self._call(self._broker.receiver.group, resource_name(request.group))
+        # Every poll is served from all queues, so one is enough; a FIFO consumer works through the messages
+        # of one assignment one after the other, so it gets as many as there are queues.
+        queue_ids = range(topic.queue_count) if group.is_fifo else [_AGNOSTIC_QUEUE]
+        response = service.QueryAssignmentResponse(status=OK)
+        for queue_id in queue_ids:
+            self._fill_queue(response.assignments.add().message_queue, request, call, topic, queue_id)
+        return response
+
+    def _fill_queue(self, queue: Any, request: Any, call: Call, topic: Topic, queue_id: int) -> None:
+        queue.topic.CopyFrom(request.topic)
+        queue.id = queue_id
+        queue.permission = definition.Permission.READ_WRITE
+        queue.broker.name = _BROKER_NAME
+        queue.broker.id = 0  # anything else is taken for a replica
+        # The address the client itself uses: right behind any port mapping, and one connection is enough.
+        queue.broker.endpoints.CopyFrom(request.endpoints)
+        if not request.endpoints.addresses:
+            host, _, port = call.header(b"host").rpartition(":")
+            queue.broker.endpoints.addresses.add(host=host, port=int(port) if port.isdigit() else 0)
+        if queue.broker.endpoints.scheme == definition.AddressScheme.ADDRESS_SCHEME_UNSPECIFIED:
+            queue.broker.endpoints.scheme = definition.AddressScheme.DOMAIN_NAME
+        queue.accept_message_types.extend(ACCEPTED_TYPES[topic.type])
+
+    # -- who is there -----------------------------------------------------------------------------
+
+    async def _heartbeat(self, _: Any, call: Call) -> Any:
+        self._leases.heard(call.header(CLIENT_ID), self._broker.clock.boot_ms())
+        return service.HeartbeatResponse(status=OK)
+
+    async def _notify_client_termination(self, _: Any, call: Call) -> Any:
+        await self.consuming.goodbye(call.header(CLIENT_ID))
+        return service.NotifyClientTerminationResponse(status=OK)
+
+    async def _telemetry(self, stream: Stream, call: Call) -> None:
+        self._require_open()
+        session = self.sessions.open(call.header(CLIENT_ID))
+        await stream.start()
+        writing = asyncio.create_task(_write_out(session, stream))
+        try:
+            while (data := await stream.read()) is not None:
+                command = _decoded(service.TelemetryCommand.FromString, data)
+                if command.HasField("settings"):
+                    session.say(await self._settings(session, command.settings))
+        finally:
+            self.sessions.close(session)
+            writing.cancel()
+            with contextlib.suppress(asyncio.CancelledError, OSError):
+                await writing
+
+    async def _settings(self, session: Session, asked: Any) -> Any:
+        if not asked.HasField("publishing") and not asked.HasField("subscription"):
+            raise GrpcError(Status.INVALID_ARGUMENT, "settings are either for publishing or a subscription")
+        group = None
+        if asked.HasField("subscription"):
+            try:
+                name = resource_name(asked.subscription.group)
+                group = await self._call(self._broker.receiver.group, name)
+            except RequestError as error:
+                return service.TelemetryCommand(status=status_of(error))
+        return self.sessions.settings_for(session, asked, group)
+
+    # -- chores -----------------------------------------------------------------------------------
+
+    async def _every(self, seconds: float, chore: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await chore()
+            except Exception:
+                logger.exception("a chore of the door failed; it is tried again")
+
+    async def _check_transactions(self) -> None:
+        """Ask producers about transactions that nobody ended, less and less often."""
+        if not self._broker.store.indexes.open_halves:
+            self._asked.clear()
+            return
+        now_ms = self._broker.clock.now_ms()
+        opened = await self._call(self._broker.transactions.open_since, now_ms - _CHECK_AFTER_MS)
+        due = [t for t in opened if self._asked.get(t.message.id, (0, 0))[0] <= now_ms]
+        for transaction in due:
+            owner = self.producing.owners.get(transaction.message.id)
+            if self.sessions.ask_about(transaction, owner):
+                times = self._asked.get(transaction.message.id, (0, 0))[1] + 1
+                again_ms = now_ms + min(_CHECK_AGAIN_MS * times, _CHECK_AGAIN_MS_MAX)
+                self._asked[transaction.message.id] = (again_ms, times)
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take no more calls, let waiting polls go, and wait until those under way are answered."""
+        self._is_draining = True
+        for chore in self._chores:
+            chore.cancel()
+        self.consuming.polls.close()
+        if self._calls_under_way:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._is_idle.wait()
+        self.producing.close()
+        self._executor.shutdown()
+
+
+async def _write_out(session: Session, stream: Stream) -> None:
+    while True:
+        await stream.write([await session.outbox.get()])
+
+
+def _decoded(decode: Callable[[bytes], Any], data: bytes) -> Any:
+    try:
+        return decode(data)
+    except DecodeError as error:
+        raise GrpcError(Status.INVALID_ARGUMENT, f"the request cannot be read: {error}") from error

@@ -1,0 +1,79 @@
+"""Leases that the door renews: a push consumer asks for no invisibility, it just has to stay alive.
+
+Owns which deliveries are in the hands of which push client, and when each client was last heard of. While
+the client lives its leases are renewed; when it says goodbye or falls silent, what it holds becomes visible
+again. Kept in memory only: after a restart a lease simply ends, and the message is delivered again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+LEASE_MS = 60_000
+_RENEW_AHEAD_MS = 25_000
+_HELD_MS_MAX = 3 * 3_600_000
+_SILENCE_MS_MAX = 75_000  # clients call every 10 s, some every 30 s
+
+
+@dataclass(slots=True)
+class _Lease:
+    client_id: str
+    since_ms: int
+    ends_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What a look at the leases found."""
+
+    renew: Sequence[str]
+    give_back: Sequence[str]
+
+
+class Leases:
+    """Deliveries held by push clients. Lives on one event loop; times are of the boot clock."""
+
+    def __init__(self) -> None:
+        self._leases: dict[str, _Lease] = {}
+        self._heard_ms: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def heard(self, client_id: str, now_ms: int) -> None:
+        self._heard_ms[client_id] = now_ms
+
+    def add(self, receipts: Iterable[str], client_id: str, now_ms: int) -> None:
+        for receipt in receipts:
+            self._leases[receipt] = _Lease(client_id, now_ms, now_ms + LEASE_MS)
+
+    def holds(self, receipt: str) -> bool:
+        return receipt in self._leases
+
+    def drop(self, receipts: Iterable[str]) -> None:
+        for receipt in receipts:
+            self._leases.pop(receipt, None)
+
+    def goodbye(self, client_id: str) -> list[str]:
+        """A client is gone: its receipts, no longer held."""
+        self._heard_ms.pop(client_id, None)
+        receipts = [receipt for receipt, lease in self._leases.items() if lease.client_id == client_id]
+        self.drop(receipts)
+        return receipts
+
+    def due(self, now_ms: int) -> Due:
+        """Leases to renew now, and those whose client has fallen silent or holds them far too long."""
+        for client_id in [c for c, at_ms in self._heard_ms.items() if now_ms - at_ms > _SILENCE_MS_MAX]:
+            del self._heard_ms[client_id]
+        renew: list[str] = []
+        give_back: list[str] = []
+        for receipt, lease in self._leases.items():
+            if lease.client_id not in self._heard_ms:
+                give_back.append(receipt)
+            elif lease.ends_ms - now_ms < _RENEW_AHEAD_MS and now_ms - lease.since_ms < _HELD_MS_MAX:
+                lease.ends_ms = now_ms + LEASE_MS
+                renew.append(receipt)
+        self.drop(give_back)
+        self.drop([r for r, lease in self._leases.items() if lease.ends_ms <= now_ms])
+        return Due(renew, give_back)

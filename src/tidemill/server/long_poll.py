@@ -1,0 +1,96 @@
+"""Consumers that wait: no thread each, woken when there is something for them.
+
+Owns who waits for which (topic, group), in the order they came. An announcement from the store wakes the
+first waiter of every group that has something new; that one takes what it can and the next is woken if
+more is there. Ends of leases wake by timer. All of it happens on the event loop; the store's threads only
+ring the bell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from tidemill.store.arrivals import Arrivals
+
+Key = tuple[str, str]  # topic, group
+
+
+class LongPolls:
+    """Waiting consumers. Lives on one event loop; only `ring` may be called from elsewhere."""
+
+    def __init__(self, arrivals: Arrivals, has_news: Callable[[str, str], bool]) -> None:
+        self._arrivals = arrivals
+        self._has_news = has_news
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[Key, deque[asyncio.Future[None]]] = {}
+        self._is_rung = False
+        self._is_closed = False
+        arrivals.listener = self.ring
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def ring(self) -> None:
+        """Something became visible somewhere. Safe from any thread."""
+        if not self._is_rung and not self._is_closed:
+            self._is_rung = True
+            self._loop.call_soon_threadsafe(self._look)
+
+    def _look(self) -> None:
+        self._is_rung = False
+        for key in list(self._waiting):
+            if self._has_news(*key):
+                self.nudge(key)
+
+    def nudge(self, key: Key) -> None:
+        """Wake the first who waits for this key."""
+        queue = self._waiting.get(key)
+        while queue:
+            waiter = queue.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                break
+        if queue is not None and not queue:
+            del self._waiting[key]
+
+    @property
+    def bell(self) -> int:
+        """Note this before looking for messages, and hand it to `wait` when there were none."""
+        return self._arrivals.count
+
+    async def wait(self, key: Key, bell: int, timeout_s: float) -> None:
+        """Return when there may be something for this key that was not there at `bell`, or after a time."""
+        if self._is_closed or timeout_s <= 0 or (self.bell != bell and self._has_news(*key)):
+            return
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.setdefault(key, deque()).append(waiter)
+        timer = self._loop.call_later(timeout_s, _expire, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            queue = self._waiting.get(key)
+            if queue is not None and waiter in queue:
+                queue.remove(waiter)
+                if not queue:
+                    del self._waiting[key]
+
+    def close(self) -> None:
+        """Wake everybody, and let nobody wait any more."""
+        self._is_closed = True
+        self._arrivals.listener = None
+        for key in list(self._waiting):
+            while key in self._waiting:
+                self.nudge(key)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+
+def _expire(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,31 @@
+"""What a serve is to do: all the broker process must know, handed over in one environment variable."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from tidemill.core.config import BrokerSettings
+
+PLAN_VARIABLE = "TIDEMILL_SERVE_PLAN"
+
+
+@dataclass(frozen=True, slots=True)
+class ServePlan:
+    """Where to serve what."""
+
+    data: str
+    host: str = "127.0.0.1"
+    port: int = 8081
+    creates_topics: bool = False
+    clock: str = "system"  # or "simulated"
+    settings: BrokerSettings = field(default_factory=BrokerSettings)
+
+    def as_variable(self) -> dict[str, str]:
+        return {PLAN_VARIABLE: json.dumps(asdict(self))}
+
+    @classmethod
+    def from_variable(cls, environment: Mapping[str, str]) -> ServePlan:
+        fields = json.loads(environment[PLAN_VARIABLE])
+        return cls(**{**fields, "settings": BrokerSettings(**fields["settings"])})

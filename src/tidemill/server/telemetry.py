@@ -1,0 +1,116 @@
+"""The conversation beside the calls: settings for every client, and questions to producers.
+
+Owns the open telemetry streams and what a client is told: limits, back-off, long poll. A client is served
+whether it has a stream or not (after a restart some open none for minutes), so nothing that a call needs is
+kept here; only the check-back of transactions needs a stream, because it is how a producer is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidemill.broker.transactions import OpenTransaction
+from tidemill.core.config import BrokerSettings
+from tidemill.server.conversion import half_of, resource_name
+from tidemill.server.protocol import definition, service
+from tidemill.server.status_codes import OK
+from tidemill.store.consumer_state import Group
+
+LONG_POLL_S = 20
+BATCH_MAX = 32
+_SEND_ATTEMPTS = 3
+_OUTBOX_MAX = 1000
+
+
+def retry_delay_ms(attempt: int, settings: BrokerSettings) -> int:
+    """How long a message that failed on this attempt waits for the next: the levels, one after the other."""
+    delays = settings.level_delays_ms
+    return delays[min(max(attempt, 1), len(delays)) - 1]
+
+
+@dataclass(eq=False, slots=True)
+class Session:
+    """One open telemetry stream."""
+
+    client_id: str
+    is_producer: bool = False
+    topics: frozenset[str] = frozenset()
+    outbox: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue(_OUTBOX_MAX))
+
+    def say(self, command: Any) -> bool:
+        """Queue a command; False if the client does not read."""
+        if self.outbox.full():
+            return False
+        self.outbox.put_nowait(command.SerializeToString())
+        return True
+
+
+class Sessions:
+    """The open streams. Lives on one event loop."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._settings = settings
+        self._sessions: set[Session] = set()
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, client_id: str) -> Session:
+        session = Session(client_id)
+        self._sessions.add(session)
+        return session
+
+    def close(self, session: Session) -> None:
+        self._sessions.discard(session)
+
+    # -- settings ---------------------------------------------------------------------------------
+
+    def settings_for(self, session: Session, asked: Any, group: Group | None) -> Any:
+        """The client's settings with ours filled in; some clients fail when a field is missing."""
+        told = definition.Settings()
+        told.CopyFrom(asked)
+        told.metric.on = False
+        if asked.HasField("publishing"):
+            session.is_producer = True
+            session.topics = frozenset(resource_name(topic) for topic in asked.publishing.topics)
+            told.publishing.max_body_size = self._settings.body_bytes_max
+            told.publishing.validate_message_type = True
+            told.backoff_policy.max_attempts = _SEND_ATTEMPTS
+            backoff = told.backoff_policy.exponential_backoff
+            backoff.initial.nanos = 10_000_000
+            backoff.max.seconds = 1
+            backoff.multiplier = 2
+        elif group is not None:
+            told.subscription.fifo = group.is_fifo
+            told.subscription.receive_batch_size = BATCH_MAX
+            if not asked.subscription.HasField("long_polling_timeout"):
+                told.subscription.long_polling_timeout.seconds = LONG_POLL_S
+            told.backoff_policy.max_attempts = group.attempts_max
+            pauses = told.backoff_policy.customized_backoff
+            for attempt in range(1, min(group.attempts_max, 32) + 1):
+                # Whole seconds: one official client reads nothing finer.
+                pauses.next.add().seconds = max(1, retry_delay_ms(attempt, self._settings) // 1000)
+        return service.TelemetryCommand(status=OK, settings=told)
+
+    # -- transactions -----------------------------------------------------------------------------
+
+    def ask_about(self, transaction: OpenTransaction, owner: str | None) -> bool:
+        """Ask a producer what became of its transaction; False if there is none to ask."""
+        producers = [s for s in self._sessions if s.is_producer]
+        # Who began it knows; else one that named the topic; else one that named none.
+        able = (
+            [s for s in producers if s.client_id == owner]
+            or [s for s in producers if transaction.topic in s.topics]
+            or [s for s in producers if not s.topics]
+        )
+        if not able:
+            return False
+        self._turn += 1
+        command = service.TelemetryCommand(status=OK)
+        question = command.recover_orphaned_transaction_command
+        question.message.CopyFrom(half_of(transaction.message, transaction.topic))
+        question.transaction_id = transaction.message.id
+        return able[self._turn % len(able)].say(command)

@@ -1,0 +1,238 @@
+"""The client commands of the command line against a real `tidemill serve`: names, outputs, exit codes."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+import tidemill
+from acceptance.serving import Served
+from tidemill.cli import main, mqadmin
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    served = Served(tmp_path_factory.mktemp("cli") / "data", "--clock", "simulated").start()
+    yield served
+    served.stop()
+
+
+@pytest.fixture
+def cli(served, capsys, monkeypatch):
+    """Runs a command against the broker; gives exit code, stdout, stderr."""
+    monkeypatch.setenv("TIDEMILL_ENDPOINT", served.endpoint)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main.run(arguments)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def _json(answer: tuple[int, str, str]):
+    code, out, err = answer
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_send_advance_receive(cli) -> None:
+    receipt = _json(
+        cli("send", "orders", "hello", "--delay", "90s", "--key", "k", "--prop", "a=b", "--tag", "t")
+    )
+    assert {"message_id", "handle", "deliver_at"} <= set(receipt)
+    assert cli("receive", "orders", "--group", "g", "--wait", "1ms")[1] == ""
+    assert cli("advance", "90s")[0] == 0
+    message = _json(cli("receive", "orders", "--group", "g", "--count", "1"))
+    assert message["message_id"] == receipt["message_id"]
+    assert (message["key"], message["tag"], message["body"], message["attempt"]) == ("k", "t", "hello", 1)
+    assert message["deliver_at_ms"] == message["released_at_ms"] == receipt["deliver_at_ms"]
+
+
+def test_without_ack_it_comes_again(cli) -> None:
+    cli("send", "again", "x")
+    first = _json(cli("receive", "again", "--group", "g", "--count", "1", "--no-ack", "--invisible", "1s"))
+    assert first["receipt"]
+    cli("advance", "1s")
+    assert _json(cli("receive", "again", "--group", "g", "--count", "1"))["attempt"] == 2
+
+
+def test_cancel_says_what_became_of_it(cli) -> None:
+    handle = _json(cli("send", "c", "x", "--delay", "1h"))["handle"]
+    assert cli("cancel", "c", handle) == (0, "cancelled\n", "")
+    assert cli("cancel", "c", handle) == (1, "already-cancelled\n", "")
+    soon = _json(cli("send", "c", "x", "--delay", "1s"))["handle"]
+    cli("advance", "1s")
+    assert cli("cancel", "c", soon)[:2] == (1, "released\n")
+    for _ in range(3):
+        cli("send", "c", "x", "--delay", "1h", "--key", "k")
+    assert cli("cancel", "c", "--key", "k") == (0, "3\n", "")
+    assert cli("cancel", "c", "--key", "k") == (1, "0\n", "")
+    cli("send", "c", "x", "--delay", "1h")
+    assert cli("cancel", "c", "--from", "now", "--to", "+2h")[:2] == (0, "1\n")
+
+
+def test_reschedule_moves(cli) -> None:
+    sent = _json(cli("send", "r", "x", "--delay", "1h", "--key", "k"))
+    moved = _json(cli("reschedule", "r", sent["handle"], "--by", "10m", "--json"))
+    assert moved["deliver_at_ms"] == sent["deliver_at_ms"] + 600_000
+    assert cli("reschedule", "r", "--key", "k", "--delay", "5m")[:2] == (0, "1\n")
+    assert cli("reschedule", "r", "--from", "now", "--to", "+1h", "--at", "+2h")[:2] == (0, "1\n")
+    assert cli("cancel", "r", sent["handle"])[1] == "cancelled\n"
+    assert cli("reschedule", "r", sent["handle"], "--delay", "1m")[:2] == (1, "already-cancelled\n")
+
+
+def test_once_keeps_or_replaces(cli) -> None:
+    first = _json(cli("send", "once", "1", "--delay", "1h", "--key", "k", "--once"))
+    kept = _json(cli("send", "once", "2", "--once", "--key", "k", "--delay", "2h"))
+    assert (kept["message_id"], kept["deliver_at_ms"]) == (first["message_id"], first["deliver_at_ms"])
+    moved = _json(cli("send", "once", "3", "--delay", "3h", "--key", "k", "--once", "replace"))
+    assert moved["message_id"] == first["message_id"]
+    assert moved["deliver_at_ms"] == first["deliver_at_ms"] + 7_200_000
+
+
+def test_looks(cli) -> None:
+    cli("send", "looks", "x", "--delay", "5m", "--key", "shown")
+    row = _json(cli("pending", "--topic", "looks", "--limit", "1", "--json"))
+    assert row["key"] == "shown"
+    assert "shown" in cli("pending", "--topic", "looks")[1]
+    assert sum(minute["due"] for minute in _json(cli("forecast", "--topic", "looks", "--json"))) == 1
+    assert "█" in cli("forecast", "--topic", "looks")[1]
+    status = _json(cli("status", "--json"))
+    assert {"pending", "released", "cancelled"} <= set(status)
+    assert {"p50", "p99", "max"} <= set(status["lateness_ms"])
+    assert {"runner", "state", "lag_ms", "takeovers"} <= set(status["pipeline"])
+    assert "lateness" in cli("status")[1]
+    assert "\x1b" not in cli("status")[1]
+
+
+def test_topics_and_groups(cli) -> None:
+    assert cli("topics", "create", "made", "--type", "delay", "--queues", "3")[0] == 0
+    listed = [json.loads(line) for line in cli("topics", "list", "--json")[1].splitlines()]
+    assert ("made", "delay", 3) in [(t["name"], t["type"], t["queues"]) for t in listed]
+    for words in (("pause",), ("resume",)):
+        assert cli("topics", *words, "made")[0] == 0
+    cli("send", "made", "x", "--delay", "1h")
+    code, _, err = cli("topics", "delete", "made")
+    assert code == 1 and "--force" in err
+    assert cli("topics", "delete", "made", "--force")[0] == 0
+    assert cli("groups", "set", "workers", "--max-attempts", "3", "--fifo", "--start", "last")[0] == 0
+    listed = [json.loads(line) for line in cli("groups", "list", "--json")[1].splitlines()]
+    (group,) = [known for known in listed if known["name"] == "workers"]
+    assert (group["max_attempts"], group["is_fifo"]) == (3, True)
+    cli("send", "seen", "x")
+    assert cli("groups", "reset", "workers", "seen", "--to", "now")[0] == 0
+    assert "workers" in cli("groups", "list")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("send", "orders"), 2),
+        (("send", "orders", "x", "--delay", "1s", "--level", "3"), 2),
+        (("send", "orders", "x", "--delay", "soon"), 2),
+        (("send", "orders", "x", "--prop", "novalue"), 2),
+        (("cancel", "orders"), 2),
+        (("cancel", "orders", "--from", "now"), 2),
+        (("cancel", "orders", "nonsense"), 1),
+        (("reschedule", "orders", "--key", "k"), 2),
+        (("receive", "nowhere", "--group", "g"), 1),
+        (("advance", "tomorrow"), 2),
+        (("groups", "set", "g", "--start", "middle"), 2),
+        (("status", "--endpoint", "127.0.0.1:1"), 1),
+        (("status", "--endpoint", "no endpoint"), 1),
+    ],
+)
+def test_errors_are_one_line_that_says_what_to_do(cli, arguments, code) -> None:
+    found, out, err = cli(*arguments)
+    assert (found, out) == (code, "")
+    assert err.startswith("tidemill: ") and err.count("\n") == 1
+
+
+def test_a_config_file_names_the_endpoint(served, cli, tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("TIDEMILL_ENDPOINT")
+    config = tmp_path / "config.toml"
+    monkeypatch.setenv("TIDEMILL_CONFIG", str(config))
+    config.write_text(f'endpoint = "{served.endpoint}"\n')
+    assert cli("status", "--json")[0] == 0
+    config.write_text("endpont = 1\n")
+    assert cli("status")[0] == 1
+
+
+def test_mqadmin_takes_rocketmq_flags(served, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("TIDEMILL_ENDPOINT", served.endpoint)
+    words = "updateTopic -n ns:9876 -c DefaultCluster -t fromrmq -r 8 -w 8 -a +message.type=DELAY"
+    assert mqadmin.run(words.split()) == 0
+    out, err = capsys.readouterr()
+    assert "success" in out and "-n" in err
+    assert mqadmin.run(["topicList", "-n", "ns:9876"]) == 0
+    assert "fromrmq" in capsys.readouterr().out.split()
+    assert (
+        mqadmin.run(["updateSubGroup", "-b", "broker:10911", "-g", "rmqgroup", "-r", "4", "-o", "true"]) == 0
+    )
+    assert "retryMaxTimes=4" in capsys.readouterr().out
+    assert mqadmin.run(["consumerProgress", "-g", "rmqgroup"]) == 0
+    assert mqadmin.run(["consumerProgress", "-g", "nobody"]) == 1
+    assert mqadmin.run(["updateTopic", "-t", "x", "-a", "+message.type=ODD"]) == 1
+    assert mqadmin.run(["fly"]) == 2
+
+
+def test_a_backup_of_a_served_broker_under_load_opens(tmp_path) -> None:
+    served = Served(tmp_path / "data").start()
+    try:
+        stop, sent = threading.Event(), []
+        with tidemill.Client(served.endpoint) as client:
+
+            def send() -> None:
+                while not stop.is_set():
+                    sent.append(client.send("orders", b"x", delay="1h").id)
+
+            threads = [threading.Thread(target=send) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            while len(sent) < 200:
+                stop.wait(0.005)
+            known = list(sent)
+            copy = tmp_path / "copy"
+            assert main.run(["backup", str(copy), "--endpoint", served.endpoint]) == 0
+            assert main.run(["backup", str(copy), "--endpoint", served.endpoint]) == 1
+            stop.set()
+            for thread in threads:
+                thread.join()
+        with tidemill.open(copy) as broker:
+            assert set(known) <= {message.id for message in broker.views.pending(limit=1_000_000)}
+        assert main.run(["check", str(copy)]) == 0
+    finally:
+        served.stop()
+
+
+def test_a_killed_broker_loses_no_answered_send_of_our_client(tmp_path) -> None:
+    served = Served(tmp_path / "data").start()
+    try:
+        stop, sent = threading.Event(), []
+        with tidemill.Client(served.endpoint, retry_for="60s") as client:
+
+            def send() -> None:
+                while not stop.is_set():
+                    sent.append(client.send("orders", b"x", delay="1h").id)
+
+            threads = [threading.Thread(target=send) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            for _ in range(2):
+                goal = len(sent) + 300
+                while len(sent) < goal:
+                    stop.wait(0.005)
+                served.kill_broker()
+            goal = len(sent) + 100
+            while len(sent) < goal:
+                stop.wait(0.005)
+            stop.set()
+            for thread in threads:
+                thread.join()
+            waiting = [message.id for message in client.pending("orders", limit=10_000)]
+        assert sorted(waiting) == sorted(sent)
+    finally:
+        served.stop()

@@ -1,0 +1,63 @@
+"""kill -9 of a process that sends: nothing acknowledged is lost, nothing is there twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import tidemill
+from acceptance.command_line import run, start
+
+pytestmark = pytest.mark.slow
+
+_SEND = """
+import itertools, sys, tidemill
+with tidemill.open(sys.argv[1], lead="300ms", tick="100ms") as broker:
+    for number in itertools.count():
+        # Near ones and far ones, so that both ways are cut in the middle.
+        delay_ms = 100 if number % 2 else 900
+        broker.send([tidemill.Draft("kill", str(number).encode(), delay_ms=delay_ms)])
+        print(number)
+"""
+_ROUNDS = 3
+_SENT_PER_ROUND = 120
+
+
+def _sent_until_killed(directory: Path) -> int:
+    """Let a process send, kill it in the middle; returns how many sends were answered."""
+    with start(_SEND, directory) as sender:
+        assert sender.stdout is not None
+        answered = 0
+        for _ in range(_SENT_PER_ROUND):
+            answered = int(sender.stdout.readline()) + 1
+        sender.kill()
+        answered += len(sender.stdout.read().split())
+    return answered
+
+
+def _received(directory: Path, at_least: int) -> Counter[int]:
+    found: Counter[int] = Counter()
+    with tidemill.open(directory, lead="300ms", tick="100ms") as broker:
+        while deliveries := broker.receive("kill", "readers", count=256, wait_ms=3_000):
+            for delivery in deliveries:
+                assert delivery.released_at_ms >= delivery.message.deliver_at_ms
+                found[int(delivery.message.body)] += 1
+            broker.ack([delivery.receipt for delivery in deliveries])
+            if broker.status().pending == 0 and sum(found.values()) >= at_least:
+                break
+        assert broker.status().pending == 0
+    return found
+
+
+def test_killed_while_sending_nothing_is_lost_and_nothing_is_twice(tmp_path: Path) -> None:
+    for number in range(_ROUNDS):
+        directory = tmp_path / f"round-{number}"
+        answered = _sent_until_killed(directory)
+        found = _received(directory, answered)
+        assert not [n for n in range(answered) if found[n] != 1]
+        # At most the one send that was under way when the kill came may be there unanswered.
+        assert set(found) <= set(range(answered + 1))
+        checked = run("check", directory)
+        assert checked.returncode == 0, checked.stdout

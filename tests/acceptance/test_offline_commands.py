@@ -1,0 +1,162 @@
+"""`check`, `dump` and `rebuild` as processes, on directories that are whole, damaged, in use or not ours."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import tidemill
+from acceptance.command_line import make_directory, one_line_on_stderr, run, start
+from tidemill.log.checkpoint import Checkpoint
+from tidemill.log.disk import RealDisk
+
+pytestmark = pytest.mark.slow
+
+_HOLD = """
+import sys, threading, tidemill
+with tidemill.open(sys.argv[1]) as broker:
+    print("open")
+    threading.Event().wait()
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    made = tmp_path / "data"
+    make_directory(made)
+    return made
+
+
+def _first_segment(directory: Path) -> Path:
+    return min((directory / "log").glob("*.log"))
+
+
+def _flip_byte(path: Path, position: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        (byte,) = file.read(1)
+        file.seek(position)
+        file.write(bytes([byte ^ 0xFF]))
+
+
+# -- check ----------------------------------------------------------------------------------------
+
+
+def test_check_of_a_sound_directory_says_so(directory: Path) -> None:
+    result = run("check", directory)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "all holds" in result.stdout
+    assert "19 pending" in result.stdout
+
+
+def test_check_can_answer_in_json(directory: Path) -> None:
+    report = json.loads(run("check", directory, "--json").stdout)
+    assert report["is_sound"] is True
+    assert (report["pending"], report["released"], report["cancelled"]) == (19, 1, 1)
+
+
+def test_check_rebuilds_nothing_because_of_other_settings(directory: Path) -> None:
+    before = sorted(path.relative_to(directory) for path in (directory / "timer").rglob("timer-log/*"))
+    assert run("check", directory).returncode == 0
+    assert (
+        sorted(path.relative_to(directory) for path in (directory / "timer").rglob("timer-log/*")) == before
+    )
+    assert not [p for p in (directory / "log").glob("*.log") if p.stat().st_size > 1 << 20]
+
+
+def test_check_finds_a_flipped_byte_in_the_middle_of_the_log(directory: Path) -> None:
+    _flip_byte(_first_segment(directory), 1_000)
+    result = run("check", directory)
+    assert result.returncode == 1
+    assert "does not read back" in result.stdout
+    assert "1 finding" in result.stdout
+    assert "Traceback" not in result.stderr
+
+
+def test_check_finds_an_entry_that_differs_from_the_log(directory: Path) -> None:
+    (entries,) = (directory / "index" / "entries").iterdir()
+    _flip_byte(entries, 48 * 3 + 9)
+    result = run("check", directory, "--json")
+    assert result.returncode == 1
+    assert any("entries" in finding for finding in json.loads(result.stdout)["findings"])
+
+
+def test_a_path_that_is_no_data_directory_is_left_alone(tmp_path: Path) -> None:
+    for command in ("check", "rebuild"):
+        result = run(command, tmp_path)
+        assert result.returncode == 1
+        assert "not a data directory" in one_line_on_stderr(result)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_directory_in_use_is_refused_and_the_holder_named(directory: Path) -> None:
+    with start(_HOLD, directory) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "open\n"
+            for command in ("check", "rebuild"):
+                result = run(command, directory)
+                assert result.returncode == 1
+                assert f"in use by process {holder.pid}" in one_line_on_stderr(result)
+            assert run("dump", _first_segment(directory)).returncode == 0
+        finally:
+            holder.kill()
+
+
+def test_a_directory_of_a_newer_format_is_refused(directory: Path) -> None:
+    identity = Checkpoint(RealDisk(), directory, "identity", 99)
+    identity._generation = 7
+    identity.save(b"{}", sync=False)
+    result = run("check", directory)
+    assert result.returncode == 1
+    assert "newer Tidemill" in one_line_on_stderr(result)
+
+
+# -- rebuild --------------------------------------------------------------------------------------
+
+
+def test_rebuild_makes_every_derived_file_again(directory: Path) -> None:
+    shutil.rmtree(directory / "index")
+    shutil.rmtree(directory / "timer")
+    result = run("rebuild", directory)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "19 pending, 1 released, 1 cancelled" in result.stdout
+    assert "all holds" in result.stdout
+    with tidemill.open(directory) as broker:
+        assert broker.status().pending == 19
+        assert broker.views.read("orders", 0, 0, 10) or broker.receive("orders", "others", count=10)
+
+
+def test_rebuild_mends_a_damaged_index(directory: Path) -> None:
+    (entries,) = (directory / "index" / "entries").iterdir()
+    _flip_byte(entries, 48 * 3 + 9)
+    assert run("rebuild", directory).returncode == 0
+    assert run("check", directory).returncode == 0
+
+
+def test_rebuild_of_a_damaged_log_leaves_everything_as_it_was(directory: Path) -> None:
+    before = {
+        p.relative_to(directory): p.read_bytes() for p in (directory / "index").rglob("*") if p.is_file()
+    }
+    _flip_byte(_first_segment(directory), 1_000)
+    result = run("rebuild", directory)
+    assert result.returncode == 1
+    assert "does not read back" in one_line_on_stderr(result)
+    after = {
+        p.relative_to(directory): p.read_bytes() for p in (directory / "index").rglob("*") if p.is_file()
+    }
+    assert after == before
+    assert not list(directory.glob("*.before-rebuild"))
+
+
+# -- bad usage ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["check"], ["dump", "x", "--limit", "-1"], ["bench"]])
+def test_bad_usage_is_one_line_and_exit_code_2(arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert result.returncode == 2
+    assert "--help" in one_line_on_stderr(result)

@@ -1,0 +1,69 @@
+"""`tidemill serve` as a process: it opens, says what is pending, stops in order and leaves no orphan."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import tidemill
+from acceptance.serving import Served, is_alive, wait_until
+
+
+@pytest.fixture
+def served(tmp_path):
+    served = Served(tmp_path / "data")
+    yield served
+    served.stop()
+
+
+def test_it_says_what_is_pending_when_it_stops(served):
+    with tidemill.open(served.directory) as broker:
+        broker.send([tidemill.Draft("orders", b"later", delay_ms=3_600_000)])
+    served.start()
+    assert served.stop() == 0
+    assert "serves on" in served.log()
+    assert "1 messages are pending" in served.log()
+
+
+def test_a_killed_broker_is_started_again(served):
+    served.start()
+    (old,) = served.broker_pids()
+    served.kill_broker()
+    wait_until(lambda: old not in served.broker_pids() and served.is_ready(), "the broker to come back")
+    assert served.stop() == 0
+
+
+def test_no_orphan_survives_the_supervisor(served):
+    served.start()
+    (pid,) = served.broker_pids()
+    served.kill_supervisor()
+    wait_until(lambda: not is_alive(pid), "the broker process to end")
+    with tidemill.open(served.directory):
+        pass  # and it let go of the directory
+
+
+def test_a_directory_in_use_is_said_in_one_line(served):
+    with tidemill.open(served.directory):
+        result = _serve("--data", str(served.directory), "--port", str(served.port))
+    assert result.returncode == 1
+    assert "in use" in result.stdout + result.stderr
+
+
+def test_a_port_in_use_is_said_in_one_line(served, tmp_path):
+    served.start()
+    result = _serve("--data", str(tmp_path / "other"), "--port", str(served.port))
+    assert result.returncode == 1
+    assert "choose another --port" in result.stderr
+
+
+def test_an_address_that_others_can_reach_is_refused(tmp_path):
+    result = _serve("--data", str(tmp_path / "data"), "--host", "0.0.0.0")
+    assert result.returncode == 1
+    assert "--insecure" in result.stderr
+
+
+def _serve(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tidemill.cli.main", "serve", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

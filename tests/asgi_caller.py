@@ -1,0 +1,43 @@
+"""Calls an ASGI application from a plain test, on one event loop that lives as long as the caller."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+
+
+class AsgiCaller:
+    """An HTTP client without a network."""
+
+    def __init__(self, app: Any) -> None:
+        self._runner = asyncio.Runner()
+        self._life = app.router.lifespan_context(app)
+        self._runner.run(self._life.__aenter__())
+        self._client = httpx.AsyncClient(
+            transport=httpx.ASGITransport(app, raise_app_exceptions=True), base_url="http://broker"
+        )
+
+    def request(self, method: str, path: str, **given: Any) -> httpx.Response:
+        return self._runner.run(self._client.request(method, path, **given))
+
+    def get(self, path: str, **given: Any) -> httpx.Response:
+        return self.request("GET", path, **given)
+
+    def post(self, path: str, **given: Any) -> httpx.Response:
+        return self.request("POST", path, **given)
+
+    def put(self, path: str, **given: Any) -> httpx.Response:
+        return self.request("PUT", path, **given)
+
+    def delete(self, path: str, **given: Any) -> httpx.Response:
+        return self.request("DELETE", path, **given)
+
+    def __enter__(self) -> AsgiCaller:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._runner.run(self._client.aclose())
+        self._runner.run(self._life.__aexit__(None, None, None))
+        self._runner.close()

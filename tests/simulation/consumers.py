@@ -1,0 +1,115 @@
+"""What consumer groups must see: at least once, never again after an ack, attempts that rise by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from simulation.model import DLQ, Broken, Model, TopicLife
+
+if TYPE_CHECKING:
+    from tidemill.broker.broker import Broker
+    from tidemill.core.model import Delivery
+
+ATTEMPTS_MAX = 2
+TAGGED = "tagged"  # this group takes only messages with tag "a"
+GROUPS = ("first", "second", TAGGED)
+
+Key = tuple[str, int, int, int]  # group, topic id, queue, offset
+
+
+def wants(group: str, tag: str) -> bool:
+    return group != TAGGED or tag == "a"
+
+
+@dataclass
+class Taken:
+    """A message in a consumer's hands."""
+
+    attempt: int
+    hidden_until_ms: int | None  # None: in doubt
+    doubts: int  # receives cut short so far, when it was handed out
+    receipt: str
+    body: bytes
+    is_acked: bool | None = False  # None: in doubt
+
+
+@dataclass
+class Consumers:
+    """Every delivery that was seen."""
+
+    model: Model
+    taken: dict[Key, Taken] = field(default_factory=dict)
+    doubts: dict[tuple[str, int], int] = field(default_factory=dict)  # receives cut short, by group and topic
+    subscribed: set[tuple[str, int]] = field(default_factory=set)
+    known_groups: set[str] = field(default_factory=set)  # groups whose settings were acknowledged
+
+    def doubt(self, group: str, life: TopicLife) -> None:
+        """A receive begins: if it is cut short, messages may have been handed out to nobody."""
+        key = (group, life.id)
+        self.doubts[key] = self.doubts.get(key, 0) + 1
+        self.subscribed.add(key)
+
+    def received(self, group: str, life: TopicLife, deliveries: list[Delivery], now_ms: int) -> None:
+        """A receive was answered."""
+        self.doubts[group, life.id] -= 1
+        doubts = self.doubts[group, life.id]
+        for delivery in deliveries:
+            key = (group, life.id, delivery.queue_id, delivery.offset)
+            body = delivery.message.body
+            row = life.rows.get((delivery.queue_id, delivery.offset))
+            if row is None or row[0] != body:
+                raise Broken(f"{group} was given {body!r} at {key}, the queue holds {row}")
+            if not wants(group, delivery.message.tag):
+                raise Broken(f"{group} was given {body!r} with tag {delivery.message.tag!r}")
+            if (group, life.name, body) in self.model.buried:
+                raise Broken(f"{group} was given {body!r} again, which is among its dead letters")
+            self._check_again(key, delivery, doubts, now_ms)
+            self.taken[key] = Taken(
+                delivery.attempt, delivery.invisible_until_ms, doubts, delivery.receipt, body
+            )
+
+    def _check_again(self, key: Key, delivery: Delivery, doubts: int, now_ms: int) -> None:
+        before = self.taken.get(key)
+        low = before.attempt + 1 if before else 1
+        high = low + doubts - (before.doubts if before else 0)
+        if before and before.is_acked:
+            raise Broken(f"{before.body!r} was acknowledged and is delivered again at {key}")
+        if before and before.hidden_until_ms is not None and now_ms < before.hidden_until_ms:
+            raise Broken(f"{before.body!r} is hidden until {before.hidden_until_ms}, given at {now_ms}")
+        if not low <= delivery.attempt <= min(high, ATTEMPTS_MAX):
+            raise Broken(f"attempt {delivery.attempt} at {key}, expected {low} to {high}")
+
+    def settled(self, key: Key, *, answer: bool, is_live: bool) -> bool:
+        """An ack or a change was answered; returns whether it took effect."""
+        held = self.taken[key]
+        is_certain = held.doubts == self.doubts[key[0], key[1]] and is_live
+        if not answer and is_certain and not held.is_acked:
+            raise Broken(f"the receipt of {held.body!r} at {key} was refused: {held}")
+        if answer and held.is_acked:
+            raise Broken(f"{held.body!r} at {key} was acknowledged twice")
+        return answer
+
+    def in_hand(self) -> list[Key]:
+        alive = {life.id for life in self.model.topics.values()}
+        return [key for key, held in self.taken.items() if held.is_acked is False and key[1] in alive]
+
+    def check_all_given(self, broker: Broker) -> None:
+        """At the end: whoever subscribed was given every message that is still there."""
+        for life in self.model.topics.values():
+            if life.name.startswith(DLQ):
+                continue
+            for queue_id in range(life.queue_count):
+                for row in broker.views.read(life.name, queue_id, 0, 1 << 30):
+                    self._check_given(life, queue_id, row.offset, row.message.body, row.message.tag)
+
+    def _check_given(self, life: TopicLife, queue_id: int, offset: int, body: bytes, tag: str) -> None:
+        for group in GROUPS:
+            if (group, life.id) not in self.subscribed or not wants(group, tag):
+                continue
+            held = self.taken.get((group, life.id, queue_id, offset))
+            is_buried = (group, life.name, body) in self.model.buried
+            if is_buried and held is not None and held.is_acked:
+                raise Broken(f"{body!r} was acknowledged by {group} and is among its dead letters")
+            if not is_buried and (held is None or held.is_acked is False):
+                raise Broken(f"{group} never settled {body!r} of {life.name}: {held}")

@@ -1,0 +1,324 @@
+"""What must be true, kept in plain Python beside the broker: every message, and what became of it.
+
+The model knows nothing of logs, seqs or timers. It is told what was asked (`begin`), what was answered, and
+looks at the broker only through what any user can see: queues by offset, and the list of what is pending.
+An operation that a crash cut short leaves its messages *in doubt*; after the next opening the broker must
+show one of the allowed outcomes, and from then on that outcome is as binding as an answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tidemill.core.model import NO_TIME_MS, Handle
+
+if TYPE_CHECKING:
+    from tidemill.broker.broker import Broker
+    from tidemill.broker.views import QueuedMessage
+
+DLQ = "%DLQ%"
+_ALL = 1 << 30
+
+
+class Broken(AssertionError):
+    """The broker did something that must never happen."""
+
+
+@dataclass
+class Seen:
+    """Where a message was found in its topic."""
+
+    queue_id: int
+    offset: int
+    released_at_ms: int
+
+
+@dataclass
+class Message:
+    """One message and everything that may be true of it. `body` names it: no two are alike."""
+
+    body: bytes
+    topic: TopicLife = field(repr=False)
+    id: str | None
+    keys: tuple[str, ...]
+    tag: str
+    group: str
+    dues: set[int]  # times it may be due at; empty: not timed
+    turn: int  # when it (last) entered, in operations
+    born_ms: int
+    is_stored: bool | None = None  # None: in doubt
+    is_cancelled: bool | None = False
+    handles: list[Handle] = field(default_factory=list)
+    seen: Seen | None = None
+    unseen_at: int = 0  # the last turn at which it was certainly not in its topic
+
+    @property
+    def is_timed(self) -> bool:
+        return bool(self.dues)
+
+    @property
+    def is_pending(self) -> bool:
+        return self.is_timed and bool(self.is_stored) and self.is_cancelled is False and self.seen is None
+
+    @property
+    def due_ms(self) -> int:
+        (due,) = self.dues
+        return due
+
+
+@dataclass
+class TopicLife:
+    """A topic from its creation to its deletion; a name may have several lives."""
+
+    name: str
+    queue_count: int
+    id: int
+    is_paused: bool = False
+    rate: int = 0
+    is_gone: bool = False
+    rows: dict[tuple[int, int], tuple[bytes, int]] = field(default_factory=dict)
+    ends: dict[int, int] = field(default_factory=dict)
+    groups: dict[str, list[Message]] = field(default_factory=dict)  # message group -> in order of release
+
+    @property
+    def is_free(self) -> bool:
+        """True when nothing but their time holds its messages back."""
+        return not self.is_paused and not self.rate and not self.is_gone
+
+
+class Model:
+    """Messages by body, topics by name, and the rules between them and what the broker shows."""
+
+    def __init__(self) -> None:
+        self.messages: dict[bytes, Message] = {}
+        self.topics: dict[str, TopicLife] = {}
+        self.past: list[TopicLife] = []
+        self.buried: dict[tuple[str, str, bytes], Seen] = {}  # dead letters: (group, topic name, body)
+        self.halves: dict[bytes, Message] = {}  # transactions without an end
+        self.ending: tuple[bytes, bool] | None = None  # a half whose end was cut short; True: committed
+        self.deleting: str | None = None
+        self.turn = 0
+        self.head = 0
+        self.has_cut = False  # the log's head was cut at least once
+
+    # -- finding ----------------------------------------------------------------------------------
+
+    def pending(self, topic: str | None = None, key: str | None = None) -> list[Message]:
+        return [
+            m
+            for m in self.messages.values()
+            if m.is_pending
+            and (topic is None or m.topic.name == topic)
+            and (key is None or key in m.keys)
+            and not m.topic.is_gone
+        ]
+
+    def handled(self) -> list[Message]:
+        """Messages that have a handle to be cancelled or moved by."""
+        return [m for m in self.messages.values() if m.handles and not m.topic.is_gone]
+
+    def with_id(self, topic: str, message_id: str) -> Message:
+        found = [m for m in self.messages.values() if m.id == message_id and m.topic is self.topics[topic]]
+        if len(found) != 1:
+            raise Broken(f"a receipt names {message_id!r} in {topic}, which {len(found)} messages have")
+        return found[0]
+
+    # -- topics -----------------------------------------------------------------------------------
+
+    def sync_topics(self, broker: Broker) -> None:
+        """Meet topics that came into being, and let those go whose deletion was asked for."""
+        present = {topic.name: topic for topic in broker.store.indexes.topics}
+        for name, life in list(self.topics.items()):
+            found = present.get(name)
+            if found is not None and found.id == life.id:
+                life.is_paused, life.rate = found.is_paused, found.release_rate_max
+            elif self.deleting == name:
+                self.topic_deleted(name)
+            else:
+                raise Broken(f"topic {name} has gone")
+        self.deleting = None
+        for name, found in present.items():
+            if name not in self.topics:
+                self.topics[name] = TopicLife(
+                    name, found.queue_count, found.id, found.is_paused, found.release_rate_max
+                )
+        ids = [life.id for life in (*self.topics.values(), *self.past)]
+        if len(set(ids)) != len(ids):
+            raise Broken("a topic id was used twice")
+        for message in [*self.messages.values(), *self.halves.values()]:
+            if message.topic.id < 0 and message.topic.name in self.topics:
+                message.topic = self.topics[message.topic.name]
+
+    def topic_deleted(self, name: str) -> None:
+        life = self.topics.pop(name)
+        life.is_gone = True
+        self.past.append(life)
+        self.halves = {body: half for body, half in self.halves.items() if half.topic is not life}
+
+    def topic_life(self, name: str) -> TopicLife:
+        """The topic's present life, or a stand-in for one that a send will begin."""
+        return self.topics.get(name) or TopicLife(name, 0, -1)
+
+    # -- looking at the queues --------------------------------------------------------------------
+
+    def poll(self, broker: Broker, *, is_thorough: bool = False) -> None:
+        """Look at everything new in all queues; thoroughly: at everything that has not expired."""
+        self.sync_topics(broker)
+        head = broker.store.log.head
+        if head < self.head:
+            raise Broken(f"the head of the log went back from {self.head} to {head}")
+        self.has_cut = self.has_cut or head > 0
+        self.head = head
+        for life in list(self.topics.values()):
+            for queue_id in range(life.queue_count):
+                self._poll_queue(broker, life, queue_id, is_thorough)
+        for message in self.messages.values():
+            if message.seen is None:
+                message.unseen_at = self.turn
+                if message.is_stored and not message.is_timed and not message.topic.is_gone:
+                    raise Broken(f"{message.body!r} was sent without a time and is not in its topic")
+
+    def _poll_queue(self, broker: Broker, life: TopicLife, queue_id: int, is_thorough: bool) -> None:
+        known_end = life.ends.get(queue_id, 0)
+        end = broker.store.queues.end((life.id, queue_id))
+        if end < known_end:
+            raise Broken(f"queue {queue_id} of {life.name} ended at {known_end} and now at {end}")
+        first = 0 if is_thorough else known_end
+        if first >= end:
+            return
+        rows = broker.views.read(life.name, queue_id, first, _ALL)
+        for row in rows:
+            if row.offset < known_end:
+                known = life.rows.get((queue_id, row.offset))
+                if known != (row.message.body, row.released_at_ms):
+                    raise Broken(
+                        f"offset {row.offset} of queue {queue_id} of {life.name} held {known}, "
+                        f"now {row.message.body!r} of {row.released_at_ms}"
+                    )
+            else:
+                self._arrived(life, row)
+        missing = set(range(known_end, end)) - {row.offset for row in rows}
+        if missing:
+            raise Broken(f"offsets {sorted(missing)} of queue {queue_id} of {life.name} were never readable")
+        life.ends[queue_id] = end
+
+    def _arrived(self, life: TopicLife, row: QueuedMessage) -> None:
+        life.rows[row.queue_id, row.offset] = (row.message.body, row.released_at_ms)
+        seen = Seen(row.queue_id, row.offset, row.released_at_ms)
+        if life.name.startswith(DLQ):
+            origin = row.message.properties["DLQ_ORIGIN_TOPIC"]
+            key = (life.name.removeprefix(DLQ), origin, row.message.body)
+            if key in self.buried:
+                raise Broken(f"{key} is twice among the dead letters: {self.buried[key]} and {seen}")
+            self.buried[key] = seen
+            return
+        message = self.messages.get(row.message.body)
+        if message is None:
+            raise Broken(f"{row.message.body!r} is in {life.name} and was never sent")
+        if message.topic is not life:
+            raise Broken(f"{message.body!r} was sent to another {life.name}")
+        if message.seen is not None:
+            raise Broken(f"{message.body!r} is twice in {life.name}: {message.seen} and {seen}")
+        if message.is_stored is False:
+            raise Broken(f"{message.body!r} was refused and is in {life.name}")
+        if message.is_cancelled:
+            raise Broken(f"{message.body!r} was cancelled and is in {life.name}")
+        if message.is_timed:
+            due_ms = row.message.deliver_at_ms
+            if due_ms not in message.dues:
+                raise Broken(f"{message.body!r} was released for {due_ms}, not for {message.dues}")
+            if row.released_at_ms < due_ms:
+                raise Broken(f"{message.body!r} went {due_ms - row.released_at_ms} ms early")
+            message.dues = {due_ms}
+        if (row.message.keys, row.message.tag, row.message.message_group) != (
+            message.keys,
+            message.tag,
+            message.group,
+        ):
+            raise Broken(f"{message.body!r} is not what was sent")
+        message.seen, message.is_stored, message.is_cancelled = seen, True, False
+        if message.group and message.is_timed:
+            self._check_order(life.groups.setdefault(message.group, []), message)
+
+    def _check_order(self, before: list[Message], message: Message) -> None:
+        """FIFO: by due time, then by arrival, among messages that waited at the same time."""
+        for other in before:
+            both_waited = message.turn <= other.unseen_at
+            # A retention move gives a message a new place in the order of arrival.
+            is_later = (other.due_ms, 0 if self.has_cut else other.turn) > (
+                message.due_ms,
+                0 if self.has_cut else message.turn,
+            )
+            if both_waited and is_later:
+                raise Broken(f"{message.body!r} of group {message.group} came after {other.body!r}")
+        before.append(message)
+
+    # -- what is pending --------------------------------------------------------------------------
+
+    def check_pending(self, broker: Broker) -> None:
+        """The broker's list of what waits is the model's; what was in doubt is settled by it."""
+        listed: dict[bytes, tuple[int, Handle]] = {}
+        for waiting in broker.views.pending(limit=_ALL):
+            place = int(broker.store.entry(waiting.seq)["place"])
+            body = broker.store.message(place).body
+            if body in listed:
+                raise Broken(f"{body!r} is pending twice")
+            listed[body] = (waiting.deliver_at_ms, waiting.handle)
+        for body, (due_ms, handle) in listed.items():
+            message = self.messages.get(body)
+            if message is None:
+                raise Broken(f"{body!r} is pending and was never sent")
+            if message.seen or message.is_cancelled or message.is_stored is False or message.topic.is_gone:
+                raise Broken(f"{body!r} is pending although it is settled: {message}")
+            if due_ms not in message.dues:
+                raise Broken(f"{body!r} is pending for {due_ms}, not for {message.dues}")
+            message.is_stored, message.is_cancelled, message.dues = True, False, {due_ms}
+            message.id = handle.id
+            if not message.handles:
+                message.handles = [handle]
+        for message in self.messages.values():
+            if message.body in listed or message.topic.is_gone:
+                continue
+            if message.is_pending:
+                raise Broken(f"{message.body!r} is lost: {message}")
+            if message.is_stored is None:
+                message.is_stored = False
+            if message.is_cancelled is None:
+                message.is_cancelled = True
+        total = sum(count for _, count in broker.views.forecast(horizon_ms=9_000_000))
+        if total != len(listed):
+            raise Broken(f"the forecast counts {total}, {len(listed)} are pending")
+
+    def check_none_late(self, now_ms: int) -> None:
+        """Everything that is due and that nothing holds back is in its topic."""
+        for message in self.messages.values():
+            if message.is_pending and message.topic.is_free and message.due_ms <= now_ms:
+                raise Broken(f"{message.body!r} was due at {message.due_ms}, it is {now_ms}: {message}")
+
+    def check_halves(self, broker: Broker) -> None:
+        """Open transactions are those the model has; an end that was cut short happened or did not."""
+        found = {
+            broker.store.message(half.place).body: half for half in broker.store.indexes.open_halves.values()
+        }
+        if self.ending is not None:
+            body, is_commit = self.ending
+            self.ending = None
+            if body not in found:
+                half = self.halves.pop(body)
+                if is_commit:
+                    message = self.messages[body]
+                    if message.seen is None and message.is_stored is not True:
+                        raise Broken(f"the transaction of {half.body!r} ended and its message is nowhere")
+        for body, half in list(self.halves.items()):
+            if body not in found:
+                if half.is_stored:
+                    raise Broken(f"the open transaction of {body!r} is lost")
+                del self.halves[body]
+            half.is_stored = True
+        if strangers := found.keys() - self.halves.keys():
+            raise Broken(f"transactions {strangers} are open that should not be")
+
+
+def due_set(deliver_at_ms: int) -> set[int]:
+    return set() if deliver_at_ms == NO_TIME_MS else {deliver_at_ms}

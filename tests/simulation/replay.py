@@ -1,0 +1,46 @@
+"""Runs seeds by hand, one (with its traceback) or a range (with what they met):
+
+PYTHONPATH=tests .venv/bin/python -m simulation.replay 17
+PYTHONPATH=tests .venv/bin/python -m simulation.replay 0 3000
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from pathlib import Path
+
+from simulation.lives import run
+
+
+def main(arguments: list[str]) -> int:
+    logging.disable(logging.WARNING)
+    first = int(arguments[0])
+    end = int(arguments[1]) if len(arguments) > 1 else first + 1
+    failed = 0
+    events: Counter[str] = Counter()
+    for seed in range(first, end):
+        directory = Path(tempfile.mkdtemp(prefix=f"tidemill-{seed}-", dir=_quick_directory()))
+        try:
+            events += run(seed, directory).events
+        except Exception as fault:
+            failed += 1
+            print(f"seed {seed}: {type(fault).__name__}: {fault}", flush=True)
+            if end == first + 1:
+                traceback.print_exc()
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+    print(f"{end - first - failed} of {end - first} seeds passed; {dict(events)}")
+    return min(failed, 1)
+
+
+def _quick_directory() -> str | None:
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,51 @@
+"""What happens to a simulated broker in one life: acts chosen by chance, each told to the model.
+
+An act first says what it is about to do (so that a crash leaves the right doubts), then does it, then
+compares the answer with what the model knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from simulation.changing import Changing
+from simulation.consuming import Consuming
+from simulation.operating import Operating
+from simulation.sending import Sending
+from simulation.world import World
+
+
+class Workload:
+    """All acts of one run."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.sending, self.consuming = Sending(world), Consuming(world)
+        sending, changing, operating = self.sending, Changing(world), Operating(world)
+        self._acts: list[tuple[int, Callable[[], object]]] = [
+            (14, sending.send_some),
+            (5, sending.send_table),
+            (4, sending.send_again),
+            (6, sending.send_once),
+            (6, changing.cancel_handles),
+            (2, changing.cancel_key),
+            (1, changing.cancel_range),
+            (6, changing.reschedule_handles),
+            (2, changing.reschedule_key),
+            (2, changing.reschedule_range),
+            (12, self.consuming.receive),
+            (6, self.consuming.settle),
+            (3, operating.change_topic),
+            (1, operating.delete_topic),
+            (2, operating.open_half),
+            (2, operating.end_half),
+            (2, operating.checkpoint),
+            (20, operating.pass_time),
+        ]
+
+    def act(self) -> None:
+        """Do one thing and look at what it led to."""
+        self.world.model.turn += 1
+        weights = [weight for weight, _ in self._acts]
+        self.world.random.choices([act for _, act in self._acts], weights)[0]()
+        self.world.look()

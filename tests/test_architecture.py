@@ -1,0 +1,181 @@
+"""The shape of the house, as tests: floors, sizes, names, and calls that belong in one place only."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from importlinter import cli as import_linter
+
+_ROOT = Path(__file__).resolve().parent.parent
+_PACKAGE = _ROOT / "src" / "tidemill"
+_TESTS = _ROOT / "tests"
+
+_FILE_LINES_MAX = 400
+_FUNCTION_LINES_MAX = 60
+_HEADLESS_LINES_MAX = 20
+_EMPTY_NAMES = {"utils", "common", "helpers", "misc", "manager", "base", "impl"}
+_MAY_CATCH_EVERYTHING = {"broker/loop.py", "server/gateway.py"}
+_MAY_BE_ASYNC = {"server", "client", "cli"}
+_MAY_ASK_THE_TIME = {"core/clock.py"}
+_MAY_USE_DATETIME = {"core/clock.py", "core/durations.py"}
+
+_MODULES = sorted(path.relative_to(_PACKAGE).as_posix() for path in _PACKAGE.rglob("*.py"))
+
+
+@functools.cache
+def _tree(module: str) -> ast.Module:
+    return ast.parse((_PACKAGE / module).read_text())
+
+
+def _each_node(allowed: set[str]) -> Iterator[tuple[str, ast.AST]]:
+    """Every syntax node of every module, but for the modules (or floors) in `allowed`."""
+    for module in _MODULES:
+        if module not in allowed and module.split("/")[0] not in allowed:
+            for node in ast.walk(_tree(module)):
+                yield module, node
+
+
+def _where(module: str, node: ast.AST) -> str:
+    return f"{module}:{getattr(node, 'lineno', 0)}"
+
+
+def test_imports_point_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(_ROOT)
+    assert import_linter.lint_imports(no_cache=True, no_logo=True) == 0, (
+        "run `make lint` to see the wrong arrows"
+    )
+
+
+@pytest.mark.parametrize("module", _MODULES)
+def test_a_file_holds_one_idea(module: str) -> None:
+    line_count = len((_PACKAGE / module).read_text().splitlines())
+    assert line_count <= _FILE_LINES_MAX
+    if line_count > _HEADLESS_LINES_MAX:
+        assert ast.get_docstring(_tree(module)), "say at the top what the module owns and keeps true"
+
+
+def test_functions_fit_on_a_screen() -> None:
+    too_long = [
+        f"{_where(module, node)} {node.name}: {node.end_lineno - node.lineno + 1} lines"
+        for module, node in _each_node(set())
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno + 1 > _FUNCTION_LINES_MAX
+    ]
+    assert not too_long
+
+
+def test_module_names_say_what_they_own() -> None:
+    empty = [module for module in _MODULES if _EMPTY_NAMES & set(Path(module).with_suffix("").parts)]
+    empty += [module for module in _MODULES if _EMPTY_NAMES & set(Path(module).stem.split("_"))]
+    assert not empty
+
+
+def test_every_package_has_an_init() -> None:
+    folders = {(_PACKAGE / module).parent for module in _MODULES}
+    assert not [folder.name for folder in folders if not (folder / "__init__.py").exists()]
+
+
+def test_init_files_only_describe_and_export() -> None:
+    allowed = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
+    busy = [
+        _where(module, node)
+        for module in _MODULES
+        if module.endswith("__init__.py")
+        for node in _tree(module).body
+        if not isinstance(node, allowed)
+        and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+    ]
+    assert not busy
+
+
+def _swallows_everything(node: ast.AST) -> bool:
+    """A handler for any exception at all that does not raise it again at its end."""
+    if not isinstance(node, ast.ExceptHandler):
+        return False
+    caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+    names = {"" if kind is None else ast.unparse(kind) for kind in caught}
+    last = node.body[-1]
+    return bool(names & {"", "Exception", "BaseException"}) and not (
+        isinstance(last, ast.Raise) and last.exc is None
+    )
+
+
+def test_only_the_loop_and_the_gateway_catch_everything() -> None:
+    found = [
+        _where(module, node)
+        for module, node in _each_node(_MAY_CATCH_EVERYTHING)
+        if _swallows_everything(node)
+    ]
+    assert not found
+
+
+def test_async_stays_at_the_doors() -> None:
+    kinds = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
+    found = [_where(module, node) for module, node in _each_node(_MAY_BE_ASYNC) if isinstance(node, kinds)]
+    assert not found
+
+
+def _imported_modules(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names}
+    if isinstance(node, ast.ImportFrom):
+        return {node.module or ""}
+    return set()
+
+
+def test_only_the_clock_asks_the_time() -> None:
+    found = [
+        _where(module, node)
+        for module, node in _each_node(_MAY_ASK_THE_TIME)
+        if "time" in _imported_modules(node)
+    ]
+    found += [
+        _where(module, node)
+        for module, node in _each_node(_MAY_USE_DATETIME)
+        if "datetime" in _imported_modules(node)
+    ]
+    found += [
+        _where(module, node)
+        for module, node in _each_node(_MAY_ASK_THE_TIME)
+        if isinstance(node, ast.Attribute)
+        and ast.unparse(node) in {"datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
+    ]
+    assert not found
+
+
+def _skips(path: Path) -> Iterator[tuple[str, bool]]:
+    """Where a test module skips or expects failure, and whether it says why there."""
+    tree = ast.parse(path.read_text())
+    calls = {id(node.func): node for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    marks = {"skip", "skipif", "xfail", "importorskip"}
+    for node in ast.walk(tree):
+        is_mark = isinstance(node, ast.Attribute) and node.attr in marks
+        if is_mark and ast.unparse(node).startswith("pytest."):
+            call = calls.get(id(node))
+            says_why = call is not None and (
+                any(keyword.arg == "reason" for keyword in call.keywords)
+                or (ast.unparse(node) == "pytest.skip" and len(call.args) == 1)
+            )
+            yield _where(path.name, node), says_why
+
+
+def test_every_skip_says_why() -> None:
+    silent = [
+        where for path in sorted(_TESTS.rglob("*.py")) for where, says_why in _skips(path) if not says_why
+    ]
+    assert not silent
+
+
+def test_nobody_sleeps_in_a_test() -> None:
+    found = [
+        _where(path.name, node)
+        for path in sorted(_TESTS.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "time.sleep"
+    ]
+    assert not found, "move a ManualClock instead"

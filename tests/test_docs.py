@@ -1,0 +1,127 @@
+"""The documents, as tests: examples run, commands exist, byte tables say what the code says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tidemill.cli.bench.figures import FIGURES
+from tidemill.cli.main import app
+from tidemill.log import checkpoint
+from tidemill.log.frame import HEADER_BYTES
+from tidemill.store.consumer_state import CHANGE
+from tidemill.store.entry_format import ENTRY
+from tidemill.store.find_format import PAIR_BYTES, RUN_HEADER_BYTES
+from tidemill.store.frames import RELEASE_GROUP, Kind
+from tidemill.store.message_format import ROW
+from tidemill.store.queue_format import QUEUE_ROW
+from tidemill.timer import cursor, shard_header
+from tidemill.timer.ready_format import READY_BYTES, READY_HEADER_BYTES
+from tidemill.timer.target import TARGET_BYTES
+from tidemill.timer.timer_log_format import UNIT, UNIT_BYTES
+from tidemill.timer.wheel_format import SLOT, SLOT_BYTES
+
+_ROOT = Path(__file__).resolve().parent.parent
+_README = (_ROOT / "README.md").read_text()
+_FORMATS = (_ROOT / "docs" / "on-disk-formats.md").read_text()
+_COMMANDS = ["check", "dump", "rebuild", "demo", "bench", "bench engine"]
+
+
+def _blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+@pytest.mark.parametrize("block", _blocks(_README, "python"))
+def test_every_example_of_the_readme_runs(
+    block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "README.md", "exec"), {})
+
+
+def test_every_command_named_in_the_readme_exists() -> None:
+    named = set(re.findall(r"^tidemill ([a-z]+)", "\n".join(_blocks(_README, "sh")), re.MULTILINE))
+    assert named
+    assert named <= {command.split()[0] for command in _COMMANDS}
+
+
+def test_every_make_target_named_in_the_readme_exists() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (_ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"make ([a-z]+)", _README)) - {"alone"} <= targets
+
+
+@pytest.mark.parametrize("command", _COMMANDS)
+def test_every_command_has_help(command: str) -> None:
+    result = CliRunner().invoke(app, [*command.split(), "--help"])
+    assert result.exit_code == 0
+    assert "Usage" in result.output
+
+
+def test_every_link_of_the_documents_leads_somewhere() -> None:
+    documents = [_ROOT / "README.md", *sorted((_ROOT / "docs").rglob("*.md"))]
+    broken = [
+        f"{document.name}: {target}"
+        for document in documents
+        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text())
+        if not (document.parent / target).exists()
+    ]
+    assert not broken
+
+
+def test_every_figure_is_explained() -> None:
+    text = (_ROOT / "docs" / "benchmarks.md").read_text()
+    assert not [figure.name for figure in FIGURES if f"`{figure.name}`" not in text]
+
+
+_SIZES = {
+    "frame header": HEADER_BYTES,
+    "checkpoint header": checkpoint._HEADER.size,
+    "message row": ROW.itemsize,
+    "release group": RELEASE_GROUP.itemsize,
+    "entry": ENTRY.itemsize,
+    "queue row": QUEUE_ROW.itemsize,
+    "find run header": RUN_HEADER_BYTES,
+    "find pair": PAIR_BYTES,
+    "consumer change": CHANGE.itemsize,
+    "timer unit": UNIT_BYTES,
+    "wheel slot": SLOT_BYTES,
+    "ready header": READY_HEADER_BYTES,
+    "ready row": READY_BYTES,
+    "cursor": cursor._FIXED.size,
+    "shard header": shard_header._FIELDS.size,
+    "target": TARGET_BYTES,
+}
+
+
+@pytest.mark.parametrize("name", _SIZES)
+def test_the_documented_size_is_the_size(name: str) -> None:
+    found = re.search(rf"\*\*{name}\*\*[^\n]*?(\d+) bytes", _FORMATS)
+    assert found, f"on-disk-formats.md does not say how large a {name} is"
+    assert int(found[1]) == _SIZES[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("message row", ROW),
+        ("release group", RELEASE_GROUP),
+        ("entry", ENTRY),
+        ("queue row", QUEUE_ROW),
+        ("consumer change", CHANGE),
+        ("timer unit", UNIT),
+        ("wheel slot", SLOT),
+    ],
+)
+def test_the_documented_fields_are_the_fields(name: str, dtype) -> None:
+    section = _FORMATS[_FORMATS.index(f"**{name}**") :]
+    rows = re.findall(r"^\| (\d+) \| (\d+) \|", section[: section.find("\n\n", section.find("|---"))], re.M)
+    documented = [(int(offset), int(size)) for offset, size in rows]
+    fields = [(offset, kind.itemsize) for kind, offset in (entry[:2] for entry in dtype.fields.values())]
+    assert documented == fields
+
+
+def test_every_frame_kind_is_documented() -> None:
+    assert not [kind.name for kind in Kind if kind.name.replace("_", "-") not in _FORMATS]

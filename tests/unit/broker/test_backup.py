@@ -1,0 +1,98 @@
+"""A backup of a live broker: the truth at one moment, openable, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from itertools import count
+
+import pytest
+
+import tidemill
+from small_broker import SmallBroker
+from tidemill.broker.backup import back_up
+from tidemill.core.errors import RequestError
+from tidemill.core.model import Draft
+
+
+def test_a_copy_opens_to_the_same_state(small, tmp_path) -> None:
+    handles = [small.send("orders", b"far", delay_ms=60_000, keys=(f"k{i}",)).handle for i in range(50)]
+    small.broker.cancel(handles[:5])
+    small.send("orders", b"now")
+    (delivery,) = small.broker.receive("orders", "g")
+    small.fill_segment()
+    report = back_up(small.broker, tmp_path / "copy")
+    assert report.pending == 45
+    state = small.state()
+    copy = SmallBroker(tmp_path / "copy", clock=small.clock)
+    assert copy.broker.id == small.broker.id
+    assert copy.state() == state
+    assert copy.broker.ack([delivery.receipt]) == [True]
+    assert copy.broker.cancel(handles[5:6]) == [tidemill.CancelAnswer.CANCELLED]
+    copy.advance(60_000)
+    assert copy.bodies("orders").count(b"far") == 44
+    copy.check()
+    copy.close()
+
+
+def test_what_comes_after_the_moment_is_not_in_it(small, tmp_path) -> None:
+    small.send("orders", b"before")
+    back_up(small.broker, tmp_path / "copy")
+    small.send("orders", b"after")
+    copy = SmallBroker(tmp_path / "copy", clock=small.clock)
+    assert copy.bodies("orders") == [b"before"]
+    copy.close()
+    assert small.bodies("orders") == [b"before", b"after"]
+
+
+def test_a_backup_survives_a_power_cut(small, tmp_path) -> None:
+    small.send("orders", b"x", delay_ms=1_000)
+    back_up(small.broker, tmp_path / "copy")
+    small.kill_and_open(power_cut=True)
+    copy = SmallBroker(tmp_path / "copy", clock=small.clock)
+    assert len(copy.broker.views.pending()) == 1
+    copy.close()
+
+
+@pytest.mark.parametrize("where", ["data", "data/inside", "full"])
+def test_it_goes_into_a_new_directory_only(small, tmp_path, where) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "something").touch()
+    with pytest.raises(RequestError):
+        back_up(small.broker, tmp_path / where)
+
+
+def test_backups_under_load_hold_every_answered_send(tmp_path) -> None:
+    """Threads send and cancel while copies are made; each copy holds all that was answered before."""
+    with tidemill.open(tmp_path / "data", segment_bytes=1 << 20) as broker:
+        stop, answered, numbers = threading.Event(), [], count()
+
+        def send() -> None:
+            while not stop.is_set():
+                receipts = broker.send(
+                    [
+                        Draft("orders", bytes(200), delay_ms=3_600_000, id=f"m{next(numbers)}")
+                        for _ in range(20)
+                    ]
+                )
+                broker.cancel([receipts[0].handle])
+                answered.extend(receipt.id for receipt in receipts[1:])
+
+        threads = [threading.Thread(target=send) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        copies = []
+        for number in range(3):
+            goal = len(answered) + 500
+            while len(answered) < goal:
+                stop.wait(0.001)
+            known = list(answered)
+            copies.append((tmp_path / f"copy-{number}", known))
+            back_up(broker, copies[-1][0])
+        stop.set()
+        for thread in threads:
+            thread.join()
+    for directory, known in copies:
+        with tidemill.open(directory) as copy:
+            waiting = {message.id for message in copy.views.pending(limit=1_000_000)}
+            assert set(known) <= waiting
+            assert not copy.check(directory.with_suffix(".scratch"))

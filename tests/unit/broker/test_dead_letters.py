@@ -1,0 +1,46 @@
+"""Forwarding to the dead letters: out of the topic, into `%DLQ%group`, exactly once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemill.core.errors import IllegalHandle
+from tidemill.core.model import Draft
+
+
+def test_a_forwarded_message_is_settled_and_kept(small):
+    small.broker.send([Draft("t", b"poison", id="A", properties={"colour": "red"})])
+    (delivery,) = small.broker.receive("t", "g")
+    assert small.broker.forward_to_dead_letters(delivery.receipt)
+    assert not small.broker.forward_to_dead_letters(delivery.receipt)
+    assert small.broker.ack([delivery.receipt]) == [False]
+    small.clock.advance(3_600_000)
+    assert small.broker.receive("t", "g") == []
+    (letter,) = small.broker.receive("%DLQ%g", "burial")
+    assert letter.message.body == b"poison"
+    assert letter.message.properties == {
+        "colour": "red",
+        "DLQ_ORIGIN_TOPIC": "t",
+        "DLQ_ORIGIN_MESSAGE_ID": "A",
+    }
+
+
+def test_it_survives_a_restart(small):
+    small.broker.send([Draft("t", b"poison")])
+    (delivery,) = small.broker.receive("t", "g")
+    small.broker.forward_to_dead_letters(delivery.receipt)
+    small.reopen()
+    small.clock.advance(3_600_000)
+    assert small.broker.receive("t", "g") == []
+    assert len(small.broker.receive("%DLQ%g", "burial")) == 1
+
+
+def test_a_receipt_of_an_earlier_attempt_forwards_nothing(small):
+    small.broker.send([Draft("t", b"once more")])
+    (first,) = small.broker.receive("t", "g", invisible_ms=1_000)
+    small.clock.advance(1_000)
+    (second,) = small.broker.receive("t", "g")
+    assert not small.broker.forward_to_dead_letters(first.receipt)
+    assert small.broker.ack([second.receipt]) == [True]
+    with pytest.raises(IllegalHandle):
+        small.broker.forward_to_dead_letters("nonsense")

@@ -1,0 +1,132 @@
+"""`tidemill dump` on every kind of file, on damaged ones, and on what was never ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from acceptance.command_line import make_directory
+from tidemill.cli.main import run
+from tidemill.store.find_format import RunHeader, encode_run_header
+from tidemill.timer.ready_format import READY, ReadyHeader, Runner, encode_ready
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("dump") / "data"
+    make_directory(made)
+    (made / "index" / "find" / "0-9.run").write_bytes(
+        encode_run_header(RunHeader(2, 0, 9))
+        + np.array([5, 6, 7, 1 << 63 | 3 << 16 | 1], np.uint64).tobytes()
+    )
+    rows = np.array([(1_800_000_000_000, 4)], READY)
+    header = ReadyHeader(Runner.EMBEDDED, 0, 1, 2, 3, 4)
+    (made / "000-0000000001-000000000002.ready").write_bytes(encode_ready(header, rows))
+    return made
+
+
+def _dumped(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert run(["dump", *map(str, arguments)]) == 0
+    return capsys.readouterr().out
+
+
+def _one(directory: Path, pattern: str) -> Path:
+    return min(path for path in directory.glob(pattern) if path.is_file() and path.stat().st_size)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        (
+            "log/*.log",
+            ["kind=base", "kind=messages", "kind=cancel", "kind=re-enter", "kind=release", "unused"],
+        ),
+        ("consumers/*.log", ["kind=opening"]),
+        ("identity.*", ["broker_id="]),
+        ("index/checkpoint.*", ["next_seq="]),
+        ("consumers/checkpoint.*", ["settled_below="]),
+        ("index/entries/*", ["seq=0 ", "deliver_at="]),
+        ("index/queues/*/*/*", ["offset=0", "via="]),
+        ("index/find/*.run", ["pairs=2", "seq=7", "frame=3 row=1"]),
+        ("timer/target", ["epoch="]),
+        ("timer/shard-000/header.*", ["tick_ms=100"]),
+        ("timer/shard-000/cursor.*", ["step="]),
+        ("*.ready", ["seq=4"]),
+    ],
+)
+def test_every_kind_of_file_is_readable(
+    directory: Path, capsys: pytest.CaptureFixture[str], pattern: str, expected: list[str]
+) -> None:
+    text = _dumped(capsys, _one(directory, pattern))
+    for part in expected:
+        assert part in text
+
+
+def test_units_and_slots_are_readable(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shards = [
+        shard for shard in (directory / "timer").glob("shard-*") if list((shard / "timer-log").iterdir())
+    ]
+    unit = _one(shards[0], "timer-log/*")
+    text = _dumped(capsys, unit)
+    assert "prev_pos=" in text
+    text = _dumped(capsys, shards[0] / "wheel")
+    assert "last_pos=" in text
+
+
+def test_messages_are_shown_with_their_frame(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    segment = _one(directory, "log/*.log")
+    text = _dumped(capsys, segment, "--messages", "2")
+    assert "more in this frame" in text
+    lines = [json.loads(line) for line in _dumped(capsys, segment, "--json", "--messages", "50").splitlines()]
+    assert {"frame", "message"} <= {line["what"] for line in lines}
+    assert any(line.get("body") == "soon" for line in lines)
+
+
+def test_the_limit_counts_frames(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = _dumped(capsys, _one(directory, "log/*.log"), "--limit", "2", "--messages", "0")
+    assert text.count("frame ") == 2
+    assert "--limit 0" in text
+
+
+def test_a_damaged_frame_is_named_and_the_rest_still_shown(
+    directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = bytearray(_one(directory, "log/*.log").read_bytes())
+    data[1_000] ^= 0xFF
+    damaged = tmp_path / "00000000000000000000.log"
+    damaged.write_bytes(data)
+    text = _dumped(capsys, damaged)
+    assert "DAMAGED" in text
+    assert text.index("DAMAGED") < text.index("kind=release")
+
+
+@pytest.mark.parametrize(
+    "content", [b"no file of ours\n", bytes(range(256)) * 9, b"TMRD but not really", b""]
+)
+def test_garbage_is_said_to_be_garbage(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "garbage"
+    file.write_bytes(content)
+    assert run(["dump", str(file)]) == 1
+    complaint = capsys.readouterr().err
+    assert str(file) in complaint
+    assert complaint.count("\n") == 1
+
+
+def test_a_kind_can_be_told(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = tmp_path / "copied"
+    copy.write_bytes(_one(directory, "index/entries/*").read_bytes())
+    assert "seq=0 " in _dumped(capsys, copy, "--as", "entries")
+    assert run(["dump", str(copy), "--as", "find"]) == 1
+    assert run(["dump", str(copy), "--as", "poem"]) == 2
+
+
+def test_zeros_are_called_room_kept_back(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["dump", str(directory / "ballast")]) == 1
+    assert "room kept back" in capsys.readouterr().err

@@ -1,0 +1,188 @@
+"""The client against a broker on a port: every verb, restarts, tables, tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pandas
+import pyarrow as pa
+import pytest
+
+import tidemill
+from http_broker import HttpBroker, http_broker
+from tidemill.client.retrying import Unreachable
+from tidemill.core.clock import SimulatedClock
+from tidemill.core.errors import IllegalDelay, RequestError, UnknownTopic
+from tidemill.core.model import CancelAnswer, Draft, Receipt
+
+START_MS = 1_800_000_000_000
+
+
+@pytest.fixture
+def served(tmp_path):
+    with http_broker(tmp_path / "data", SimulatedClock(START_MS)) as served:
+        yield served
+
+
+@pytest.fixture
+def client(served):
+    with tidemill.Client(served.endpoint) as client:
+        yield client
+
+
+def test_a_message_from_send_to_ack(client) -> None:
+    receipt = client.send("orders", "body", delay="5s", key="k", tag="t", properties={"a": "b"})
+    assert receipt.deliver_at_ms == START_MS + 5_000
+    assert client.advance("5s") == START_MS + 5_000
+    (message,) = client.receive_batch("orders", "g", wait="5s")
+    assert (message.id, message.text, message.key, message.attempt) == (receipt.id, "body", "k", 1)
+    assert message.properties["a"] == "b"
+    assert client.ack(message) == [True]
+    assert client.receive_batch("orders", "g") == []
+
+
+def test_what_is_wrong_with_a_message_is_raised_as_in_the_broker(client) -> None:
+    with pytest.raises(IllegalDelay):
+        client.send("orders", b"x", delay="9999d")
+    with pytest.raises(UnknownTopic):
+        client.receive_batch("nowhere", "g")
+    with pytest.raises(RequestError):
+        client.cancel_where("orders", key="k", start=1, end=2)
+
+
+def test_cancel_and_reschedule(client) -> None:
+    receipt = client.send("orders", b"x", at=START_MS + 60_000, key="k")
+    moved = client.reschedule(receipt.handle, by="1m")
+    assert moved.deliver_at_ms == START_MS + 120_000
+    assert client.reschedule_where("orders", key="k", delay="1h") == 1
+    assert [p.deliver_at_ms for p in client.pending("orders", key="k")] == [START_MS + 3_600_000]
+    assert client.cancel(moved.handle) is CancelAnswer.CANCELLED
+    assert client.cancel(str(receipt.handle)) is CancelAnswer.ALREADY_CANCELLED
+    assert not client.reschedule(receipt.handle, by="1m").is_moved
+    assert client.cancel_where("orders", start=START_MS, end=START_MS + 10**9) == 0
+
+
+def test_once_by_key(client) -> None:
+    first = client.send("orders", b"1", delay="1m", key="k", once=True)
+    again = client.send("orders", b"2", delay="2m", key="k", once=True)
+    assert (again.id, again.is_repeat) == (first.id, True)
+    later = client.send("orders", b"3", delay="3m", key="k", once="replace")
+    assert (later.id, later.deliver_at_ms) == (first.id, START_MS + 180_000)
+
+
+def test_looks_topics_and_groups(client) -> None:
+    client.create_topic("t", "delay", queues=2)
+    client.send("t", b"x", delay="90s")
+    assert [(t.name, t.queues, t.pending) for t in client.topics()] == [("t", 2, 1)]
+    assert sum(minute.due for minute in client.forecast("t", horizon="5m")) == 1
+    assert client.status().pending == 1
+    assert client.pause_topic("t").is_paused and not client.resume_topic("t").is_paused
+    assert client.limit_topic("t", 5).release_rate_max == 5
+    assert client.set_group("g", max_attempts=3).max_attempts == 3
+    client.reset_group("g", "t", START_MS)
+    assert [group.name for group in client.groups()] == ["g"]
+    assert client.delete_topic("t", force=True) == 1
+
+
+def test_send_many_answers_each(client) -> None:
+    answers = client.send_many([Draft("t", b"1"), Draft("bad topic", b"2"), Draft("t", b"3")])
+    assert [isinstance(answer, Receipt) for answer in answers] == [True, False, True]
+
+
+@pytest.mark.parametrize("kind", ["arrow", "pandas", "rows"])
+def test_a_table_is_scheduled(client, kind) -> None:
+    rows = {"body": ["a", "b"], "delay_ms": [1_000, 2_000], "key": ["x", "y"]}
+    table = {
+        "arrow": lambda: pa.table(rows),
+        "pandas": lambda: pandas.DataFrame(rows),
+        "rows": lambda: [dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True)],
+    }[kind]()
+    receipts = client.schedule(table, topic="t")
+    assert [receipt.deliver_at_ms for receipt in receipts] == [START_MS + 1_000, START_MS + 2_000]
+    assert [p.keys for p in client.pending("t")] == [("x",), ("y",)]
+
+
+def test_the_iterator_acknowledges_what_was_worked_on(client) -> None:
+    for number in range(5):
+        client.send("t", str(number))
+    seen = []
+    for message in client.receive("t", "g", batch=1, wait=0, is_endless=False):
+        seen.append(message.id)
+        if len(seen) == 3:
+            break
+    (group,) = client.groups()
+    assert group.unsettled == {"t": 1}
+    rest = [message.id for message in client.receive("t", "g", wait=0, is_endless=False)]
+    assert len(rest) == 2 and not set(rest) & set(seen)
+
+
+def test_threads_share_requests_and_lose_nothing(client, served) -> None:
+    ids: list[str] = []
+
+    def send(number: int) -> None:
+        ids.extend(client.send("t", b"x", delay="1h").id for _ in range(50))
+
+    threads = [threading.Thread(target=send, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(ids)) == 800
+    assert client.status().sent == 800
+
+
+def test_a_restarted_broker_is_waited_for_and_nothing_is_doubled(tmp_path) -> None:
+    served = HttpBroker(tmp_path / "data").start()
+    try:
+        with tidemill.Client(served.endpoint, retry_for="60s") as client:
+            client.send("t", b"before", delay="1h")
+            sent: list[str] = []
+            stop = threading.Event()
+
+            def send() -> None:
+                while not stop.is_set():
+                    sent.append(client.send("t", b"x", delay="1h").id)
+
+            threads = [threading.Thread(target=send) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            while len(sent) < 20:
+                stop.wait(0.002)
+            served.stop()
+            goal = len(sent) + 20
+            served.start()
+            while len(sent) < goal:
+                stop.wait(0.002)
+            stop.set()
+            for thread in threads:
+                thread.join()
+            waiting = [p.id for p in client.pending("t", limit=10_000)]
+            assert sorted(waiting) == sorted({*waiting})
+            assert {*sent} <= {*waiting}
+            assert len(waiting) == len(sent) + 1
+    finally:
+        served.stop()
+
+
+def test_nobody_there_says_what_to_do() -> None:
+    with tidemill.Client("127.0.0.1:1", retry_for=0) as client:
+        with pytest.raises(Unreachable, match="tidemill serve"):
+            client.status()
+
+
+def test_tasks_do_the_same(served) -> None:
+    async def act() -> None:
+        async with tidemill.AsyncClient(served.endpoint) as client:
+            receipts = await asyncio.gather(*(client.send("t", b"x", delay="1m") for _ in range(200)))
+            assert len({receipt.id for receipt in receipts}) == 200
+            assert await client.cancel(receipts[0].handle) is CancelAnswer.CANCELLED
+            assert (await client.reschedule(receipts[1].handle, by="-30s")).is_moved
+            with pytest.raises(RequestError):
+                await client.send("bad topic", b"")
+            await client.advance("1m")
+            seen = [m.id async for m in client.receive("t", "g", wait=0, is_endless=False)]
+            assert len(set(seen)) == 199
+            assert (await client.status()).released == 199
+
+    asyncio.run(act())

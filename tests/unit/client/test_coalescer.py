@@ -1,0 +1,115 @@
+"""Concurrent sends share requests, each with its own answer; a lone one waits for nobody."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tidemill.client.coalescer import Coalescer
+from tidemill.client.retrying import Unreachable
+from tidemill.core.errors import IllegalTopic
+from tidemill.core.model import Draft, Receipt
+
+
+def _answer(draft: Draft):
+    if draft.topic == "bad":
+        return IllegalTopic("bad")
+    return Receipt(draft.id or "", draft.topic, None, -1)
+
+
+def _in_threads(act, count: int) -> None:
+    threads = [threading.Thread(target=act, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_a_lone_send_travels_alone_and_at_once() -> None:
+    batches = []
+
+    def send(drafts):
+        batches.append(len(drafts))
+        return [_answer(draft) for draft in drafts]
+
+    coalescer = Coalescer(send)
+    for number in range(10):
+        assert coalescer.send(Draft("t", b"", id=str(number))).id == str(number)
+    assert batches == [1] * 10
+
+
+def test_those_who_come_meanwhile_travel_together() -> None:
+    """While both lanes are busy eight more callers gather; they share the next request."""
+    gate, entered, batches = threading.Event(), threading.Semaphore(0), []
+
+    def send(drafts):
+        batches.append(len(drafts))
+        if len(batches) <= 2:
+            entered.release()
+            assert gate.wait(30)
+        return [_answer(draft) for draft in drafts]
+
+    coalescer = Coalescer(send, linger_s=0)
+    answers = {}
+
+    def one(number: int) -> None:
+        answers[number] = coalescer.send(Draft("t", b"", id=str(number)))
+
+    first = [threading.Thread(target=one, args=(number,)) for number in (100, 101)]
+    for thread in first:
+        thread.start()
+        assert entered.acquire(timeout=30)
+    rest = [threading.Thread(target=one, args=(number,)) for number in range(8)]
+    for thread in rest:
+        thread.start()
+    while len(coalescer._waiting) < 8:
+        gate.wait(0.001)
+    gate.set()
+    for thread in first + rest:
+        thread.join(30)
+    assert sum(batches) == 10 and len(batches) <= 4
+    assert {number: answer.id for number, answer in answers.items()} == {n: str(n) for n in answers}
+
+
+def test_many_threads_each_get_their_own_answer() -> None:
+    def send(drafts):
+        return [_answer(draft) for draft in drafts]
+
+    coalescer = Coalescer(send)
+    wrong = []
+
+    def many(number: int) -> None:
+        for turn in range(200):
+            topic = "bad" if (turn + number) % 7 == 0 else "t"
+            answer = coalescer.send(Draft(topic, b"", id=f"{number}-{turn}"))
+            is_right = isinstance(answer, IllegalTopic) if topic == "bad" else answer.id == f"{number}-{turn}"
+            if not is_right:
+                wrong.append((number, turn, answer))
+
+    _in_threads(many, 16)
+    assert not wrong
+    assert coalescer._free_lanes == 2 and not coalescer._waiting and coalescer._travelling == 0
+
+
+def test_a_request_that_fails_fails_for_all_of_it_and_the_next_goes_on() -> None:
+    is_down = True
+
+    def send(drafts):
+        if is_down:
+            raise Unreachable("down")
+        return [_answer(draft) for draft in drafts]
+
+    coalescer = Coalescer(send)
+    failed = []
+
+    def one(number: int) -> None:
+        with pytest.raises(Unreachable):
+            coalescer.send(Draft("t", b"", id=str(number)))
+        failed.append(number)
+
+    _in_threads(one, 8)
+    assert sorted(failed) == list(range(8))
+    is_down = False
+    assert coalescer.send(Draft("t", b"", id="x")).id == "x"

@@ -1,0 +1,96 @@
+"""The batch wire form: there and back, and nothing but `RequestError` for what is not one."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemill.core.errors import IllegalTopic, RequestError
+from tidemill.core.model import Draft, Handle, Once, Receipt
+from tidemill.core.send_batch import decode_answers, decode_drafts, encode_answers, encode_drafts
+
+_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+_DRAFTS = st.builds(
+    Draft,
+    topic=_TEXT,
+    body=st.binary(max_size=20),
+    deliver_at_ms=st.none() | st.integers(0, 1 << 50),
+    delay_ms=st.none() | st.integers(0, 1 << 50),
+    level=st.integers(0, 20),
+    id=st.none() | _TEXT,
+    keys=st.lists(_TEXT, max_size=3).map(tuple),
+    tag=_TEXT,
+    message_group=_TEXT,
+    properties=st.dictionaries(_TEXT, _TEXT, max_size=2),
+    once=st.sampled_from(Once),
+)
+
+
+@given(st.lists(_DRAFTS, max_size=5))
+def test_drafts_come_back_as_they_went(drafts) -> None:
+    assert decode_drafts(encode_drafts(drafts)) == drafts
+
+
+def test_answers_come_back_as_they_went() -> None:
+    drafts = [Draft("t", b"", id=name) for name in "abcd"]
+    answers = [
+        Receipt("a", "t", Handle("B", "t", "a", 7), 1_000),
+        Receipt("first", "t", Handle("B", "t", "first", 3), 500, is_repeat=True),
+        Receipt("c", "t", None, -1, note="clamped"),
+        IllegalTopic("no"),
+    ]
+    found = decode_answers(encode_answers("B", answers), drafts)
+    assert found[:3] == answers[:3]
+    assert isinstance(found[3], IllegalTopic) and str(found[3]) == "no"
+
+
+def _request(header: object, bodies: bytes = b"") -> bytes:
+    content = json.dumps(header).encode()
+    return struct.pack("<4sI", b"TMB1", len(content)) + content + bodies
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        [],
+        {},
+        {"size": 3},
+        {"size": [-1], "topics": ["t"]},
+        {"size": [True], "topics": ["t"]},
+        {"size": [2], "topics": ["t"]},
+        {"size": [0], "topics": []},
+        {"size": [0], "topics": [1]},
+        {"size": [0], "topics": ["t"], "topic": [1]},
+        {"size": [0], "topics": ["t"], "id": [1]},
+        {"size": [0], "topics": ["t"], "id": []},
+        {"size": [0], "topics": ["t"], "due": [1.5]},
+        {"size": [0], "topics": ["t"], "due": [1 << 60]},
+        {"size": [0], "topics": ["t"], "keys": [["a", 1]]},
+        {"size": [0], "topics": ["t"], "props": [{"a": 1}]},
+        {"size": [0], "topics": ["t"], "once": ["never"]},
+        {"size": [0], "topics": ["t"], "once": [[]]},
+    ],
+)
+def test_a_wrong_shape_is_refused(header) -> None:
+    with pytest.raises(RequestError):
+        decode_drafts(_request(header))
+
+
+@given(st.binary(max_size=60))
+def test_garbage_is_refused(data) -> None:
+    with pytest.raises(RequestError):
+        decode_drafts(data)
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(max_size=3), lambda c: st.lists(c, max_size=3)))
+def test_any_column_is_taken_or_refused(value) -> None:
+    for name in ("size", "topics", "topic", "id", "due", "delay", "level", "keys", "tag", "props", "once"):
+        header = {"size": [0], "topics": ["t"], name: value}
+        try:
+            decode_drafts(_request(header))
+        except RequestError:
+            continue

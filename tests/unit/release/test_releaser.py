@@ -1,0 +1,259 @@
+"""The releaser: order, once, never early; FIFO, backlogs, bounded batches, a clock that leaps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from small_broker import RETENTION_MS, START_MS
+from tidemill.core.model import Draft, Via
+from tidemill.release import releaser as releaser_module
+from tidemill.store.frames import Kind, Release
+
+
+def _seqs(small, topic="t"):
+    rows = small.broker.store.queues.read((small.broker.topics.require(topic).id, 0), 0, 1 << 40)
+    return rows["seq"].tolist()
+
+
+def _release_frames(small):
+    log = small.broker.store.log
+    frames = log.frames(log.head, log.written_end)
+    return [Release.read(frame.payload) for frame in frames if frame.kind == Kind.RELEASE]
+
+
+def test_messages_go_by_due_time_and_then_in_order_of_arrival(small):
+    dues = [5_000, 3_000, 5_000, 100_000, 3_000, 100_000, 4_000]
+    small.broker.send([Draft("t", b"", delay_ms=due) for due in dues])
+    small.advance(100_000)
+    assert _seqs(small) == sorted(range(7), key=lambda seq: (dues[seq], seq))
+
+
+def test_what_is_handed_over_twice_or_wrongly_is_released_once_at_its_own_time(small):
+    small.broker.send([Draft("t", b"", delay_ms=due) for due in (1_000, 2_000, 3_000)])
+    releaser = small.broker.releaser
+    seqs = np.array([0, 1, 2, 0, 1, 2])
+    releaser.add_near(np.full(6, START_MS), seqs)  # claims that all are due already
+    releaser.add_near(np.array([START_MS]), np.array([1_000_000]))  # a seq that never was
+    releaser.step(START_MS)
+    assert _seqs(small) == []
+    small.advance(2_500)
+    assert _seqs(small) == [0, 1]
+    releaser.add_near(np.full(6, START_MS), seqs)
+    small.advance(500)
+    assert _seqs(small) == [0, 1, 2]
+    rows = small.in_topic("t")
+    assert [m.released_at_ms - START_MS for m in rows] == [1_000, 2_000, 3_000]
+
+
+def test_what_is_handed_over_with_wrong_times_goes_in_the_order_of_its_own(small):
+    small.broker.send([Draft("t", b"", delay_ms=due) for due in (3_000, 2_000, 1_000)])
+    small.broker.releaser.add_near(np.array([1, 2, 3]), np.array([0, 1, 2]))
+    small.clock.advance(5_000)
+    small.broker.run_due()
+    assert _seqs(small) == [2, 1, 0]
+
+
+def test_what_was_cancelled_after_it_was_handed_over_stays_away(small):
+    receipts = [small.send("t", delay_ms=1_000) for _ in range(3)]
+    far = [small.send("t", delay_ms=40_000) for _ in range(3)]
+    small.advance(900)
+    small.broker.cancel([receipts[1].handle])
+    small.advance(35_000)  # the far ones lie in a ready file now
+    small.broker.cancel([far[2].handle])
+    small.advance(10_000)
+    assert _seqs(small) == [0, 2, 3, 4]
+
+
+def test_more_than_a_batch_goes_in_bounded_records_and_in_order(small, monkeypatch):
+    monkeypatch.setattr(releaser_module, "RELEASE_ROWS_MAX", 10)
+    dues = [(i * 37) % 50 for i in range(95)]
+    small.broker.send([Draft("t", b"", delay_ms=40_000 + due) for due in dues])
+    small.advance(15_000)
+    small.broker.send([Draft("t", b"", delay_ms=25_000 + due) for due in dues])  # near, beside the far ones
+    small.clock.advance(30_000)
+    small.broker.run_due()
+    small.broker.run_due()
+    both = dues + dues
+    assert _seqs(small) == sorted(range(190), key=lambda seq: (both[seq], seq))
+    frames = _release_frames(small)
+    assert max(len(frame.seqs) for frame in frames) <= 10
+
+
+def test_one_record_serves_all_that_is_due_at_once(small):
+    small.broker.send([Draft(f"t{i % 5}", b"", delay_ms=1_000) for i in range(50)])
+    small.advance(1_000)
+    (frame,) = _release_frames(small)
+    assert len(frame.seqs) == 50
+    assert frame.groups["count"].tolist() == [10] * 5
+
+
+def test_old_bytes_go_along_by_value_within_bounds(small, monkeypatch):
+    monkeypatch.setattr(releaser_module, "_VALUE_ROWS_MAX", 3)
+    small.broker.send([Draft("t", b"%d" % i, delay_ms=RETENTION_MS * 3 // 4) for i in range(10)])
+    small.fill_segment()
+    small.fill_segment()
+    small.clock.advance(RETENTION_MS * 3 // 4 - 20_000)
+    small.send("t", b"young", delay_ms=20_000)
+    small.advance(20_000)
+    assert small.bodies("t") == [b"%d" % i for i in range(10)] + [b"young"]
+    by_value = [len(frame.value_indexes) for frame in _release_frames(small)]
+    assert sum(by_value) == 10
+    assert max(by_value) <= 3
+    small.kill()
+    small.delete("index")
+    small.open()
+    assert small.bodies("t") == [b"%d" % i for i in range(10)] + [b"young"]
+
+
+def test_a_fifo_group_keeps_its_order_across_near_and_far(small):
+    """The later message is near and would be first to be known; the earlier comes through the wheel."""
+    far = small.send("t", b"far", deliver_at_ms=START_MS + 40_000, message_group="g")
+    small.clock.advance(39_999)  # the wheel has not turned meanwhile
+    small.send("t", b"near", deliver_at_ms=START_MS + 40_001, message_group="g")
+    small.clock.advance(5)
+    small.broker._release_service.run_once()
+    assert small.bodies("t") == []  # due, but the shards have not passed the time yet
+    small.broker.run_due()
+    small.broker.run_due()
+    assert small.bodies("t") == [b"far", b"near"]
+    assert far.handle.seq == 0
+
+
+def test_a_message_without_a_group_does_not_wait_for_the_shards(small):
+    small.send("t", b"far", deliver_at_ms=START_MS + 40_000, message_group="g")
+    small.clock.advance(39_999)
+    small.send("t", b"near", deliver_at_ms=START_MS + 40_001)
+    small.clock.advance(5)
+    small.broker._release_service.run_once()
+    assert small.bodies("t") == [b"near"]
+
+
+@pytest.mark.parametrize("group", ["", "g"])
+def test_a_backlog_larger_than_memory_is_found_again_in_order(small, group):
+    small.broker.releaser.backlogs.rows_max = 4
+    small.broker.topics.create("slow")
+    small.broker.topics.create("t")
+    small.broker.topics.change("slow", release_rate_max=5)
+    for i in range(30):
+        small.send("slow", b"%02d" % i, delay_ms=1_000 + i, message_group=group)
+    small.advance(1_500)
+    for i in range(30, 50):  # due while the earlier ones still wait
+        small.send("slow", b"%02d" % i, delay_ms=100 + i, message_group=group)
+    small.send("t", b"other", delay_ms=10)
+    small.advance(20)
+    assert small.bodies("t") == [b"other"]
+    small.advance(12_000)
+    assert small.bodies("slow") == [b"%02d" % i for i in range(50)]
+    released = [m.released_at_ms for m in small.in_topic("slow")]
+    assert all(later - earlier >= 1_000 for earlier, later in zip(released[5:], released[11:], strict=False))
+
+
+def test_a_backlog_survives_a_restart(small):
+    for i in range(10):
+        small.send("t", b"%d" % i, delay_ms=1_000 if i % 2 else 50_000)
+    small.broker.topics.change("t", is_paused=True)
+    small.advance(60_000)
+    small.kill_and_open()
+    small.broker.run_due()
+    small.broker.topics.change("t", is_paused=False)
+    small.broker.run_due()
+    assert small.bodies("t") == [b"1", b"3", b"5", b"7", b"9", b"0", b"2", b"4", b"6", b"8"]
+
+
+def test_a_ready_file_goes_when_all_its_rows_are_settled(small):
+    for i in range(6):
+        small.send("t", delay_ms=40_000 + 1_000 * i)
+    small.advance(41_500)
+    ready = list(small.directory.glob("timer/*/ready/*"))
+    assert ready
+    small.advance(10_000)
+    assert not list(small.directory.glob("timer/*/ready/*"))
+
+
+def test_each_message_says_who_handed_it_over(small):
+    small.send("t", delay_ms=1_000)
+    small.send("t", delay_ms=90_000)
+    small.send("t")
+    small.advance(90_000)
+    assert {m.via for m in small.in_topic("t")} == {Via.NEAR, Via.EMBEDDED, Via.DIRECT}
+
+
+# -- a clock that leaps ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def leaping(small):
+    """A small broker whose clock counts as the machine's own, so that leaps are watched for."""
+    small.broker._guard.is_simulated = False
+    small.broker.run_due()
+    return small
+
+
+def test_a_leap_forward_holds_releases_for_ten_seconds(leaping):
+    leaping.send("t", b"x", delay_ms=3_600_000)
+    leaping.clock.leap_ms(3_700_000)
+    leaping.broker.run_due()
+    leaping.clock.advance(9_999)
+    leaping.broker.run_due()
+    assert leaping.bodies("t") == []
+    assert leaping.broker.status().clock_leaps == 1
+    leaping.clock.advance(1)
+    leaping.broker.run_due()
+    assert leaping.bodies("t") == [b"x"]
+
+
+def test_a_leap_forward_that_is_put_right_in_time_releases_nothing_early(leaping):
+    near = leaping.send("t", b"near", delay_ms=20_000)
+    far = leaping.send("t", b"far", delay_ms=3_600_000)
+    leaping.clock.leap_ms(86_400_000)
+    leaping.broker.run_due()
+    leaping.clock.advance(5_000)
+    leaping.broker.run_due()
+    leaping.clock.leap_ms(-86_400_000)
+    leaping.broker.run_due()
+    assert leaping.bodies("t") == []
+    for due_ms in (near.deliver_at_ms, far.deliver_at_ms):
+        leaping.clock.advance(due_ms - 1 - leaping.clock.now_ms())
+        for _ in range(3):
+            leaping.broker.run_due()
+        before = len(leaping.bodies("t"))
+        leaping.clock.advance(1)
+        for _ in range(3):
+            leaping.broker.run_due()
+        assert len(leaping.bodies("t")) == before + 1
+    assert leaping.bodies("t") == [b"near", b"far"]
+
+
+def test_a_leap_backward_releases_nothing_early_and_nothing_twice(leaping):
+    for i in range(10):
+        leaping.send("t", b"%d" % i, delay_ms=10_000 * (i + 1))
+    leaping.clock.advance(50_000)
+    leaping.broker.run_due()
+    assert len(leaping.bodies("t")) == 5
+    leaping.clock.leap_ms(-45_000)
+    leaping.broker.run_due()
+    leaping.send("t", b"after", delay_ms=1_000)
+    for _ in range(100):
+        leaping.clock.advance(1_000)
+        leaping.broker.run_due()
+    rows = leaping.in_topic("t")
+    assert sorted(m.body for m in rows) == sorted([*(b"%d" % i for i in range(10)), b"after"])
+    assert all(m.released_at_ms >= m.deliver_at_ms for m in rows)
+
+
+def test_a_backlog_that_the_clock_ran_away_from_survives_a_restart(leaping):
+    leaping.send("t", b"x", delay_ms=60_000)
+    leaping.broker.topics.change("t", is_paused=True)
+    leaping.clock.advance(61_000)
+    leaping.broker.run_due()
+    leaping.broker.run_due()
+    leaping.clock.leap_ms(-30_000)
+    leaping.kill_and_open()
+    leaping.broker.run_due()
+    leaping.broker.topics.change("t", is_paused=False)
+    leaping.broker.run_due()
+    assert leaping.bodies("t") == []
+    leaping.clock.advance(30_000)
+    leaping.broker.run_due()
+    assert leaping.bodies("t") == [b"x"]

@@ -1,0 +1,255 @@
+"""The admin API over a small broker: every verb, every kind of error, figures and health."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from asgi_caller import AsgiCaller
+from small_broker import START_MS, SmallBroker
+from tidemill.core.model import Draft, Handle, Receipt
+from tidemill.core.send_batch import decode_answers, encode_drafts
+from tidemill.server.admin_api import admin_app
+
+
+@pytest.fixture
+def small(tmp_path):
+    small = SmallBroker(tmp_path / "data")
+    yield small
+    small.check()
+    small.close()
+
+
+@pytest.fixture
+def http(small):
+    with AsgiCaller(admin_app(small.broker)) as client:
+        yield client
+
+
+def _send(http, **message):
+    answer = http.post("/v1/messages", json={"topic": "orders", "body": "x", **message})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def _receive(http, **request):
+    answer = http.post("/v1/receive", json={"topic": "orders", "group": "g", **request})
+    assert answer.status_code == 200, answer.text
+    return answer.json()["deliveries"]
+
+
+def test_a_timed_message_is_received_after_its_time(http, small) -> None:
+    receipt = _send(http, delay_ms=5_000, keys=["k"], tag="t", properties={"a": "1"})
+    assert receipt["deliver_at_ms"] == START_MS + 5_000
+    assert _receive(http) == []
+    assert http.post("/v1/clock/advance", json={"by_ms": 5_000}).json() == {"now_ms": START_MS + 5_000}
+    (delivery,) = _receive(http)
+    assert delivery["message_id"] == receipt["message_id"]
+    assert (delivery["body"], delivery["keys"], delivery["tag"]) == ("x", ["k"], "t")
+    assert delivery["properties"]["a"] == "1"
+    assert delivery["released_at_ms"] == START_MS + 5_000
+    assert http.post("/v1/ack", json={"receipts": [delivery["receipt"]]}).json() == {"settled": [True]}
+    assert http.post("/v1/ack", json={"receipts": [delivery["receipt"]]}).json() == {"settled": [False]}
+
+
+def test_a_body_that_is_not_text_travels_in_base64(http) -> None:
+    encoded = base64.b64encode(b"\xff\x00").decode()
+    _send(http, body="", body_base64=encoded)
+    (delivery,) = _receive(http)
+    assert (delivery["body"], delivery["body_base64"]) == (None, encoded)
+
+
+def test_many_messages_have_an_answer_each(http) -> None:
+    messages = [{"topic": "orders", "body": "1"}, {"topic": "no good", "body": "2"}]
+    answers = http.post("/v1/messages/many", json={"messages": messages}).json()["answers"]
+    assert answers[0]["receipt"]["topic"] == "orders"
+    assert answers[1]["error"]["code"] == "illegal-topic"
+    refused = http.post("/v1/messages/many", json={"messages": messages, "all_or_none": True})
+    assert (refused.status_code, refused.json()["code"]) == (400, "illegal-topic")
+    assert len(_receive(http)) == 1
+
+
+def test_a_message_put_off_comes_again(http, small) -> None:
+    _send(http)
+    (first,) = _receive(http)
+    body = {"receipts": [first["receipt"]], "invisible_ms": 1_000}
+    assert http.post("/v1/invisibility", json=body).json() == {"settled": [True]}
+    assert _receive(http) == []
+    small.advance(1_000)
+    (second,) = _receive(http)
+    assert (second["message_id"], second["attempt"]) == (first["message_id"], 2)
+
+
+def test_a_consumer_waits_for_its_message(http, small) -> None:
+    _send(http, delay_ms=500)
+    assert _receive(http, wait_ms=50) == []
+    small.advance(500)
+    assert len(_receive(http, wait_ms=10_000)) == 1
+
+
+def test_tags_choose_what_a_group_gets(http) -> None:
+    _send(http, tag="a")
+    _send(http, tag="b")
+    assert [delivery["tag"] for delivery in _receive(http, tags=["b"])] == ["b"]
+
+
+def test_cancel_by_handle_answers_definitely(http, small) -> None:
+    handle = _send(http, delay_ms=60_000)["handle"]
+    late = _send(http, delay_ms=1_000)["handle"]
+    small.advance(1_000)
+    unknown = str(Handle(small.broker.id, "orders", "nobody", 99))
+    asked = {"handles": [handle, handle, late, unknown]}
+    answer = http.post("/v1/cancel", json=asked).json()
+    assert answer == {
+        "cancelled": 1,
+        "answers": ["cancelled", "already-cancelled", "released", "unknown"],
+    }
+
+
+def test_cancel_by_key_and_by_range_count(http) -> None:
+    for second in range(5):
+        _send(http, delay_ms=60_000 + 1_000 * second, keys=["even" if second % 2 == 0 else "odd"])
+    assert http.post("/v1/cancel", json={"topic": "orders", "key": "odd"}).json()["cancelled"] == 2
+    span = {"topic": "orders", "from_ms": START_MS + 60_000, "to_ms": START_MS + 62_001}
+    assert http.post("/v1/cancel", json=span).json()["cancelled"] == 2
+    assert len(http.get("/v1/pending").json()["pending"]) == 1
+
+
+def test_reschedule_by_handle_key_and_range(http) -> None:
+    handle = _send(http, delay_ms=60_000, keys=["k"])["handle"]
+    moved = http.post("/v1/reschedule", json={"handles": [handle], "by_ms": 5_000}).json()
+    assert moved["answers"][0]["deliver_at_ms"] == START_MS + 65_000
+    by_key = {"topic": "orders", "key": "k", "delay_ms": 1_000}
+    assert http.post("/v1/reschedule", json=by_key).json()["moved"] == 1
+    span = {"topic": "orders", "from_ms": START_MS, "to_ms": START_MS + 2_000}
+    assert http.post("/v1/reschedule", json={**span, "deliver_at_ms": START_MS + 9_000}).json()["moved"] == 1
+    (pending,) = http.get("/v1/pending", params={"topic": "orders", "key": "k"}).json()["pending"]
+    assert pending["deliver_at_ms"] == START_MS + 9_000
+    http.post("/v1/cancel", json={"handles": [pending["handle"]]})
+    again = http.post("/v1/reschedule", json={"handles": [handle], "by_ms": 1}).json()
+    assert (again["moved"], again["answers"][0]["answer"]) == (0, "already-cancelled")
+
+
+def test_pending_and_forecast_show_what_waits(http) -> None:
+    _send(http, delay_ms=90_000)
+    _send(http, delay_ms=30_000)
+    rows = http.get("/v1/pending", params={"limit": 1}).json()["pending"]
+    assert [row["deliver_at_ms"] for row in rows] == [START_MS + 30_000]
+    forecast = http.get("/v1/forecast", params={"horizon_ms": 180_000}).json()["minutes"]
+    assert sum(minute["due"] for minute in forecast) == 2
+
+
+def test_find_and_read_show_messages_without_taking_them(http, small) -> None:
+    _send(http, keys=["k"], body="first")
+    _send(http, keys=["k"], body="second", delay_ms=60_000)
+    found = http.get("/v1/topics/orders/find", params={"key": "k"}).json()["messages"]
+    assert sorted(message["body"] for message in found) == ["first", "second"]
+    read = [m for q in (0, 1) for m in http.get(f"/v1/topics/orders/read?queue={q}").json()["messages"]]
+    assert [(m["body"], m["offset"]) for m in read] == [("first", 0)]
+    assert http.get("/v1/topics/orders/read?queue=7").status_code == 400
+
+
+def test_topics_are_made_paused_limited_and_deleted(http, small) -> None:
+    made = http.post("/v1/topics", json={"name": "t", "type": "delay", "queues": 3}).json()
+    assert (made["type"], made["queues"]) == ("delay", 3)
+    clash = http.post("/v1/topics", json={"name": "t", "type": "fifo"})
+    assert (clash.status_code, clash.json()["code"]) == (409, "topic-exists")
+    assert http.post("/v1/topics/t/pause").json()["is_paused"]
+    assert not http.post("/v1/topics/t/resume").json()["is_paused"]
+    assert http.post("/v1/topics/t/limit", json={"per_second": 7}).json()["release_rate_max"] == 7
+    _send(http, topic="t", delay_ms=60_000)
+    assert http.delete("/v1/topics/t").status_code == 409
+    assert http.delete("/v1/topics/t", params={"force": True}).json() == {"cancelled": 1}
+    assert http.delete("/v1/topics/t").json()["code"] == "unknown-topic"
+
+
+def test_groups_are_set_listed_and_reset(http, small) -> None:
+    group = http.put("/v1/groups/g", json={"max_attempts": 3, "is_fifo": True, "start": "first"}).json()
+    assert (group["max_attempts"], group["is_fifo"]) == (3, True)
+    _send(http)
+    (delivery,) = _receive(http)
+    http.post("/v1/ack", json={"receipts": [delivery["receipt"]]})
+    assert http.get("/v1/groups").json()["groups"][0]["lag"] == {"orders": 0}
+    reset = {"topic": "orders", "to_ms": START_MS}
+    assert http.post("/v1/groups/g/reset", json=reset).status_code == 200
+    assert len(_receive(http)) == 1
+
+
+def test_the_batch_door_answers_each_message(http) -> None:
+    drafts = [
+        Draft("orders", b"1", delay_ms=1_000, id="a"),
+        Draft("bad topic", b"2", id="b"),
+        Draft("orders", b"3", id="c"),
+        Draft("orders", b"1 again", delay_ms=1_000, id="a"),
+    ]
+    answer = http.post("/v1/send-batch", content=encode_drafts(drafts))
+    first, wrong, plain, repeat = decode_answers(answer.content, drafts)
+    assert isinstance(first, Receipt) and first.deliver_at_ms == START_MS + 1_000
+    assert wrong.code == "illegal-topic"
+    assert isinstance(plain, Receipt) and plain.handle is None
+    assert repeat == Receipt("a", "orders", first.handle, first.deliver_at_ms, is_repeat=True)
+
+
+@pytest.mark.parametrize("content", [b"", b"TMB1", b"TMB1\xff\xff\xff\xff", b"TMB1\x02\0\0\0[]", b"x" * 100])
+def test_the_batch_door_refuses_garbage(http, content) -> None:
+    answer = http.post("/v1/send-batch", content=content)
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad-request")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code"),
+    [
+        ("POST", "/v1/receive", {"topic": "none", "group": "g"}, 404, "unknown-topic"),
+        ("POST", "/v1/messages", {"topic": "t", "bdy": "x"}, 400, "bad-request"),
+        ("POST", "/v1/messages", {"topic": "t", "delay_ms": 1, "level": 1}, 400, "bad-request"),
+        ("POST", "/v1/messages", {"topic": "t", "delay_ms": 1 << 50}, 400, "illegal-delay"),
+        ("POST", "/v1/messages", {"topic": "t", "body": "x" * (4 << 20) + "x"}, 413, "body-too-large"),
+        ("POST", "/v1/cancel", {"handles": ["???"]}, 400, "illegal-handle"),
+        ("POST", "/v1/cancel", {"topic": "t"}, 400, "bad-request"),
+        ("POST", "/v1/reschedule", {"topic": "t", "key": "k"}, 400, "bad-request"),
+        ("POST", "/v1/ack", {"receipts": ["???"]}, 400, "illegal-handle"),
+        ("POST", "/v1/clock/advance", {}, 400, "bad-request"),
+        ("GET", "/v1/pending?limit=0", None, 400, "bad-request"),
+        ("GET", "/v1/nothing", None, 404, "http-404"),
+        ("PUT", "/v1/status", {}, 405, "http-405"),
+    ],
+)
+def test_every_error_has_a_code_and_says_what_to_do(http, method, path, body, status, code) -> None:
+    answer = http.request(method, path, json=body)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert answer.json()["message"]
+
+
+def test_a_forged_handle_does_no_harm(http, small) -> None:
+    _send(http, delay_ms=60_000)
+    forged = str(Handle(small.broker.id, "orders", "x", 1 << 80))
+    assert http.post("/v1/cancel", json={"handles": [forged]}).status_code == 400
+
+
+def test_status_metrics_and_health(http, small) -> None:
+    _send(http, delay_ms=1_000)
+    small.advance(1_000)
+    status = http.get("/v1/status").json()
+    assert (status["pending"], status["released"]) == (0, 1)
+    assert {"p50", "p99", "max"} <= set(status["lateness_ms"])
+    assert {"runner", "state", "lag_ms", "takeovers"} <= set(status["pipeline"])
+    text = http.get("/metrics").text
+    for line in (
+        'tidemill_messages_sent_total{topic="orders"} 1.0',
+        'tidemill_messages_released_total{topic="orders"} 1.0',
+        'tidemill_pending_messages{topic="orders"} 0.0',
+        "tidemill_release_lateness_seconds_count 1.0",
+        "tidemill_commit_seconds_count",
+    ):
+        assert line in text
+    assert http.get("/healthz").json()["status"] == "ok"
+    assert "/v1/receive" in http.get("/openapi.json").json()["paths"]
+
+
+def test_a_closed_broker_is_unavailable(tmp_path) -> None:
+    small = SmallBroker(tmp_path / "data")
+    with AsgiCaller(admin_app(small.broker)) as http:
+        small.close()
+        assert http.get("/healthz").status_code == 503
+        assert http.post("/v1/messages", json={"topic": "t", "body": "x"}).json()["code"] == "closed"

@@ -1,0 +1,167 @@
+"""Messages on their way in and out: every field arrives, and absurd ones are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemill.core.errors import EmptyBody, IllegalDelay, IllegalFilter, IllegalLevel, IllegalProperty
+from tidemill.core.model import Delivery, Draft, Handle, MessageType, Once, Receipt, StoredMessage, Via
+from tidemill.server.conversion import draft_of, message_of, milliseconds, set_timestamp, tag_filter_of
+from tidemill.server.producing import _reply_to_send
+from tidemill.server.protocol import Code, definition, service
+
+
+def _message(**properties: str) -> Any:
+    message = definition.Message(body=b"body")
+    message.topic.name = "orders"
+    message.system_properties.message_id = "ID1"
+    message.user_properties.update(properties)
+    return message
+
+
+def test_a_plain_message() -> None:
+    message = _message(colour="red")
+    message.system_properties.tag = "A"
+    message.system_properties.keys.extend(["k1", "k2"])
+    message.system_properties.message_group = "g"
+    draft = draft_of(message)
+    expected = Draft("orders", b"body", id="ID1", tag="A", keys=("k1", "k2"), message_group="g")
+    assert draft == Draft(**{**_fields(expected), "properties": {"colour": "red"}})
+
+
+def _fields(draft: Draft) -> dict[str, Any]:
+    return {name: getattr(draft, name) for name in Draft.__dataclass_fields__}
+
+
+def test_a_namespace_becomes_part_of_the_name() -> None:
+    message = _message()
+    message.topic.resource_namespace = "prod"
+    assert draft_of(message).topic == "prod%orders"
+
+
+def test_properties_that_steer_are_taken_out() -> None:
+    draft = draft_of(_message(__delay_ms="1500", __once="replace", colour="red"))
+    assert (draft.delay_ms, draft.once, draft.properties) == (1500, Once.REPLACE, {"colour": "red"})
+    assert draft_of(_message(DELAY="3")).level == 3
+    assert draft_of(_message(__once="keep")).once is Once.KEEP
+
+
+@pytest.mark.parametrize(
+    ("properties", "error"),
+    [
+        ({"__delay_ms": "soon"}, IllegalDelay),
+        ({"__delay_ms": "-1"}, IllegalDelay),
+        ({"__delay_ms": "9" * 30}, IllegalDelay),
+        ({"DELAY": "x"}, IllegalLevel),
+        ({"__once": "maybe"}, IllegalProperty),
+        ({"__gzip": "1"}, IllegalProperty),
+    ],
+)
+def test_steering_that_means_nothing_is_refused(properties: dict[str, str], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        draft_of(_message(**properties))
+
+
+def test_an_empty_body_is_refused() -> None:
+    message = _message()
+    message.body = b""
+    with pytest.raises(EmptyBody):
+        draft_of(message)
+
+
+def test_a_delivery_time_is_rounded_up() -> None:
+    message = _message()
+    message.system_properties.delivery_timestamp.seconds = 5
+    message.system_properties.delivery_timestamp.nanos = 1
+    assert draft_of(message).deliver_at_ms == 5_001
+
+
+@given(st.integers(-(2**60), 2**60), st.integers(0, 999_999_999))
+def test_no_timestamp_is_too_large(seconds: int, nanos: int) -> None:
+    stamp = definition.Message().system_properties.born_timestamp
+    stamp.seconds, stamp.nanos = seconds, nanos
+    exact_ns = seconds * 1_000_000_000 + nanos
+    assert 0 <= milliseconds(stamp) * 1_000_000 - exact_ns < 1_000_000
+
+
+@given(st.integers(0, 2**50))
+def test_a_time_comes_back(at_ms: int) -> None:
+    stamp = definition.Message().system_properties.born_timestamp
+    set_timestamp(stamp, at_ms)
+    assert milliseconds(stamp) == at_ms
+
+
+@pytest.mark.parametrize(
+    ("expression", "taken", "left"),
+    [("*", ["A", ""], []), ("", ["A"], []), ("A", ["A"], ["B", ""]), ("A || B", ["A", "B"], ["C", ""])],
+)
+def test_tag_filters(expression: str, taken: list[str], left: list[str]) -> None:
+    accepts = tag_filter_of(definition.FilterExpression(expression=expression))
+    assert all(accepts is None or accepts(tag) for tag in taken)
+    assert not any(accepts is None or accepts(tag) for tag in left)
+
+
+def test_other_filters_are_refused() -> None:
+    for expression in (
+        definition.FilterExpression(type=definition.FilterType.SQL, expression="a > 1"),
+        definition.FilterExpression(expression="A || "),
+    ):
+        with pytest.raises(IllegalFilter):
+            tag_filter_of(expression)
+
+
+def _stored(draft: Draft, **changes: Any) -> StoredMessage:
+    fields = {
+        "id": draft.id,
+        "topic_id": 1,
+        "queue_id": 2,
+        "type": MessageType.DELAY,
+        "level": 0,
+        "flags": 0,
+        "tag": draft.tag,
+        "keys": draft.keys,
+        "message_group": draft.message_group,
+        "born_at_ms": 1_000,
+        "stored_at_ms": 1_001,
+        "deliver_at_ms": 5_000,
+        "properties": draft.properties,
+        "body": draft.body,
+    }
+    return StoredMessage(**{**fields, **changes})
+
+
+def test_a_delivery_has_what_clients_insist_on() -> None:
+    sent = _message(colour="red")
+    sent.system_properties.body_encoding = definition.Encoding.GZIP
+    sent.system_properties.born_host = "10.0.0.1"
+    stored = _stored(draft_of(sent))
+    message = message_of(Delivery("orders", "g", 2, 7, 3, 9_000, "receipt", 5_002, Via.NEAR, stored))
+    system = message.system_properties
+    assert (system.message_id, system.receipt_handle, system.delivery_attempt) == ("ID1", "receipt", 3)
+    assert system.body_encoding == definition.Encoding.GZIP
+    assert system.born_host == "10.0.0.1"
+    assert system.body_digest.checksum == "841A2D689AD86BD1611447453C22C6FC"
+    assert milliseconds(system.delivery_timestamp) == 5_000
+    assert dict(message.user_properties) == {
+        "colour": "red",
+        "__stored_at": "1001",
+        "__due_at": "5000",
+        "__released_at": "5002",
+        "__runner": "near",
+    }
+
+
+@given(st.text(min_size=1, max_size=128), st.booleans())
+def test_the_quick_reply_is_the_same_as_the_slow_one(message_id: str, is_timed: bool) -> None:
+    message_id = message_id.encode("utf-8", "ignore").decode() or "x"
+    handle = Handle("ABCD1234", "t" * 100, message_id, 1 << 40) if is_timed else None
+    receipt = Receipt(message_id, "t", handle, 5)
+    quick = service.SendMessageResponse.FromString(_reply_to_send([_message()], [receipt]))
+    slow = _reply_to_send([_message(), _message()], [receipt, receipt])
+    assert quick.status.code == Code.OK
+    assert quick.status == slow.status
+    assert list(quick.entries) == list(slow.entries)[:1]

@@ -1,0 +1,77 @@
+"""Waiting consumers: woken when there is something for them, in their order, and never missed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+
+from tidemill.server.long_poll import LongPolls
+from tidemill.store.arrivals import Arrivals
+
+_KEY = ("topic", "group")
+_OTHER = ("topic", "others")
+_LONG_S = 30.0
+
+
+def _run(scene: Callable[[LongPolls, Arrivals, set[tuple[str, str]]], Awaitable[None]]) -> None:
+    async def main() -> None:
+        arrivals, news = Arrivals(), set[tuple[str, str]]()
+        await scene(LongPolls(arrivals, lambda topic, group: (topic, group) in news), arrivals, news)
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+
+
+def test_an_announcement_wakes_the_first_of_those_it_concerns() -> None:
+    async def scene(polls: LongPolls, arrivals: Arrivals, news: set[tuple[str, str]]) -> None:
+        keys = (_KEY, _KEY, _OTHER)
+        waits = [asyncio.create_task(polls.wait(key, polls.bell, _LONG_S)) for key in keys]
+        await asyncio.sleep(0)  # each begins to wait at its first turn
+        assert polls.count == 3
+        news.add(_KEY)
+        threading.Thread(target=arrivals.announce).start()
+        await waits[0]
+        assert polls.count == 2
+        polls.nudge(_KEY)
+        await waits[1]
+        assert not waits[2].done()
+        polls.close()
+        await waits[2]
+
+    _run(scene)
+
+
+def test_what_arrived_between_the_look_and_the_wait_is_not_missed() -> None:
+    async def scene(polls: LongPolls, arrivals: Arrivals, news: set[tuple[str, str]]) -> None:
+        bell = polls.bell
+        news.add(_KEY)
+        arrivals.announce()
+        await polls.wait(_KEY, bell, _LONG_S)
+
+    _run(scene)
+
+
+def test_news_that_were_there_at_the_look_do_not_spin() -> None:
+    async def scene(polls: LongPolls, arrivals: Arrivals, news: set[tuple[str, str]]) -> None:
+        news.add(_KEY)  # there, but not to be had: an earlier message of its group is out
+        wait = asyncio.create_task(polls.wait(_KEY, polls.bell, _LONG_S))
+        await asyncio.sleep(0)
+        assert polls.count == 1
+        assert not wait.done()
+        polls.nudge(_KEY)
+        await wait
+
+    _run(scene)
+
+
+def test_a_wait_ends_by_itself_and_leaves_nothing_behind() -> None:
+    async def scene(polls: LongPolls, arrivals: Arrivals, news: set[tuple[str, str]]) -> None:
+        await polls.wait(_KEY, polls.bell, 0.01)
+        cancelled = asyncio.create_task(polls.wait(_KEY, polls.bell, _LONG_S))
+        await asyncio.sleep(0)
+        assert polls.count == 1
+        cancelled.cancel()
+        await asyncio.gather(cancelled, return_exceptions=True)
+        assert polls.count == 0
+
+    _run(scene)
