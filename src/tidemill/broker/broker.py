@@ -10,6 +10,7 @@ Order of opening: lock, identity, store (recovery), timer, releaser, services. C
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from tidemill.broker.dead_letters import DeadLetters
 from tidemill.broker.identity import broker_id_of
 from tidemill.broker.loop import Service
 from tidemill.broker.maintenance import Maintenance
+from tidemill.broker.pipeline_process import PipelineProcess
 from tidemill.broker.receiver import Receiver, TagFilter
 from tidemill.broker.sender import Answer, Sender
 from tidemill.broker.topic_admin import TopicAdmin
@@ -47,6 +49,7 @@ from tidemill.timer.settings import StepLimits, TimerSettings
 # A long advance releases at the exact simulated millisecond for this many moments, then in larger hops.
 _EXACT_HOPS = 5_000
 _SYNC_EVERY_MS = 100
+_CATCH_UP_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ class Broker:
         has_threads: bool = True,
         sizes: Sizes | None = None,
         on_progress: Progress | None = None,
+        pipeline_command: Sequence[str] = (),
     ) -> None:
         self.settings = settings or BrokerSettings()
         self.clock: Clock = clock or SystemClock()
@@ -90,7 +94,7 @@ class Broker:
         self.directory = directory
         self._lock = self.disk.lock(directory / "LOCK", f"process {os.getpid()}")
         try:
-            self._open(sizes, on_progress)
+            self._open(sizes, on_progress, pipeline_command)
         except BaseException:
             self._lock.release()
             raise
@@ -98,7 +102,7 @@ class Broker:
             for service in self._services:
                 service.start(self._fail)
 
-    def _open(self, sizes: Sizes, on_progress: Progress | None) -> None:
+    def _open(self, sizes: Sizes, on_progress: Progress | None, pipeline_command: Sequence[str]) -> None:
         settings, now_ms = self.settings, self.clock.now_ms
         self.id = broker_id_of(self.disk, self.directory)
         store_settings = sizes.store or StoreSettings(
@@ -110,8 +114,16 @@ class Broker:
         )
         self.store = MessageStore(self.disk, self.directory, store_settings, on_progress)
         timer_settings = sizes.timer or TimerSettings(tick_ms=settings.tick_ms, shards=settings.shards)
+        pipeline = PipelineProcess(pipeline_command, self.directory / "spark.log", self.clock.boot_ms)
         self._turning = Turning(
-            self.disk, self.store, settings, timer_settings, sizes.limits or StepLimits(), now_ms()
+            self.disk,
+            self.store,
+            settings,
+            timer_settings,
+            sizes.limits or StepLimits(),
+            now_ms=now_ms,
+            boot_ms=self.clock.boot_ms,
+            pipeline=pipeline if pipeline_command else None,
         )
         self.releaser = Releaser(
             self.store,
@@ -179,8 +191,17 @@ class Broker:
             least_ms = now_ms + (1 if hops < _EXACT_HOPS else max(1, (until_ms - now_ms) // _EXACT_HOPS))
             self.clock.advance_to(min(until_ms, max(next_ms, least_ms)))
             self._keep_service.run_once()
-        self._turn_service.run_once(lambda _: self._turning.run_until_reached(until_ms, self.releaser))
+        self._catch_up(until_ms)
         self._release_service.run_once()
+
+    def _catch_up(self, until_ms: int) -> None:
+        """Return when every shard has handed over what is due within the lead of `until_ms`."""
+        self._turn_service.run_once(lambda _: self._turning.run_until_reached(until_ms, self.releaser))
+        pause = threading.Event()
+        while not self._turning.has_reached(until_ms):
+            # Another process turns the wheel, in real time; nothing here can hurry it.
+            pause.wait(_CATCH_UP_S)
+            self._turn_service.run_once()
 
     def wake(self) -> None:
         """Make every service look again now."""

@@ -1,54 +1,83 @@
 """Who turns the wheel: the broker's side of the timer.
 
-Owns the embedded runner, the target file and what the releaser must know of the shards. The pipeline reads
-entries through a reader of its own, never further than what a power cut would leave.
+Owns the decision between the embedded runner and the Spark pipeline, the epoch that goes with it, the
+target file, and what the releaser must know of the shards. At the start the broker turns; when the pipeline
+reports ready it hands the shards over; when a step is called for and none is finished for a quarter of the
+lead, or the pipeline dies, it takes them back. Either way the same stages run, so a dead, slow or starting
+Spark costs nobody punctuality.
+
+Invariants: the epoch is raised, durably, before anybody acts under it; the pipeline reads entries never
+further than what a power cut would leave.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from tidemill.broker.eviction import free_shard, remove_aside
+from tidemill.broker.pipeline_process import PipelineProcess, PipelineState
 from tidemill.broker.views import PipelineView
 from tidemill.core.config import BrokerSettings
-from tidemill.log.arrays import I64
 from tidemill.log.disk import Disk
-from tidemill.log.row_table import RowTable
 from tidemill.release.releaser import FifoSafe, Releaser
-from tidemill.store.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR, Entries
+from tidemill.store.entry_files import EntryFiles
+from tidemill.store.entry_format import FLAG_LEVEL, FLAG_NEAR
 from tidemill.store.message_store import MessageStore
+from tidemill.timer.calling import target_tick
+from tidemill.timer.cursor import Cursor
 from tidemill.timer.embedded_runner import EmbeddedRunner
+from tidemill.timer.far_scan import FarScan
+from tidemill.timer.ready_format import Runner
 from tidemill.timer.settings import StepLimits, TimerSettings
-from tidemill.timer.target import Target, raise_epoch, write_target
+from tidemill.timer.standing import call_at
+from tidemill.timer.target import (
+    Target,
+    raise_epoch,
+    read_cursor,
+    shard_directories,
+    shard_directory,
+    write_target,
+)
 
 _SAFE_MS_MAX = 1 << 62
+_WATCH_EVERY_MS = 250
+_HAND_BACK_MS_FIRST = 5_000
+_HAND_BACK_MS_MAX = 300_000
+_CALM_MS = 600_000
 
 
-class StoreEntries:
-    """The store's entries as the timer reads them."""
+@dataclass(slots=True)
+class _Watch:
+    """What the broker remembers while Spark turns: since when a step is called for, and the last progress."""
 
-    def __init__(self, disk: Disk, store: MessageStore) -> None:
-        self._store = store
-        chunk_rows = store.settings.sizes.entry_chunk_rows
-        self._table = RowTable(disk, store.directory / "index" / "entries", ENTRY, chunk_rows, lambda: False)
+    cursors: tuple[Cursor, ...] = ()
+    called_since_ms: int | None = None
+    progress_at_ms: int = 0
 
-    @property
-    def head_seq(self) -> int:
-        return self._store.indexes.ledger.head_seq
+    def see(self, cursors: tuple[Cursor, ...], is_called_for: bool, boot_ms: int) -> bool:
+        """Note how things are; True when the shards have moved."""
+        has_moved = cursors != self.cursors
+        if has_moved:
+            self.cursors, self.progress_at_ms = cursors, boot_ms
+        if not is_called_for:
+            self.called_since_ms = None
+        elif self.called_since_ms is None:
+            self.called_since_ms = boot_ms
+        return has_moved
 
-    def rows(self, first_seq: int, end_seq: int) -> Entries:
-        return self._table.read(first_seq, end_seq)
-
-    def take(self, seqs: I64) -> Entries:
-        return self._table.take(seqs)
-
-    def close(self) -> None:
-        self._table.close()
+    def stuck_ms(self, boot_ms: int) -> int:
+        """For how long a step has been called for without any being finished."""
+        if self.called_since_ms is None:
+            return 0
+        return boot_ms - max(self.called_since_ms, self.progress_at_ms)
 
 
 class Turning:
-    """The embedded runner as a service."""
+    """Turns the wheel, or watches who does. `step` is for one thread."""
 
     def __init__(
         self,
@@ -57,40 +86,86 @@ class Turning:
         settings: BrokerSettings,
         timer_settings: TimerSettings,
         limits: StepLimits,
-        now_ms: int,
+        *,
+        now_ms: Callable[[], int],
+        boot_ms: Callable[[], int],
+        pipeline: PipelineProcess | None,
     ) -> None:
+        self._disk = disk
         self._store = store
         self._settings = settings
+        self._timer_settings = timer_settings
+        self._limits = limits
+        self._now_ms = now_ms
+        self._boot_ms = boot_ms
+        self._pipeline = pipeline
         self._directory = store.directory / "timer"
         disk.make_dir(self._directory)
-        self._disk = disk
-        self._entries = StoreEntries(disk, store)
+        remove_aside(disk, self._directory)
+        chunk_rows = store.settings.sizes.entry_chunk_rows
+        self._entries = EntryFiles(disk, store.directory / "index" / "entries", chunk_rows)
+        self._far_scan = FarScan(self._entries)
         self._runner = EmbeddedRunner(
             disk, self._directory, timer_settings, self._entries, lead_ms=settings.lead_ms, limits=limits
         )
-        epoch = raise_epoch(disk, self._directory, now_ms, store.writer.safe_seq())
-        self._runner.open(epoch, store.indexes.ledger.first_pending())
-        self._epoch = epoch
+        self._turner = Runner.EMBEDDED
+        self._since_ms = now_ms()
+        self._epoch = 0
+        self._watch = _Watch()
         self._handed_over = 0
+        self._state = PipelineState("running" if pipeline is None else "starting")
+        self.takeover_count = 0
+        self._hand_back_at_ms = 0
+        self._hand_back_pause_ms = _HAND_BACK_MS_FIRST
         self.next_call_ms: int | None = None  # when a step is called for, if nothing new comes
+        self._take_shards()
 
     @property
     def timer_directory(self) -> Path:
         return self._directory
 
+    # -- one step ---------------------------------------------------------------------------------
+
     def step(self, now_ms: int, releaser: Releaser) -> int:
-        """Turn the wheel if that is called for; come again soon enough to meet new far messages in time."""
-        safe_seq = self._store.writer.safe_seq()
-        write_target(self._disk, self._directory, Target(self._epoch, now_ms, safe_seq))
+        """Turn the wheel, or watch it being turned; come again soon enough to meet new messages in time."""
+        if self._pipeline is not None:
+            self._state = self._pipeline.tend()
+        if self._turner is Runner.SPARK:
+            return self._watch_step(now_ms, releaser)
+        wake_ms = self._embedded_step(now_ms, releaser)
+        if self._may_hand_over():
+            self._hand_over()
+            return now_ms
+        return wake_ms
+
+    def _embedded_step(self, now_ms: int, releaser: Releaser) -> int:
+        safe_seq = self._write_target(now_ms)
         wake_ms = self.next_call_ms = self._runner.step(now_ms, safe_seq)
         self._tell(releaser, now_ms)
-        latest_ms = now_ms + self._settings.lead_ms // 8
+        latest_ms = now_ms + (self._settings.lead_ms // 8 if self._pipeline is None else _WATCH_EVERY_MS)
         return latest_ms if wake_ms is None else min(wake_ms, latest_ms)
 
-    def run_until_reached(self, now_ms: int, releaser: Releaser) -> None:
-        """Step until every shard has handed over all that is due within the lead."""
-        self._runner.run_until_reached(now_ms, self._store.writer.safe_seq())
-        self._tell(releaser, now_ms)
+    def _watch_step(self, now_ms: int, releaser: Releaser) -> int:
+        target = Target(self._epoch, now_ms, self._store.writer.safe_seq(), Runner.SPARK)
+        write_target(self._disk, self._directory, target)
+        cursors, boot_ms = self._cursors(), self._boot_ms()
+        settings = self._settings
+        call = call_at(
+            cursors, self._far_scan, target, settings.lead_ms, settings.tick_ms, self._limits.rows_max
+        )
+        self.next_call_ms = call.wake_ms
+        if self._watch.see(cursors, call.is_called_for, boot_ms):
+            releaser.ready_changed()
+        is_gone = self._state.name == "stopped"
+        if is_gone or self._watch.stuck_ms(boot_ms) > settings.lead_ms // 4:
+            self._take_over(boot_ms)
+            return now_ms
+        return now_ms + _WATCH_EVERY_MS
+
+    def _write_target(self, now_ms: int) -> int:
+        safe_seq = self._store.writer.safe_seq()
+        write_target(self._disk, self._directory, Target(self._epoch, now_ms, safe_seq, self._turner))
+        return safe_seq
 
     def _tell(self, releaser: Releaser, now_ms: int) -> None:
         handed_over = self._runner.report(now_ms).handed_over_count
@@ -98,28 +173,103 @@ class Turning:
             self._handed_over = handed_over
             releaser.ready_changed()
 
+    # -- changing hands ---------------------------------------------------------------------------
+
+    def _take_shards(self) -> None:
+        """Raise the epoch and take every shard, ending whoever holds one."""
+        now_ms, safe_seq = self._now_ms(), self._store.writer.safe_seq()
+        self._epoch = raise_epoch(self._disk, self._directory, now_ms, safe_seq, Runner.EMBEDDED)
+        if self._pipeline is not None:
+            for directory in shard_directories(self._disk, self._directory):
+                free_shard(self._disk, directory, self._epoch)
+        self._runner.open(self._epoch, self._store.indexes.ledger.first_pending())
+        self._turner, self._since_ms = Runner.EMBEDDED, now_ms
+        self._handed_over = -1  # look at the ready files that others left
+
+    def _take_over(self, boot_ms: int) -> None:
+        self.takeover_count += 1
+        calm_ms = boot_ms - self._hand_back_at_ms
+        self._hand_back_pause_ms = (
+            _HAND_BACK_MS_FIRST
+            if calm_ms > _CALM_MS
+            else min(_HAND_BACK_MS_MAX, self._hand_back_pause_ms * 2)
+        )
+        self._hand_back_at_ms = boot_ms + self._hand_back_pause_ms
+        self._take_shards()
+
+    def _may_hand_over(self) -> bool:
+        return self._state.name == "ready" and self._boot_ms() >= self._hand_back_at_ms
+
+    def _hand_over(self) -> None:
+        """End our part and let Spark turn."""
+        self._runner.close()
+        now_ms, safe_seq = self._now_ms(), self._store.writer.safe_seq()
+        self._epoch = raise_epoch(self._disk, self._directory, now_ms, safe_seq, Runner.SPARK)
+        self._turner, self._since_ms = Runner.SPARK, now_ms
+        self._watch = _Watch(self._cursors(), None, self._boot_ms())
+
+    # -- what others want to know -----------------------------------------------------------------
+
+    def has_reached(self, now_ms: int) -> bool:
+        """Every shard has absorbed what is safe and handed over what is due within the lead of `now_ms`."""
+        safe_seq = self._store.writer.safe_seq()
+        tick = target_tick(now_ms, self._settings.lead_ms, self._settings.tick_ms)
+        return all(c.seq >= safe_seq and max(c.tick, c.clear_tick) >= tick for c in self._cursors())
+
+    def run_until_reached(self, now_ms: int, releaser: Releaser) -> bool:
+        """With the embedded runner: step until all is handed over. False while Spark turns."""
+        if self._turner is Runner.SPARK:
+            return False
+        self._runner.run_until_reached(now_ms, self._store.writer.safe_seq())
+        self._tell(releaser, now_ms)
+        return True
+
     def handed_over_ms(self) -> int:
         """No shard has handed over a message that is due at or after this time."""
-        return max(cursor.open_tick for cursor in self._runner.cursors) * self._settings.tick_ms
+        return max(cursor.open_tick for cursor in self._cursors()) * self._settings.tick_ms
 
     def look_at_shards(self) -> FifoSafe:
         """Notes how far the shards are; the answer says before which time they handed over everything."""
-        clear_ms = min(self._runner.clear_tick * self._settings.tick_ms, _SAFE_MS_MAX)
-        first_seq = min(cursor.seq for cursor in self._runner.cursors)
+        cursors = self._cursors()
+        clear_ms = min(min(c.clear_tick for c in cursors) * self._settings.tick_ms, _SAFE_MS_MAX)
+        first_seq = min(cursor.seq for cursor in cursors)
         return lambda: min(clear_ms, self._earliest_unabsorbed_ms(first_seq))
 
     def _earliest_unabsorbed_ms(self, first_seq: int) -> int:
         with self._store.writer.lock:
-            first, end = max(first_seq, self._entries.head_seq), self._store.indexes.ledger.next_seq
+            first = max(first_seq, self._store.indexes.ledger.head_seq)
+            end = self._store.indexes.ledger.next_seq
             if first >= end:
                 return _SAFE_MS_MAX
             rows = self._store.indexes.entries.read(first, end)
             far = rows["deliver_at_ms"][rows["flags"] & (FLAG_NEAR | FLAG_LEVEL) == 0]
             return int(np.min(far, initial=_SAFE_MS_MAX))
 
+    def _cursors(self) -> tuple[Cursor, ...]:
+        if self._turner is Runner.EMBEDDED:
+            return self._runner.cursors
+        return tuple(
+            read_cursor(self._disk, shard_directory(self._directory, shard)) or Cursor()
+            for shard in range(self._timer_settings.shards)
+        )
+
     def view(self, now_ms: int) -> PipelineView:
-        return PipelineView("embedded", "running", self._runner.lag_ms(now_ms), 0)
+        tick_ms, tick = (
+            self._settings.tick_ms,
+            target_tick(now_ms, self._settings.lead_ms, self._settings.tick_ms),
+        )
+        behind = max((tick - max(c.tick, min(c.clear_tick, tick)) for c in self._cursors()), default=0)
+        return PipelineView(
+            runner=self._turner.name.lower(),
+            state=self._state.name,
+            lag_ms=max(0, behind) * tick_ms,
+            takeovers=self.takeover_count,
+            since_ms=self._since_ms,
+            problem=self._state.problem,
+        )
 
     def close(self) -> None:
+        if self._pipeline is not None:
+            self._pipeline.close()
         self._runner.close()
         self._entries.close()

@@ -48,6 +48,8 @@ class PipelineView:
     state: str
     lag_ms: int
     takeovers: int
+    since_ms: int  # when it took the shards
+    problem: str  # what is wrong with the pipeline, and what to do
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +25,8 @@ def serve(
     auto_create: Annotated[
         bool, typer.Option("--auto-create", help="Make a topic when a gRPC client asks for it.")
     ] = False,
-    pipeline: Annotated[str, typer.Option(help="Who turns the wheel: embedded.")] = "embedded",
+    pipeline: Annotated[str, typer.Option(help="Who turns the wheel: spark or embedded.")] = "spark",
+    spark_master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
     lead: Annotated[str | None, typer.Option(help="How far the timer works ahead. [30s]")] = None,
     tick: Annotated[str | None, typer.Option(help="Width of a wheel slot. [1000ms]")] = None,
     shards: Annotated[int | None, typer.Option(help="Shards of the timer. [2]")] = None,
@@ -36,8 +38,8 @@ def serve(
     config: Annotated[Path | None, typer.Option(help="A TOML file with settings; flags win.")] = None,
 ) -> int:
     """Serve a data directory over gRPC and HTTP until stopped."""
-    if pipeline != "embedded":
-        raise RequestError(f"pipeline {pipeline!r} is not there yet; use --pipeline embedded")
+    if pipeline not in ("spark", "embedded"):
+        raise RequestError(f"pipeline {pipeline!r} is unknown; use spark or embedded")
     if clock not in ("system", "simulated"):
         raise RequestError(f"clock {clock!r} is unknown; use system or simulated")
     flags = {
@@ -56,8 +58,19 @@ def serve(
     from tidemill.server.supervisor import check_address
 
     check_address(host, port, is_insecure=insecure)
-    plan = ServePlan(str(data), host, port, auto_create, clock, settings)
+    command = _pipeline_command(data, settings, spark_master) if pipeline == "spark" else ()
+    plan = ServePlan(str(data), host, port, auto_create, clock, command, settings)
     return asyncio.run(_run(plan))
+
+
+def _pipeline_command(data: Path, settings: BrokerSettings, master: str) -> tuple[str, ...]:
+    """How to start Spark; nothing, with a warning, on a machine that cannot run it."""
+    from tidemill.server.pipeline_command import pipeline_command, why_not_spark
+
+    if problem := why_not_spark():
+        print(f"tidemill: {problem}. Going on with the embedded runner.", file=sys.stderr)
+        return ()
+    return tuple(pipeline_command(sys.executable, data, settings, master))
 
 
 async def _run(plan: ServePlan) -> int:
@@ -71,7 +84,8 @@ def _say(event: str, facts: dict[str, Any]) -> None:
     match event:
         case "opened":
             text = (
-                f"tidemill serves on {facts['host']}:{facts['port']} (gRPC, HTTP); timer pipeline: embedded"
+                f"tidemill serves on {facts['host']}:{facts['port']} (gRPC, HTTP); "
+                f"timer pipeline: {facts['pipeline']}"
             )
         case "failed":
             text = f"tidemill: {facts['message']}"

@@ -1,8 +1,7 @@
 """Where the broker is: `host:port`, `http://host:port` or `https://host:port`, and how to speak to it.
 
 Also owns the bytes around a request: one head made once for each path, and the reading of an answer's head.
-HTTP/1.1 with kept connections is all that is needed, and reading it here costs a few microseconds where a
-general client takes a few hundred.
+HTTP/1.1 with kept connections is all that is needed; docs/decisions/0009 has what that saves.
 """
 
 from __future__ import annotations

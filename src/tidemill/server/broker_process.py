@@ -68,13 +68,18 @@ class BrokerProcess:
         http = admin_app(broker, polls=lambda: gateway.consuming.polls)
         self.door.opened = Opened(broker, gateway, http)
         self.door.state = "open"
-        _tell("opened", broker=broker.id)
+        _tell("opened", broker=broker.id, pipeline="spark" if self._plan.pipeline_command else "embedded")
 
     def _open_broker(self) -> Broker:
         clock: Clock = SystemClock()
         if self._plan.clock == "simulated":
             clock = SimulatedClock(clock.now_ms())
-        return Broker(Path(self._plan.data), self._plan.settings, clock=clock)
+        return Broker(
+            Path(self._plan.data),
+            self._plan.settings,
+            clock=clock,
+            pipeline_command=self._plan.pipeline_command,
+        )
 
     # -- stopping ---------------------------------------------------------------------------------
 

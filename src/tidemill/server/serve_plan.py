@@ -20,6 +20,7 @@ class ServePlan:
     port: int = 8081
     creates_topics: bool = False
     clock: str = "system"  # or "simulated"
+    pipeline_command: tuple[str, ...] = ()  # empty: the embedded runner turns the wheel
     settings: BrokerSettings = field(default_factory=BrokerSettings)
 
     def as_variable(self) -> dict[str, str]:
@@ -28,4 +29,10 @@ class ServePlan:
     @classmethod
     def from_variable(cls, environment: Mapping[str, str]) -> ServePlan:
         fields = json.loads(environment[PLAN_VARIABLE])
-        return cls(**{**fields, "settings": BrokerSettings(**fields["settings"])})
+        return cls(
+            **{
+                **fields,
+                "settings": BrokerSettings(**fields["settings"]),
+                "pipeline_command": tuple(fields["pipeline_command"]),
+            }
+        )

@@ -137,9 +137,7 @@ class ShardEngine:
             self._rebuild()
         return self
 
-    def step(
-        self, target: StepTarget, limits: StepLimits, admitted: Admitted | None = None
-    ) -> StepOutcome:
+    def step(self, target: StepTarget, limits: StepLimits, admitted: Admitted | None = None) -> StepOutcome:
         """Work from the cursor towards `target`, as far as `limits` allow. Blocks on disk syncs.
 
         `admitted` may bring what the first stage admits, where somebody else has read the entries already;
@@ -176,9 +174,7 @@ class ShardEngine:
     ) -> None:
         self.close()
 
-    def _step(
-        self, target: StepTarget, limits: StepLimits, admitted: Admitted | None
-    ) -> StepOutcome:
+    def _step(self, target: StepTarget, limits: StepLimits, admitted: Admitted | None) -> StepOutcome:
         """The order of a step. Read it from top to bottom: each act makes the one before it count."""
         assert self._store is not None
         cursor, store, tick_ms = self._cursor, self._store, self._settings.tick_ms

@@ -89,7 +89,6 @@ def read_target(disk: Disk, timer_directory: Path) -> Target | None:
 
 def write_target(disk: Disk, timer_directory: Path, target: Target, *, sync: bool = False) -> None:
     """Replace the target; with `sync` it survives a power cut."""
-    disk.make_dir(timer_directory)
     file = disk.open(timer_directory / TARGET_NAME, create=True)
     try:
         file.write(0, encode_target(target))
@@ -122,6 +121,7 @@ def raise_epoch(
             epochs.append(cursor.epoch)
         epochs += [name.epoch for name in ReadyFiles(disk, directory).names()]
     epoch = max(epochs) + 1
+    disk.make_dir(timer_directory)
     write_target(disk, timer_directory, Target(epoch, now_ms, synced_end_seq, runner), sync=True)
     return epoch
 

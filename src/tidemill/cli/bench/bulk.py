@@ -9,7 +9,6 @@ import itertools
 from pathlib import Path
 
 from tidemill.broker.broker import Broker
-from tidemill.broker.turning import StoreEntries
 from tidemill.cli.bench.settling import wait_until_absorbed
 from tidemill.cli.bench.workload import TOPIC, Scale, tables
 from tidemill.core.clock import stopwatch_s
@@ -46,7 +45,7 @@ def _absorb(broker: Broker, timer_directory: Path) -> float:
     """Timers per second that an embedded runner absorbs from the broker's entries into a new timer."""
     disk, store = RealDisk(), broker.store
     settings = BrokerSettings()
-    entries = StoreEntries(disk, store)
+    entries = EntryFiles(disk, store.directory / "index" / "entries", store.settings.sizes.entry_chunk_rows)
     runner = EmbeddedRunner(disk, timer_directory, TimerSettings(), entries, lead_ms=settings.lead_ms)
     now_ms, end_seq = broker.clock.now_ms(), store.writer.safe_seq()
     disk.make_dir(timer_directory)

@@ -1,0 +1,67 @@
+"""The command that starts the timer pipeline on Spark for a broker, or why it cannot be started here.
+
+Owns the look at the machine: PySpark, Java. A machine without them still works, on the embedded runner.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from tidemill.core.config import BrokerSettings
+from tidemill.store.indexes import IndexSizes
+from tidemill.timer.settings import StepLimits
+
+JAVA_MAJOR_MIN = 17
+_VERSION = re.compile(r'version "(\d+)')
+
+
+def pipeline_command(python: str, directory: Path, settings: BrokerSettings, master: str) -> list[str]:
+    """How to start the pipeline process for a data directory."""
+    from tidemill.pipeline.settings import PipelineSettings
+
+    limits = StepLimits()
+    plan = PipelineSettings(
+        data_directory=str(directory.resolve()),
+        master=master,
+        lead_ms=settings.lead_ms,
+        tick_ms=settings.tick_ms,
+        shards=settings.shards,
+        entry_chunk_rows=IndexSizes().entry_chunk_rows,
+        rows_max=limits.rows_max,
+        due_max=limits.due_max,
+    )
+    return [python, "-m", "tidemill.pipeline.driver", plan.to_json()]
+
+
+def why_not_spark() -> str:
+    """What keeps Spark from running on this machine, in one line that says what to do; empty if nothing."""
+    if importlib.util.find_spec("pyspark") is None:
+        return "PySpark is not installed; install tidemill[spark] or say --pipeline embedded"
+    java = java_command()
+    if java is None:
+        return f"there is no Java; install Java {JAVA_MAJOR_MIN} or newer, or say --pipeline embedded"
+    major = _java_major(java)
+    if major is not None and major < JAVA_MAJOR_MIN:
+        return f"Java {major} is too old; Spark needs Java {JAVA_MAJOR_MIN} or newer (set JAVA_HOME)"
+    return ""
+
+
+def java_command() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    if home and (Path(home) / "bin" / "java").exists():
+        return str(Path(home) / "bin" / "java")
+    return shutil.which("java")
+
+
+def _java_major(java: str) -> int | None:
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = _VERSION.search(answer.stderr + answer.stdout)
+    return int(found[1]) if found else None
