@@ -15,6 +15,7 @@ from tidemill.core.clock import stopwatch_s
 from tidemill.core.config import BrokerSettings
 from tidemill.core.model import CancelAnswer, Handle
 from tidemill.log.disk import RealDisk
+from tidemill.store.entry_files import EntryFiles
 from tidemill.timer.embedded_runner import EmbeddedRunner
 from tidemill.timer.settings import TimerSettings
 from tidemill.timer.target import raise_epoch
