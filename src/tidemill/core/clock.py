@@ -37,6 +37,8 @@ class Clock(Protocol):
 
 # A wall clock may be set back while a loop waits; looking again this often bounds what that costs.
 _LONGEST_WAIT_S = 1.0
+_DOZE_NS = 1_000_000
+_NAP_S = 0.00005
 
 
 class SystemClock:
@@ -54,10 +56,13 @@ class SystemClock:
         if until_ms is None:
             wake.wait(_LONGEST_WAIT_S)
             return
-        # Wait in nanoseconds so that the loop wakes in the millisecond it asked for, not one later.
-        left_s = (until_ms * 1_000_000 - time.time_ns()) / 1e9
-        if left_s > 0:
-            wake.wait(min(left_s, _LONGEST_WAIT_S))
+        # A sleeping thread wakes some tenths of a millisecond late. Wake before the moment and doze up to it.
+        until_ns = until_ms * 1_000_000
+        left_ns = until_ns - time.time_ns()
+        if left_ns > _DOZE_NS and wake.wait(min((left_ns - _DOZE_NS) / 1e9, _LONGEST_WAIT_S)):
+            return
+        while 0 < until_ns - time.time_ns() <= _DOZE_NS and not wake.is_set():
+            time.sleep(_NAP_S)
 
 
 class SimulatedClock:

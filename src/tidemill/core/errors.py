@@ -116,6 +116,18 @@ class UnknownMessage(RequestError):
     code = "unknown-message"
 
 
+class Unauthorized(RequestError):
+    """Who asks is not known: no credentials, wrong ones, or a signature that is too old."""
+
+    code = "unauthorized"
+
+
+class Forbidden(RequestError):
+    """Who asks is known, and may not do this."""
+
+    code = "forbidden"
+
+
 class BusyError(TidemillError):
     """Try again later. Nothing was written."""
 

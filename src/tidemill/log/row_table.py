@@ -81,6 +81,9 @@ class RowTable:
         """A copy of the rows at `indexes`, in that order."""
         if not len(indexes):
             return np.empty(0, self._dtype)
+        if len(indexes) == 1:
+            index = int(indexes[0])
+            return self.read(index, index + 1).copy()
         chunk_of = indexes // self._chunk_rows
         low, high = int(chunk_of.min()), int(chunk_of.max())
         if low == high:

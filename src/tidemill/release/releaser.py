@@ -182,29 +182,29 @@ class Releaser:
         store = self._store
         with store.writer.lock:
             rows = picked(rows, store.indexes.ledger.pending_mask(rows["seq"]))
-            batch, messages, is_value = self._with_values(rows[:RELEASE_ROWS_MAX], now_ms)
+            batch, entries, messages, is_value = self._with_values(rows[:RELEASE_ROWS_MAX], now_ms)
             if not len(batch):
                 return rows
             appended = store.writer.release(
-                batch["seq"].astype(np.int64), batch["via"], now_ms, messages, is_value
+                batch["seq"].astype(np.int64), entries, batch["via"], now_ms, messages, is_value
             )
         store.writer.finish(appended)
         self.lateness.record(self._now_ms() - batch["deliver_at_ms"])
         return rows[len(batch) :]
 
-    def _with_values(self, rows: Rows, now_ms: int) -> tuple[Rows, list[StoredMessage], Flags]:
-        """Which rows go by value, with their messages; fewer rows where their bytes would be too many."""
+    def _with_values(self, rows: Rows, now_ms: int) -> tuple[Rows, Rows, list[StoredMessage], Flags]:
+        """Rows with their entries, and which go by value; fewer where their bytes would be too many."""
         store = self._store
         entries = store.indexes.entries.take(rows["seq"])
         is_value = entries["place"] >> np.uint64(16) < store.value_below(now_ms)
         if not is_value.any():
-            return rows, [], is_value
+            return rows, entries, [], is_value
         value_bytes = np.cumsum(np.where(is_value, entries["size"], 0), dtype=np.int64)
         fits = (value_bytes <= _VALUE_BYTES_MAX) & (np.cumsum(is_value) <= _VALUE_ROWS_MAX)
         count = max(1, int(fits.sum()))
         is_value = is_value[:count]
         messages = [store.message(place) for place in entries["place"][:count][is_value].tolist()]
-        return rows[:count], messages, is_value
+        return rows[:count], entries[:count], messages, is_value
 
     def _next_wake_ms(self, now_ms: int) -> int | None:
         with self._lock:

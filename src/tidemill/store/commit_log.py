@@ -26,7 +26,7 @@ import pyarrow as pa
 from tidemill.core.errors import BrokerClosed, UnknownTopic
 from tidemill.core.histogram import Histogram
 from tidemill.core.model import NO_TIME_MS, StoredMessage
-from tidemill.log.arrays import I64, U8, Flags
+from tidemill.log.arrays import I64, U8, Flags, Rows
 from tidemill.log.disk import Bytes
 from tidemill.log.group_commit import GroupCommit
 from tidemill.log.segments import SegmentedLog
@@ -160,15 +160,21 @@ class CommitLog:
     # -- settling ---------------------------------------------------------------------------------
 
     def release(
-        self, seqs: I64, via: U8, now_ms: int, value_messages: Sequence[StoredMessage], is_value: Flags
+        self,
+        seqs: I64,
+        rows: Rows,
+        via: U8,
+        now_ms: int,
+        value_messages: Sequence[StoredMessage],
+        is_value: Flags,
     ) -> Appended:
-        """Put pending, distinct, due seqs into their queues, in the order given.
+        """Put distinct, due seqs with their entries `rows` into their queues, in the order given.
 
-        `value_messages` are the messages of the rows where `is_value`, whose bytes go along.
+        The caller holds the lock and has seen that they are pending. `value_messages` are the messages of the
+        rows where `is_value`, whose bytes go along.
         """
         with self.lock:
-            rows = self._indexes.entries.take(seqs)
-            assert self._indexes.ledger.pending_mask(seqs).all() and (rows["deliver_at_ms"] <= now_ms).all()
+            assert (rows["deliver_at_ms"] <= now_ms).all()
             lanes = self._indexes.topics.lanes(rows["topic_id"], rows["queue_id"])
             order, starts, counts = grouped(lanes)
             groups = np.zeros(len(starts), RELEASE_GROUP)

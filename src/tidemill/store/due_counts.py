@@ -26,18 +26,23 @@ class DueCounts:
         """Count messages in (`sign` 1) or out (-1)."""
         if not len(topic_ids):
             return
+        if len(topic_ids) == 1:
+            self._change(int(topic_ids[0]), int(deliver_at_ms[0]) // MINUTE_MS, sign)
+            return
         # A minute fits in 31 bits until the year 6053, so topic and minute share one sortable number.
         packed = topic_ids.astype(np.int64) << _MINUTE_BITS | deliver_at_ms // MINUTE_MS
         values, counts = _counted(packed)
         for value, count in zip(values.tolist(), counts.tolist(), strict=True):
-            topic_id, minute = value >> _MINUTE_BITS, value & (1 << _MINUTE_BITS) - 1
-            minutes = self._by_topic.setdefault(topic_id, {})
-            left = minutes.get(minute, 0) + sign * count
-            assert left >= 0, (topic_id, minute, left)
-            if left:
-                minutes[minute] = left
-            else:
-                del minutes[minute]
+            self._change(value >> _MINUTE_BITS, value & (1 << _MINUTE_BITS) - 1, sign * count)
+
+    def _change(self, topic_id: int, minute: int, difference: int) -> None:
+        minutes = self._by_topic.setdefault(topic_id, {})
+        left = minutes.get(minute, 0) + difference
+        assert left >= 0, (topic_id, minute, left)
+        if left:
+            minutes[minute] = left
+        else:
+            del minutes[minute]
 
     def pending(self, topic_id: int) -> int:
         return sum(self._by_topic.get(topic_id, {}).values())

@@ -81,8 +81,13 @@ class Ledger:
     def knows(self, seq: int) -> bool:
         return self.head_seq <= seq < self.next_seq
 
+    def is_pending(self, seq: int) -> bool:
+        return self.knows(seq) and self.state(seq) is State.PENDING
+
     def pending_mask(self, seqs: I64) -> Flags:
         """Which of `seqs` are pending; seqs the ledger does not know are not."""
+        if len(seqs) == 1:  # what falls due at rest comes one by one, and each microsecond is lateness
+            return np.array([self.is_pending(int(seqs[0]))])
         known = (seqs >= self.head_seq) & (seqs < self.next_seq)
         if known.all():
             return np.equal(self.states(seqs), State.PENDING)
@@ -93,6 +98,11 @@ class Ledger:
     def settle(self, seqs: I64, state: State) -> Flags:
         """Give the pending ones among `seqs` (all distinct) their final state; says which they were."""
         acted = self.pending_mask(seqs)
+        if len(seqs) == 1:
+            place = int(seqs[0]) - self._first
+            if acted[0]:
+                self._packed[place >> 2] |= state << ((place & 3) << 1)
+            return acted
         index = (seqs if acted.all() else seqs[acted]) - self._first
         bits = np.left_shift(np.uint8(state), ((index & 3) << 1).astype(np.uint8), dtype=np.uint8)
         np.bitwise_or.at(self._packed, index >> 2, bits)

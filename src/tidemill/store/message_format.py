@@ -164,6 +164,17 @@ class Section:
         else:
             raise CorruptionError(f"messages in unknown encoding {encoding}; run `tidemill check`")
 
+    @property
+    def is_arrow(self) -> bool:
+        return self._batch is not None
+
+    def body_sizes(self, rows: I64) -> I64:
+        """How many bytes the bodies of these rows have."""
+        if self._batch is not None:
+            return slices_of(self._batch.column("body"))[2][rows]
+        assert self._rows is not None
+        return self._rows["body_bytes"][rows].astype(np.int64)
+
     def columns(self) -> Columns:
         return self._columns_of_arrow() if self._batch is not None else self._columns_of_rows()
 

@@ -130,17 +130,18 @@ class MessageStore:
 
     def message(self, place: int) -> StoredMessage:
         """The message at a place in the log, which must not be cut."""
-        return self._section(place >> 16).message(place & 0xFFFF)
+        return self.section(place >> 16).message(place & 0xFFFF)
 
     def identity(self, place: int) -> tuple[str, int]:
         """Id and stored-at ms of the message at a place; the rest of it is not read."""
-        return self._section(place >> 16).identity(place & 0xFFFF)
+        return self.section(place >> 16).identity(place & 0xFFFF)
 
     def is_expired(self, place: int) -> bool:
         """True when the bytes at this place were cut off with the head."""
         return place >> 16 < self.log.head or place == 0
 
-    def _section(self, frame_offset: int) -> Section:
+    def section(self, frame_offset: int) -> Section:
+        """The messages of a frame, which must not be cut."""
         with self._sections_lock:
             section = self._sections.get(frame_offset)
             if section is not None:

@@ -157,8 +157,14 @@ class TopicQueues:
         return table
 
 
+_FIRST = np.zeros(1, np.int64)
+_ONE = np.ones(1, np.int64)
+
+
 def grouped(lanes: I64) -> tuple[I64, I64, I64]:
     """Order that brings equal lanes together (keeping their order), where each group starts, and its size."""
+    if len(lanes) == 1:
+        return _FIRST, _FIRST, _ONE
     narrow = lanes.astype(np.uint16) if len(lanes) and int(lanes.max()) < 1 << 16 else lanes
     order = np.argsort(narrow, kind="stable")
     sorted_lanes = lanes[order]

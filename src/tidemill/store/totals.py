@@ -40,6 +40,10 @@ class Totals:
     def _count(self, topic_ids: U32 | I64, counts: U32 | I64 | None, which: int) -> None:
         if not len(topic_ids):
             return
+        if len(topic_ids) == 1:
+            count = 1 if counts is None else int(counts[0])
+            self.by_topic.setdefault(int(topic_ids[0]), [0, 0, 0])[which] += count
+            return
         summed = np.bincount(topic_ids, counts).astype(np.int64)
         for topic_id in np.flatnonzero(summed).tolist():
             self.by_topic.setdefault(topic_id, [0, 0, 0])[which] += int(summed[topic_id])
