@@ -10,7 +10,6 @@ Order of opening: lock, identity, store (recovery), timer, releaser, services. C
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
+from tidemill.broker.advancing import Advancing
 from tidemill.broker.bulk import Bulk, BulkReceipt
 from tidemill.broker.canceller import Canceller, Rescheduled
 from tidemill.broker.dead_letters import DeadLetters
@@ -27,14 +27,16 @@ from tidemill.broker.maintenance import Maintenance
 from tidemill.broker.pipeline_process import PipelineProcess
 from tidemill.broker.receiver import Receiver, TagFilter
 from tidemill.broker.sender import Answer, Sender
+from tidemill.broker.table_views import TableViews
 from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.broker.transactions import Transactions
 from tidemill.broker.turning import Turning
 from tidemill.broker.views import Status, Views
-from tidemill.core.clock import Clock, SimulatedClock, SystemClock
+from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.config import BrokerSettings
-from tidemill.core.errors import BrokerClosed, RequestError
+from tidemill.core.errors import BrokerClosed
 from tidemill.core.model import CancelAnswer, Delivery, Draft, Handle, Receipt
+from tidemill.log.arrays import I64, U8
 from tidemill.log.disk import Disk, RealDisk
 from tidemill.release.clock_guard import ClockGuard
 from tidemill.release.ready_reader import ReadyReader
@@ -46,10 +48,7 @@ from tidemill.store.recovery import Progress
 from tidemill.timer.check import check_timer
 from tidemill.timer.settings import StepLimits, TimerSettings
 
-# A long advance releases at the exact simulated millisecond for this many moments, then in larger hops.
-_EXACT_HOPS = 5_000
 _SYNC_EVERY_MS = 100
-_CATCH_UP_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +146,7 @@ class Broker:
         self.receiver = Receiver(self.store, self.topics, now_ms)
         self._dead_letters = DeadLetters(self.store, self.topics, now_ms)
         self.views = Views(self.store, self.topics, self.id, now_ms)
+        self.tables = TableViews(self.store, self.topics, self.id)
         self._maintenance = Maintenance(self.store, self._sender, settings, self.clock.boot_ms)
         self._keep_service = Service("maintenance", self._maintenance.step, self.clock, make_room)
         self._services = [self._release_service, self._turn_service, self._keep_service]
@@ -178,30 +178,14 @@ class Broker:
 
     def advance_to(self, until_ms: int) -> None:
         """Move a simulated clock; returns when everything due by then is in its topic."""
-        if not isinstance(self.clock, SimulatedClock):
-            raise RequestError("only a simulated clock can be moved; start with --clock simulated")
         self.store.writer.finish_all()  # the pipeline reads only what is safe, also where answers do not wait
-        hops = 0
-        while self.clock.now_ms() < until_ms:
-            now_ms = self.clock.now_ms()
-            self._turn_service.run_once()
-            wakes = [self._turning.next_call_ms, self._release_service.run_once()]
-            next_ms = min((wake for wake in wakes if wake is not None), default=until_ms)
-            hops += 1
-            least_ms = now_ms + (1 if hops < _EXACT_HOPS else max(1, (until_ms - now_ms) // _EXACT_HOPS))
-            self.clock.advance_to(min(until_ms, max(next_ms, least_ms)))
-            self._keep_service.run_once()
-        self._catch_up(until_ms)
-        self._release_service.run_once()
+        services = [self._release_service, self._turn_service, self._keep_service]
+        Advancing(self.clock, self._turning, self.releaser, services).advance_to(until_ms)
 
-    def _catch_up(self, until_ms: int) -> None:
-        """Return when every shard has handed over what is due within the lead of `until_ms`."""
-        self._turn_service.run_once(lambda _: self._turning.run_until_reached(until_ms, self.releaser))
-        pause = threading.Event()
-        while not self._turning.has_reached(until_ms):
-            # Another process turns the wheel, in real time; nothing here can hurry it.
-            pause.wait(_CATCH_UP_S)
-            self._turn_service.run_once()
+    @property
+    def pipeline_pid(self) -> int | None:
+        """The process that runs Spark, while there is one."""
+        return self._turning.pipeline_pid
 
     def wake(self) -> None:
         """Make every service look again now."""
@@ -231,14 +215,18 @@ class Broker:
         self.require_open()
         return self._sender.send_each(drafts, creates_topics=creates_topics)
 
-    def send_table(self, table: pa.Table | pa.RecordBatch, *, topic: str | None = None) -> BulkReceipt:
-        """Store an Arrow table of messages durably, in frames that keep its batches."""
+    def send_table(self, table: pa.Table, *, topic: str | None = None, is_whole: bool = False) -> BulkReceipt:
+        """Store an Arrow table or batch durably; a batch `is_whole` in one frame, all of it or nothing."""
         self.require_open()
-        return self._bulk.send(table, topic)
+        return self._bulk.send_whole(table, topic) if is_whole else self._bulk.send(table, topic)
 
     def cancel(self, handles: Sequence[Handle]) -> list[CancelAnswer]:
         self.require_open()
         return self._canceller.cancel(handles)
+
+    def cancel_rows(self, topics: pa.Array, ids: pa.Array, seqs: I64) -> U8:
+        self.require_open()
+        return self._canceller.cancel_rows(topics, ids, seqs)
 
     def cancel_key(self, topic: str, key: str) -> int:
         self.require_open()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from tidemill.broker.admission import check_delay
 from tidemill.broker.sender import Sender
@@ -18,15 +19,18 @@ from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import RequestError
 from tidemill.core.model import SEQ_MAX, CancelAnswer, Handle
-from tidemill.log.arrays import I64
+from tidemill.log.arrays import I64, U8
 from tidemill.store.frames import ReEnterReason
-from tidemill.store.hashing import PURPOSE_ID, hash_texts, topic_seeds
+from tidemill.store.hashing import PURPOSE_ID, hash_slices, topic_seeds
 from tidemill.store.ledger import State
+from tidemill.store.message_format import slices_of
 from tidemill.store.message_store import MessageStore
 
 _NOT_FOUND = -1
 _MOVE_BATCH = 1024
-_ANSWERS = {
+_UNKNOWN = int(State.MOVED)
+# What to answer to a cancel, by the state that the message was found in.
+ANSWERS = {
     State.PENDING: CancelAnswer.CANCELLED,
     State.RELEASED: CancelAnswer.RELEASED,
     State.CANCELLED: CancelAnswer.ALREADY_CANCELLED,
@@ -67,16 +71,33 @@ class Canceller:
     def cancel(self, handles: Sequence[Handle]) -> list[CancelAnswer]:
         """Cancel each message; says of each what became of it."""
         with self._store.writer.lock:
-            seqs = self._resolve(handles)
-            answers = self._answers(seqs)
-            pending = [i for i, answer in enumerate(answers) if answer is CancelAnswer.CANCELLED]
-            _, firsts = np.unique(seqs[pending], return_index=True)
-            repeated = set(range(len(pending))) - set(firsts.tolist())
-            for index in repeated:
-                answers[pending[index]] = CancelAnswer.ALREADY_CANCELLED
-            self._store.writer.cancel(np.unique(seqs[pending]), self._now_ms())
+            codes = self._cancel(self._resolve(handles))
         self._store.writer.finish_written()
-        return answers
+        return [ANSWERS[State(code)] for code in codes.tolist()]
+
+    def cancel_rows(self, topics: pa.Array, ids: pa.Array, seqs: I64) -> U8:
+        """Cancel the message of each row; says of each what became of it, as an index into `ANSWERS`."""
+        encoded = topics.dictionary_encode()
+        with self._store.writer.lock:
+            found = [self._store.indexes.topics.named(name) for name in encoded.dictionary.to_pylist()]
+            topic_ids = np.array([topic.id if topic else 0 for topic in found], np.int64)
+            which = encoded.indices.to_numpy()
+            codes = self._cancel(self._seqs_of(topic_ids[which], ids, seqs.copy()))
+        self._store.writer.finish_written()
+        return codes
+
+    def _cancel(self, seqs: I64) -> U8:
+        """Cancel what is pending of these seqs; the answer of each. Call under the writer lock."""
+        codes = np.full(len(seqs), _UNKNOWN, np.uint8)
+        found = np.flatnonzero(seqs != _NOT_FOUND)
+        codes[found] = self._store.indexes.ledger.states(seqs[found])
+        pending = np.flatnonzero(codes == State.PENDING)
+        distinct, firsts = np.unique(seqs[pending], return_index=True)
+        is_repeated = np.ones(len(pending), np.bool_)
+        is_repeated[firsts] = False
+        codes[pending[is_repeated]] = State.CANCELLED
+        self._store.writer.cancel(distinct, self._now_ms())
+        return codes
 
     def cancel_key(self, topic_name: str, key: str) -> int:
         """Cancel every pending message with this key; says how many."""
@@ -172,23 +193,30 @@ class Canceller:
 
     def _resolve(self, handles: Sequence[Handle]) -> I64:
         """The seq that each handle means now, -1 where it means nothing known."""
-        ledger, entries = self._store.indexes.ledger, self._store.indexes.entries
         named = self._store.indexes.topics.named
         topics = [named(handle.topic) if handle.broker == self._broker_id else None for handle in handles]
         topic_ids = np.array([topic.id if topic else 0 for topic in topics], np.int64)
         seqs = np.array([handle.seq for handle in handles], np.int64)
-        hashes = hash_texts([handle.id.encode() for handle in handles], topic_seeds(topic_ids, PURPOSE_ID))
+        return self._seqs_of(topic_ids, pa.array([handle.id for handle in handles], pa.string()), seqs)
+
+    def _seqs_of(self, topic_ids: I64, ids: pa.Array, seqs: I64) -> I64:
+        """The seq of the message that each topic, id and (perhaps outdated) seq mean, -1 for none."""
+        indexes = self._store.indexes
+        ledger = indexes.ledger
+        hashes = hash_slices(*slices_of(ids), topic_seeds(topic_ids, PURPOSE_ID))
         known = (seqs >= ledger.head_seq) & (seqs < ledger.next_seq) & (topic_ids > 0)
         candidates = np.flatnonzero(known)
-        matches = entries.take(seqs[candidates])["id_hash"] == hashes[candidates]
+        matches = indexes.entries.take(seqs[candidates])["id_hash"] == hashes[candidates]
         matches &= ledger.states(seqs[candidates]) != State.MOVED
         direct = np.zeros(len(seqs), np.bool_)
         direct[candidates] = matches
-        for index in np.flatnonzero(~direct).tolist():
-            topic = topics[index]
-            found = self._store.seqs_with_id(topic.id, handles[index].id) if topic is not None else []
-            current = [seq for seq in found if ledger.state(seq) is not State.MOVED]
-            seqs[index] = current[0] if current else _NOT_FOUND
+        others = np.flatnonzero(~direct)
+        seqs[others] = _NOT_FOUND
+        # Few of the others are known by their id; only those are read back.
+        suspects = np.unique(others[indexes.find.find_many(hashes[others])[0]])
+        for index in suspects[topic_ids[suspects] > 0].tolist():
+            found = self._store.seqs_with_id(int(topic_ids[index]), ids[index].as_py())
+            seqs[index] = found[0] if found else _NOT_FOUND
         return seqs
 
     def _answers(self, seqs: I64) -> list[CancelAnswer]:
@@ -196,7 +224,7 @@ class Canceller:
         answers = [CancelAnswer.UNKNOWN] * len(seqs)
         states = self._store.indexes.ledger.states(seqs[found])
         for index, state in zip(found.tolist(), states.tolist(), strict=True):
-            answers[index] = _ANSWERS[State(state)]
+            answers[index] = ANSWERS[State(state)]
         return answers
 
     def _pending_in_range(self, topic_name: str, from_ms: int, to_ms: int) -> I64:

@@ -52,7 +52,7 @@ class PipelineProcess:
         now_ms = self._boot_ms()
         process = self._process
         if process is not None and process.poll() is not None:
-            self._bury(process.returncode, now_ms)
+            self._bury(process, now_ms)
             process = None
         if process is None and now_ms >= self._start_at_ms:
             self._start(now_ms)
@@ -121,7 +121,10 @@ class PipelineProcess:
             elif report.get("event") == "failed":
                 self._problem = str(report.get("why", "unknown"))
 
-    def _bury(self, return_code: int, now_ms: int) -> None:
+    def _bury(self, process: subprocess.Popen[str], now_ms: int) -> None:
+        assert process.stdin is not None
+        process.stdin.close()
+        return_code = process.returncode
         with self._lock:
             self._process, self._is_ready = None, False
             self._problem = (

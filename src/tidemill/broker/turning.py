@@ -124,6 +124,10 @@ class Turning:
     def timer_directory(self) -> Path:
         return self._directory
 
+    @property
+    def pipeline_pid(self) -> int | None:
+        return self._pipeline.pid if self._pipeline is not None else None
+
     # -- one step ---------------------------------------------------------------------------------
 
     def step(self, now_ms: int, releaser: Releaser) -> int:
@@ -254,19 +258,21 @@ class Turning:
         )
 
     def view(self, now_ms: int) -> PipelineView:
-        tick_ms, tick = (
-            self._settings.tick_ms,
-            target_tick(now_ms, self._settings.lead_ms, self._settings.tick_ms),
-        )
-        behind = max((tick - max(c.tick, min(c.clear_tick, tick)) for c in self._cursors()), default=0)
         return PipelineView(
             runner=self._turner.name.lower(),
             state=self._state.name,
-            lag_ms=max(0, behind) * tick_ms,
+            lag_ms=self._lag_ms(now_ms),
             takeovers=self.takeover_count,
             since_ms=self._since_ms,
             problem=self._state.problem,
         )
+
+    def _lag_ms(self, now_ms: int) -> int:
+        """By how much the slowest shard is later than the idle rule allows; 0 while all is well."""
+        tick_ms = self._settings.tick_ms
+        tick = target_tick(now_ms, self._settings.lead_ms * 3 // 4, tick_ms)
+        behind = max(tick - max(c.tick, min(c.clear_tick, tick)) for c in self._cursors())
+        return max(0, behind) * tick_ms
 
     def close(self) -> None:
         if self._pipeline is not None:

@@ -10,6 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidemill.cli.output import console
+from tidemill.cli.serve_security import (
+    CONNECTIONS_MAX,
+    AuthOption,
+    MaxConnectionsOption,
+    RateOption,
+    TlsCertOption,
+    TlsKeyOption,
+    TlsPortOption,
+    checked_auth,
+    tls_fields,
+)
 from tidemill.core.config import BrokerSettings, settings_from, settings_from_file
 from tidemill.core.errors import RequestError
 
@@ -21,6 +32,9 @@ def serve(
     data: Annotated[Path, typer.Option(help="Data directory; made if it is not there.")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port for gRPC and HTTP; 0 takes a free one.")] = 8081,
+    flight_port: Annotated[
+        int | None, typer.Option(help="Port for Arrow Flight; 0 takes a free one, -1 is none. [8082]")
+    ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Allow an address others can reach.")] = False,
     auto_create: Annotated[
         bool, typer.Option("--auto-create", help="Make a topic when a gRPC client asks for it.")
@@ -35,13 +49,16 @@ def serve(
     retention: Annotated[str | None, typer.Option(help="How long messages are kept. [3d]")] = None,
     max_delay: Annotated[str | None, typer.Option(help="The longest delay taken. [3650d]")] = None,
     clock: Annotated[str, typer.Option(help="system or simulated.")] = "system",
+    auth: AuthOption = None,
+    tls_port: TlsPortOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    max_connections: MaxConnectionsOption = CONNECTIONS_MAX,
+    rate_per_client: RateOption = 0.0,
     config: Annotated[Path | None, typer.Option(help="A TOML file with settings; flags win.")] = None,
 ) -> int:
     """Serve a data directory over gRPC and HTTP until stopped."""
-    if pipeline not in ("spark", "embedded"):
-        raise RequestError(f"pipeline {pipeline!r} is unknown; use spark or embedded")
-    if clock not in ("system", "simulated"):
-        raise RequestError(f"clock {clock!r} is unknown; use system or simulated")
+    _check_choices(pipeline, clock)
     flags = {
         "lead": lead,
         "tick": tick,
@@ -57,10 +74,25 @@ def serve(
     from tidemill.server.serve_plan import ServePlan
     from tidemill.server.supervisor import check_address
 
-    check_address(host, port, is_insecure=insecure)
+    is_open = insecure or auth is not None
+    port = check_address(host, port, is_insecure=is_open)
     command = _pipeline_command(data, settings, spark_master) if pipeline == "spark" else ()
-    plan = ServePlan(str(data), host, port, auto_create, clock, command, settings)
+    security = {
+        "auth_file": checked_auth(auth),
+        "flight_port": flight_port,
+        "rate_per_client": rate_per_client,
+        "connections_max": max_connections,
+        **tls_fields(data, host, tls_port, tls_cert, tls_key),
+    }
+    plan = ServePlan(str(data), host, port, auto_create, clock, command, settings, **security)
     return asyncio.run(_run(plan))
+
+
+def _check_choices(pipeline: str, clock: str) -> None:
+    if pipeline not in ("spark", "embedded"):
+        raise RequestError(f"pipeline {pipeline!r} is unknown; use spark or embedded")
+    if clock not in ("system", "simulated"):
+        raise RequestError(f"clock {clock!r} is unknown; use system or simulated")
 
 
 def _pipeline_command(data: Path, settings: BrokerSettings, master: str) -> tuple[str, ...]:
@@ -83,8 +115,10 @@ def _say(event: str, facts: dict[str, Any]) -> None:
     """Tell the person at the terminal what happens."""
     match event:
         case "opened":
+            tls = f" and :{facts['tls_port']} (TLS)" if facts["tls_port"] else ""
+            flight = f" and :{facts['flight_port']} (Flight)" if facts["flight_port"] else ""
             text = (
-                f"tidemill serves on {facts['host']}:{facts['port']} (gRPC, HTTP); "
+                f"tidemill serves on {facts['host']}:{facts['port']} (gRPC, HTTP){tls}{flight}; "
                 f"timer pipeline: {facts['pipeline']}"
             )
         case "failed":

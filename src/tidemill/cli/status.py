@@ -75,7 +75,10 @@ def _table(status: BrokerStatus, rates: dict[str, float]) -> Table:
     lag = f", {format_duration(pipeline['lag_ms'])} behind" if pipeline["lag_ms"] else ""
     took = f", {pipeline['takeovers']} takeovers" if pipeline["takeovers"] else ""
     table.add_row("pipeline", f"{pipeline['runner']}, {pipeline['state']}{lag}{took}")
-    full = "  [bold red]full: sends are refused[/]" if disk["is_full"] else ""
+    if pipeline["problem"]:
+        table.add_row("", pipeline["problem"])
+    low = "  [yellow]nearly full: make room[/]" if disk.get("is_low") else ""
+    full = "  [bold red]full: sends are refused[/]" if disk["is_full"] else low
     table.add_row("disk", f"{_bytes(disk['log_bytes'])} of log, {_bytes(disk['free_bytes'])} free{full}")
     simulated = " (simulated)" if fields["is_clock_simulated"] else ""
     leaps = f", {fields['clock_leaps']} leaps seen" if fields["clock_leaps"] else ""

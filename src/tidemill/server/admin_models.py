@@ -269,12 +269,15 @@ class PipelineOut(BaseModel):
     state: str
     lag_ms: int
     takeovers: int
+    since_ms: int
+    problem: str
 
 
 class DiskOut(BaseModel):
     log_bytes: int
     free_bytes: int
     is_full: bool
+    is_low: bool = False  # nearly full: make room before sends are refused
 
 
 class StatusOut(BaseModel):

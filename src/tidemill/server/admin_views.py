@@ -48,6 +48,8 @@ from tidemill.server.admin_models import (
     TopicListOut,
     TopicOut,
 )
+from tidemill.server.caller import ADMIN, LOOK, may, require, require_on
+from tidemill.server.disk_watch import is_disk_low
 
 _HORIZON_MS_MAX = 62 * DAY_MS
 _FOREVER_MS = 1 << 52
@@ -69,6 +71,7 @@ def look_routes(broker: Broker) -> APIRouter:
         limit: Count = 100,
     ) -> PendingListOut:
         """Messages that wait, earliest due first."""
+        require_on(LOOK, topic)
         found = broker.views.pending(topic_name=topic, key=key, from_ms=from_ms, to_ms=to_ms, limit=limit)
         rows = [
             PendingOut(
@@ -90,6 +93,7 @@ def look_routes(broker: Broker) -> APIRouter:
         topic: Name | None = None, horizon_ms: Annotated[int, Query(ge=1, le=_HORIZON_MS_MAX)] = 3_600_000
     ) -> ForecastOut:
         """How many messages fall due in each minute; overdue ones count in the first."""
+        require_on(LOOK, topic)
         minutes = broker.views.forecast(topic_name=topic, horizon_ms=horizon_ms)
         rows = [MinuteOut(from_ms=from_ms, due=due) for from_ms, due in minutes]
         return ForecastOut(now_ms=broker.clock.now_ms(), minutes=rows)
@@ -97,6 +101,7 @@ def look_routes(broker: Broker) -> APIRouter:
     @routes.get("/status", response_model=StatusOut)
     def status() -> StatusOut:
         """How the broker is."""
+        require(LOOK)
         return status_out(broker)
 
     return routes
@@ -109,6 +114,7 @@ def find_routes(broker: Broker) -> APIRouter:
     @routes.get("/topics/{name}/find", response_model=FoundListOut)
     def find(name: Name, key: Key) -> FoundListOut:
         """Messages with a key, waiting or delivered, newest first."""
+        require(LOOK, topic=name)
         return FoundListOut(messages=[_found_out(message) for message in broker.views.find(name, key)])
 
     @routes.get("/topics/{name}/read", response_model=FoundListOut)
@@ -119,6 +125,7 @@ def find_routes(broker: Broker) -> APIRouter:
         count: Count = 32,
     ) -> FoundListOut:
         """Messages of a queue by offset, without taking them."""
+        require(LOOK, topic=name)
         topic = broker.topics.require(name)
         if queue >= topic.queue_count:
             raise RequestError(f"topic {name!r} has {topic.queue_count} queues, the first is 0")
@@ -139,33 +146,40 @@ def topic_routes(broker: Broker) -> APIRouter:
 
     @routes.get("/topics", response_model=TopicListOut)
     def topics() -> TopicListOut:
-        return TopicListOut(topics=[_topic_out(view) for view in broker.views.topics()])
+        """The topics that the caller may look at."""
+        views = [view for view in broker.views.topics() if may(LOOK, topic=view.name)]
+        return TopicListOut(topics=[_topic_out(view) for view in views])
 
     @routes.post("/topics", response_model=TopicOut)
     def create(request: TopicIn) -> TopicOut:
         """Make a topic; the same again is no error."""
+        require(ADMIN, topic=request.name)
         broker.topics.create(request.name, request.type, request.queues)
         return _topic_named(broker, request.name)
 
     @routes.delete("/topics/{name}", response_model=DeletedOut)
     def delete(name: Name, force: bool = False) -> DeletedOut:
         """Delete a topic; refused while messages wait for it, unless forced: then they are cancelled."""
+        require(ADMIN, topic=name)
         return DeletedOut(cancelled=broker.topics.delete(name, is_forced=force))
 
     @routes.post("/topics/{name}/pause", response_model=TopicOut)
     def pause(name: Name) -> TopicOut:
         """Hold the topic's releases; what falls due meanwhile goes when it is resumed."""
+        require(ADMIN, topic=name)
         broker.topics.change(name, is_paused=True)
         return _topic_named(broker, name)
 
     @routes.post("/topics/{name}/resume", response_model=TopicOut)
     def resume(name: Name) -> TopicOut:
+        require(ADMIN, topic=name)
         broker.topics.change(name, is_paused=False)
         return _topic_named(broker, name)
 
     @routes.post("/topics/{name}/limit", response_model=TopicOut)
     def limit(name: Name, request: LimitIn) -> TopicOut:
         """Bound the topic's releases a second."""
+        require(ADMIN, topic=name)
         broker.topics.change(name, release_rate_max=request.per_second)
         return _topic_named(broker, name)
 
@@ -178,11 +192,13 @@ def group_routes(broker: Broker) -> APIRouter:
 
     @routes.get("/groups", response_model=GroupListOut)
     def groups() -> GroupListOut:
-        return GroupListOut(groups=_groups_out(broker))
+        """The groups that the caller may look at."""
+        return GroupListOut(groups=[group for group in _groups_out(broker) if may(LOOK, group=group.name)])
 
     @routes.put("/groups/{name}", response_model=GroupOut)
     def set_group(name: Name, request: GroupIn) -> GroupOut:
         """Make a group or change its settings."""
+        require(ADMIN, group=name)
         starts_first = None if request.start is None else request.start == "first"
         broker.receiver.set_group(
             name, attempts_max=request.max_attempts, is_fifo=request.is_fifo, starts_first=starts_first
@@ -192,6 +208,7 @@ def group_routes(broker: Broker) -> APIRouter:
     @routes.post("/groups/{name}/reset", response_model=DoneOut)
     def reset(name: Name, request: ResetIn) -> DoneOut:
         """Let a group read a topic again from (or skip it to) the messages released at a time."""
+        require(ADMIN, topic=request.topic, group=name)
         broker.receiver.reset(name, request.topic, request.to_ms)
         broker.store.writer.arrivals.announce()
         return DoneOut()
@@ -206,6 +223,7 @@ def lever_routes(broker: Broker) -> APIRouter:
     @routes.post("/clock/advance", response_model=AdvancedOut)
     def advance(request: AdvanceIn) -> AdvancedOut:
         """Move a simulated clock; answers when everything due by then is in its topic."""
+        require_on(ADMIN, None)
         if (request.by_ms is None) == (request.to_ms is None):
             raise RequestError("give either by_ms or to_ms")
         if not broker.clock.is_simulated:
@@ -217,6 +235,7 @@ def lever_routes(broker: Broker) -> APIRouter:
     @routes.post("/backup", response_model=BackupOut)
     def backup(request: BackupIn) -> BackupOut:
         """Copy the live broker, as it is at one moment, into a new directory on the broker's machine."""
+        require_on(ADMIN, None)
         report: BackupReport = back_up(broker, Path(request.directory))
         return BackupOut(
             directory=str(report.directory),
@@ -252,10 +271,15 @@ def status_out(broker: Broker) -> StatusOut:
             state=status.pipeline.state,
             lag_ms=status.pipeline.lag_ms,
             takeovers=status.pipeline.takeovers,
+            since_ms=status.pipeline.since_ms,
+            problem=status.pipeline.problem,
         ),
         clock_leaps=status.clock_leaps,
         disk=DiskOut(
-            log_bytes=status.log_bytes, free_bytes=status.disk_free_bytes, is_full=status.is_disk_full
+            log_bytes=status.log_bytes,
+            free_bytes=status.disk_free_bytes,
+            is_full=status.is_disk_full,
+            is_low=is_disk_low(broker),
         ),
     )
 

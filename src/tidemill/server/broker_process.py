@@ -26,7 +26,11 @@ from tidemill.core.clock import Clock, SimulatedClock, SystemClock
 from tidemill.core.errors import TidemillError
 from tidemill.server.admin_api import admin_app
 from tidemill.server.app import Door, Opened
+from tidemill.server.disk_watch import DiskWatch
+from tidemill.server.flight_door import FlightDoor
+from tidemill.server.flight_opening import open_flight
 from tidemill.server.gateway import Gateway
+from tidemill.server.guard import guard_of
 from tidemill.server.serve_plan import ServePlan
 
 logger = logging.getLogger(__name__)
@@ -43,8 +47,10 @@ class BrokerProcess:
     def __init__(self, plan: ServePlan) -> None:
         self._plan = plan
         self.door = Door(self._start, self._stop)
+        self._flight: FlightDoor | None = None
         self._opening: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     # -- opening ----------------------------------------------------------------------------------
 
@@ -58,7 +64,9 @@ class BrokerProcess:
 
     async def _open(self) -> None:
         try:
+            self.door.guard = guard_of(self._plan)
             broker = await asyncio.to_thread(self._open_broker)
+            self._flight = await asyncio.to_thread(self._open_flight, broker)
         except (TidemillError, OSError) as error:
             self.door.state = "failed"
             _tell("failed", message=str(error))
@@ -66,9 +74,14 @@ class BrokerProcess:
             return
         gateway = Gateway(broker, creates_topics=self._plan.creates_topics)
         http = admin_app(broker, polls=lambda: gateway.consuming.polls)
+        flight_port = self._flight.port if self._flight is not None else None
+        if flight_port is not None:
+            self.door.facts = {"flight": {"port": flight_port, "tls": self._plan.tls_port is not None}}
         self.door.opened = Opened(broker, gateway, http)
         self.door.state = "open"
-        _tell("opened", broker=broker.id, pipeline="spark" if self._plan.pipeline_command else "embedded")
+        self._watching = asyncio.create_task(DiskWatch(broker).run())
+        pipeline = "spark" if self._plan.pipeline_command else "embedded"
+        _tell("opened", broker=broker.id, pipeline=pipeline, flight_port=flight_port)
 
     def _open_broker(self) -> Broker:
         clock: Clock = SystemClock()
@@ -80,6 +93,13 @@ class BrokerProcess:
             clock=clock,
             pipeline_command=self._plan.pipeline_command,
         )
+
+    def _open_flight(self, broker: Broker) -> FlightDoor | None:
+        try:
+            return open_flight(self._plan, broker)
+        except (TidemillError, OSError):
+            broker.close()
+            raise
 
     # -- stopping ---------------------------------------------------------------------------------
 
@@ -99,8 +119,12 @@ class BrokerProcess:
     async def _stop(self) -> None:
         if self._opening is not None:
             await self._opening
+        if self._watching is not None:
+            self._watching.cancel()
         opened, self.door.opened, self.door.state = self.door.opened, None, "stopping"
         if opened is not None:
+            if self._flight is not None:
+                await asyncio.to_thread(self._flight.close)
             await opened.gateway.drain(_DRAIN_SECONDS)
             farewell = await asyncio.to_thread(opened.broker.close)
             _tell("closed", **asdict(farewell))

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 
 from tidemill.core.config import BrokerSettings
 
+CONNECTIONS_MAX = 10_000
+FLIGHT_PORT = 8082
 PLAN_VARIABLE = "TIDEMILL_SERVE_PLAN"
 
 
@@ -22,6 +24,13 @@ class ServePlan:
     clock: str = "system"  # or "simulated"
     pipeline_command: tuple[str, ...] = ()  # empty: the embedded runner turns the wheel
     settings: BrokerSettings = field(default_factory=BrokerSettings)
+    auth_file: str = ""  # the permissions file; empty: nobody is asked who they are
+    rate_per_client: float = 0.0  # calls a second; 0: no limit
+    connections_max: int = CONNECTIONS_MAX
+    tls_port: int | None = None
+    tls_cert: str = ""  # with tls_key; empty: a self-signed one in the data directory
+    tls_key: str = ""
+    flight_port: int | None = None  # None: 8082, or a free one if that is taken; negative: no Flight
 
     def as_variable(self) -> dict[str, str]:
         return {PLAN_VARIABLE: json.dumps(asdict(self))}

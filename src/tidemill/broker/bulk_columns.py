@@ -1,0 +1,223 @@
+"""A caller's columns, checked: from an Arrow batch as it came to texts, times and levels that may be stored.
+
+Pure but for the settings and the time it is given. Every check of a single send is made here too, on whole
+columns; one value that fails is checked alone, for its error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.broker.admission import check_delay, check_keys, check_properties, level_due_ms
+from tidemill.core.config import BrokerSettings
+from tidemill.core.errors import BodyTooLarge, IllegalKey, IllegalProperty, RequestError
+from tidemill.core.limits import FRAME_BYTES_MAX, FRAME_ROWS_MAX
+from tidemill.core.model import NO_TIME_MS
+from tidemill.log.arrays import I64, Flags
+from tidemill.store.message_format import slices_of
+
+COLUMNS = frozenset(
+    (
+        "topic",
+        "body",
+        "deliver_at",
+        "delay_ms",
+        "level",
+        "id",
+        "key",
+        "once",
+        "tag",
+        "message_group",
+        "properties",
+    )
+)
+_FRAME_BYTES = FRAME_BYTES_MAX // 4
+# What a batch that must be stored as one frame may hold: the rest of the frame is for columns we add.
+WHOLE_BYTES_MAX = 3 * _FRAME_BYTES
+# How many of a timestamp's unit make a millisecond, and how many milliseconds one of them is.
+_UNITS = {"s": (1, 1_000), "ms": (1, 1), "us": (1_000, 1), "ns": (1_000_000, 1)}
+_HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
+_ONCES = {"": False, "no": False, "false": False, "keep": True, "true": True}
+
+
+def check_columns(names: set[str], topic_name: str | None) -> None:
+    """`RequestError` unless a table with these columns can be sent."""
+    if unknown := names - COLUMNS:
+        raise RequestError(f"unknown columns {sorted(unknown)}; known are {sorted(COLUMNS)}")
+    if "body" not in names or ("topic" not in names) == (topic_name is None):
+        raise RequestError(
+            "a table needs a `body` column, and its topic either as a column or as an argument"
+        )
+    if {"deliver_at", "delay_ms"} <= names:
+        raise RequestError("give only one of the columns deliver_at and delay_ms")
+
+
+def framed(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Slices of a batch that fit a frame, by rows and by bytes."""
+    rows_max = FRAME_ROWS_MAX
+    if batch.nbytes > _FRAME_BYTES:
+        rows_max = max(1, min(rows_max, batch.num_rows * _FRAME_BYTES // batch.nbytes))
+    for start in range(0, batch.num_rows, rows_max):
+        part = batch.slice(start, rows_max)
+        if part.num_rows > 1 and part.nbytes > 3 * _FRAME_BYTES:
+            half = part.num_rows // 2
+            yield from framed(part.slice(0, half))
+            yield from framed(part.slice(half))
+        else:
+            yield part
+
+
+def check_whole(batch: pa.RecordBatch) -> None:
+    """`BodyTooLarge` unless the batch can be stored as one frame, and so whole or not at all."""
+    if batch.num_rows > FRAME_ROWS_MAX or batch.nbytes > WHOLE_BYTES_MAX:
+        raise BodyTooLarge(
+            f"a batch has {batch.num_rows} rows and {batch.nbytes} bytes; it is stored whole, so send at "
+            f"most {FRAME_ROWS_MAX} rows and {WHOLE_BYTES_MAX} bytes in each"
+        )
+
+
+# -- times ----------------------------------------------------------------------------------------
+
+
+def times_of(batch: pa.RecordBatch, settings: BrokerSettings, now_ms: int) -> tuple[I64, I64]:
+    """When each row falls due (-1: not timed), and its level (0: none)."""
+    due = _due_times(batch, settings, now_ms)
+    levels = np.zeros(batch.num_rows, np.int64)
+    if "level" not in batch.schema.names:
+        return due, levels
+    given = _integers(batch.column("level"), "level")
+    for level in np.unique(given).tolist():
+        if level:
+            rows = given == level
+            if (due[rows] != NO_TIME_MS).any():
+                raise RequestError("give only one of a delivery time, a delay and a level")
+            due[rows], levels[rows], _ = level_due_ms(level, settings, now_ms)
+    return due, levels
+
+
+def _due_times(batch: pa.RecordBatch, settings: BrokerSettings, now_ms: int) -> I64:
+    names = set(batch.schema.names)
+    if "deliver_at" in names:
+        column, start_ms = batch.column("deliver_at"), 0
+    elif "delay_ms" in names:
+        column, start_ms = batch.column("delay_ms"), now_ms
+    else:
+        return np.full(batch.num_rows, NO_TIME_MS)
+    per_ms, ms_each = _UNITS[column.type.unit] if pa.types.is_timestamp(column.type) else (1, 1)
+    is_timed = column.is_valid().to_numpy(zero_copy_only=False)
+    given = _integers(column, "deliver_at or delay_ms")
+    # Rounded up: a part of a millisecond must not make a message early.
+    due = -(-given // per_ms) if per_ms > 1 else given
+    if len(due):
+        check_delay(int(due.max()) * ms_each + start_ms, settings, now_ms)
+    return np.where(is_timed, np.maximum(due * ms_each + start_ms, 0), NO_TIME_MS)
+
+
+def _integers(column: pa.Array, name: str) -> I64:
+    try:
+        numbers: I64 = column.cast(pa.int64()).fill_null(0).to_numpy()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise RequestError(f"column {name} must hold whole numbers: {error}") from None
+    return numbers
+
+
+# -- texts ----------------------------------------------------------------------------------------
+
+
+def texts(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """A text column without nulls; empty texts where it is missing."""
+    if name not in batch.schema.names:
+        offsets = pa.py_buffer(np.zeros(batch.num_rows + 1, np.int32))
+        return pa.StringArray.from_buffers(batch.num_rows, offsets, pa.py_buffer(b""))
+    column = batch.column(name)
+    column = column if column.type == pa.string() else column.cast(pa.string())
+    return column.fill_null("") if column.null_count else column
+
+
+def checked_texts(column: pa.Array, check: Callable[[str], None]) -> pa.Array:
+    """The column, after each distinct text in it passed the check."""
+    if int(slices_of(column)[2].max(initial=0)):
+        for text in column.unique().to_pylist():
+            if text:
+                check(text)
+    return column
+
+
+def checked_words(
+    column: pa.Array, chars_max: int, check: Callable[[str], None], fault: type[RequestError]
+) -> pa.Array:
+    """Ids and keys are many and distinct, so they are checked as a column; one that fails, for its error."""
+    if not int(slices_of(column)[2].max(initial=0)):
+        return column
+    bad = pc.match_substring_regex(column, r"[\s\x00-\x1f\x7f]")
+    too_long = pc.greater(pc.utf8_length(column), chars_max)
+    worst = pc.index(pc.or_(bad, too_long), True).as_py()
+    if worst >= 0:
+        check(column[worst].as_py())
+        raise fault(f"{column[worst].as_py()!r} is not allowed")
+    # What the regular expression takes for no blank but Unicode does can only be in text beyond ASCII.
+    if not pc.all(pc.string_is_ascii(column)).as_py():
+        checked_texts(column.filter(pc.invert(pc.string_is_ascii(column))), check)
+    return column
+
+
+def check_key(key: str) -> None:
+    check_keys((key,))
+
+
+def onces_of(batch: pa.RecordBatch, keys: pa.Array) -> Flags:
+    """Which rows are sent once by key: `once` is a column of booleans, or of texts (keep, no)."""
+    if "once" not in batch.schema.names:
+        return np.zeros(batch.num_rows, np.bool_)
+    column = batch.column("once")
+    if not pa.types.is_boolean(column.type):
+        distinct = texts(batch, "once").unique().to_pylist()
+        if unknown := sorted(text for text in distinct if text not in _ONCES):
+            raise RequestError(
+                f"once={unknown[0]!r} is not possible in a table; use true or 'keep' "
+                "('replace' is for single sends)"
+            )
+        kept = pa.array([text for text in distinct if _ONCES[text]], pa.string())
+        column = pc.is_in(texts(batch, "once"), value_set=kept)
+    is_once: Flags = column.fill_null(False).to_numpy(zero_copy_only=False)
+    if (slices_of(keys)[2][is_once] == 0).any():
+        raise IllegalKey("sending once needs exactly one key, 0 were given")
+    return is_once
+
+
+def check_property_text(text: str) -> None:
+    try:
+        properties = json.loads(text)
+    except ValueError as error:
+        raise IllegalProperty(f"properties must be a JSON object of texts: {error}") from error
+    if not isinstance(properties, dict) or not all(isinstance(value, str) for value in properties.values()):
+        raise IllegalProperty("properties must be a JSON object whose values are texts")
+    check_properties(properties)
+
+
+def bodies_of(batch: pa.RecordBatch, settings: BrokerSettings) -> pa.Array:
+    body = batch.column("body")
+    if body.null_count:
+        raise RequestError("a body is null; use an empty one")
+    body = body if body.type == pa.binary() else body.cast(pa.binary())
+    longest = int(slices_of(body)[2].max(initial=0))
+    if longest > settings.body_bytes_max:
+        raise BodyTooLarge(f"a body has {longest} bytes, the limit is {settings.body_bytes_max}")
+    return body
+
+
+def made_ids(broker_id: str, log_end: int, count: int) -> pa.Array:
+    """`<broker id><log end and row as 16 hex digits>` for every row, made column by column."""
+    numbers = (np.uint64(log_end << 16) | np.arange(count, dtype=np.uint64)).astype(">u8")
+    octets = numbers.view(np.uint8).reshape(count, 8)
+    digits = np.empty((count, 24), np.uint8)
+    digits[:, :8] = np.frombuffer(broker_id.encode(), np.uint8)
+    digits[:, 8::2] = _HEX[octets >> 4]
+    digits[:, 9::2] = _HEX[octets & 15]
+    offsets = pa.py_buffer(np.arange(0, 24 * count + 1, 24, dtype=np.int32))
+    return pa.StringArray.from_buffers(count, offsets, pa.py_buffer(digits))
