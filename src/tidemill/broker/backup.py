@@ -16,6 +16,7 @@ from tidemill.core.errors import RequestError
 from tidemill.core.limits import MIB
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
+from tidemill.log.head_record import HeadRecord
 from tidemill.store.consumer_log import CONSUMER_FORMAT
 
 _COPY_BYTES = 4 * MIB
@@ -55,6 +56,7 @@ def back_up(broker: Broker, target: Path) -> BackupReport:
             if (name := f"{start:020d}.log")
         ]
     Checkpoint(disk, target / "consumers", "checkpoint", CONSUMER_FORMAT).save(consumers, sync=True)
+    HeadRecord(disk, target / "log").save(starts[0] if starts else 0)
     disk.sync_dir(target / "log")
     disk.sync_dir(target / "consumers")
     marks = [name for name in disk.names(source) if name.startswith("identity.")]

@@ -32,7 +32,7 @@ from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.broker.transactions import Transactions
 from tidemill.broker.turning import Turning
 from tidemill.broker.views import Status, Views
-from tidemill.core.clock import Clock, SystemClock
+from tidemill.core.clock import Clock, SystemClock, stopwatch_s
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import BrokerClosed
 from tidemill.core.model import CancelAnswer, Delivery, Draft, Handle, Receipt
@@ -272,20 +272,20 @@ class Broker:
         invisible_ms: int = 30_000,
         accepts_tag: TagFilter | None = None,
     ) -> list[Delivery]:
-        """Take messages; waits up to `wait_ms` for the first one."""
+        """Take messages; waits up to `wait_ms` of real time for the first one, also on a simulated clock."""
         self.require_open()
-        until_ms = self.clock.boot_ms() + wait_ms
+        until_s = stopwatch_s() + wait_ms / 1000
         arrivals = self.store.writer.arrivals
         while True:
             seen = arrivals.count
             found = self.receiver.receive(
                 topic, group, count=count, invisible_ms=invisible_ms, accepts_tag=accepts_tag
             )
-            left_ms = until_ms - self.clock.boot_ms()
+            left_ms = round((until_s - stopwatch_s()) * 1000)
             if found or left_ms <= 0:
                 return found
             visible_ms = self.receiver.next_visible_ms(topic, group)
-            if visible_ms is not None:
+            if visible_ms is not None and not self.clock.is_simulated:
                 left_ms = min(left_ms, max(1, visible_ms - self.clock.now_ms()))
             arrivals.wait(seen, left_ms)
             self.require_open()

@@ -17,9 +17,12 @@ def broker_id_of(disk: Disk, directory: Path) -> str:
     """The directory's broker id, made on first use; `NewerFormat` if a newer Tidemill wrote the directory."""
     checkpoint = Checkpoint(disk, directory, "identity", DIRECTORY_FORMAT)
     content = checkpoint.load()
+    has_log = any(name.endswith(".log") for name in disk.names(directory / "log"))
     if content is not None:
+        if not has_log:  # a process killed at its very start may have left it written but not safe
+            checkpoint.save(content, sync=True)
         return str(json.loads(content)["broker_id"])
-    if any(name.endswith(".log") for name in disk.names(directory / "log")):
+    if has_log:
         raise StorageError(
             f"{directory}: the log is there but its identity file is missing; restore it from a backup"
         )

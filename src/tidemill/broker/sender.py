@@ -35,11 +35,16 @@ _FRAME_COUNT = 8192
 _FRAME_BYTES = 16 * MIB
 
 
+# When a draft falls due (None: it is not timed), its level, a note for the receipt, and what it is.
+_Admitted = tuple[int | None, int, str, MessageType]
+
+
 @dataclass(slots=True)
 class _Batch:
     """What one send will append, and what it answers meanwhile."""
 
     answers: list[Answer | None]
+    admitted: list[_Admitted | None]  # what the check found out about each draft
     suspects: set[int] = field(default_factory=set)  # drafts whose id or once-key was perhaps stored before
     messages: list[StoredMessage] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)  # which answer each message fills
@@ -88,9 +93,14 @@ class Sender:
         with self._in_flight.hold(sum(len(draft.body) for draft in drafts)):
             now_ms = self._now_ms()
             with self._store.writer.lock:
-                batch = _Batch([None] * len(drafts))
+                batch = _Batch([None] * len(drafts), [None] * len(drafts))
                 # All are checked before the first of them makes its topic or moves another message.
-                self._each(batch, drafts, is_all_or_none, lambda _, d: self._check(d, now_ms, creates_topics))
+                self._each(
+                    batch,
+                    drafts,
+                    is_all_or_none,
+                    lambda i, d: self._check(batch, i, d, now_ms, creates_topics),
+                )
                 batch.suspects = self._suspects(batch, drafts)
                 self._each(batch, drafts, is_all_or_none, lambda i, d: self._plan(batch, i, d, now_ms))
                 first_seq = self._store.indexes.ledger.next_seq
@@ -151,20 +161,23 @@ class Sender:
         found_at, _ = self._store.indexes.find.find_many(hash_texts(texts, np.array(seeds, np.uint64)))
         return {asked[at] for at in found_at.tolist()}
 
-    def _check(self, draft: Draft, now_ms: int, creates_topics: bool) -> None:
+    def _check(self, batch: _Batch, index: int, draft: Draft, now_ms: int, creates_topics: bool) -> None:
         check_draft(draft, self._settings)
-        due_ms, _, _ = due_time_ms(draft, self._settings, now_ms)
+        due_ms, level, note = due_time_ms(draft, self._settings, now_ms)
+        kind = message_type(draft, due_ms is not None)
+        batch.admitted[index] = (due_ms, level, note, kind)
         topic = self._store.indexes.topics.named(draft.topic)
         if topic is not None:
-            check_type(message_type(draft, due_ms is not None), topic.name, topic.type)
+            check_type(kind, topic.name, topic.type)
         elif creates_topics:
             self._store.ballast.require_whole()  # a send that will be refused makes no topic
         else:
             self._topics.require(draft.topic)
 
     def _plan(self, batch: _Batch, index: int, draft: Draft, now_ms: int) -> None:
-        due_ms, level, note = due_time_ms(draft, self._settings, now_ms)
-        kind = message_type(draft, due_ms is not None)
+        admitted = batch.admitted[index]
+        assert admitted is not None
+        due_ms, level, note, kind = admitted
         topic = self._topics.find_or_create(draft.topic)
         fresh = self._repeats_fresh(batch, topic, draft, due_ms, now_ms)
         if fresh is not None:
@@ -178,7 +191,7 @@ class Sender:
         message_id = draft.id or f"{self._broker_id}{self._store.log.written_end << 16 | index:016X}"
         if draft.id is not None:
             batch.fresh_ids[topic.id, message_id] = len(batch.messages)
-        if due_ms is not None:
+        if draft.keys and due_ms is not None:
             batch.fresh_keys.update(((topic.id, key), len(batch.messages)) for key in draft.keys)
         batch.slots.append(index)
         batch.notes.append(note)
@@ -284,6 +297,8 @@ class Sender:
     # -- answering, after the frame is safe -------------------------------------------------------
 
     def _hand_over_near(self, messages: Sequence[StoredMessage], first_seq: int) -> None:
+        if not any(m.flags & FLAG_NEAR for m in messages):
+            return
         timed = [m for m in messages if m.deliver_at_ms != NO_TIME_MS]
         due = np.array([m.deliver_at_ms for m in timed], np.int64)
         self.hand_over(due, first_seq, np.array([m.flags for m in timed], np.int64))
@@ -301,9 +316,12 @@ class Sender:
 
     def _fill(self, batch: _Batch, first_seq: int) -> None:
         seq = first_seq
+        topic_id, name = 0, ""
         for message, slot, note in zip(batch.messages, batch.slots, batch.notes, strict=True):
-            topic = self._store.indexes.topics.by_id(message.topic_id)
-            name = topic.name if topic is not None else ""
+            if message.topic_id != topic_id:
+                topic_id = message.topic_id
+                topic = self._store.indexes.topics.by_id(topic_id)
+                name = topic.name if topic is not None else ""
             if message.deliver_at_ms == NO_TIME_MS:
                 batch.answers[slot] = Receipt(message.id, name, None, NO_TIME_MS, note=note)
                 continue

@@ -6,7 +6,7 @@ Pure text to milliseconds and back; whoever needs "now" passes it in.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 
 from tidemill.core.errors import RequestError
 
@@ -72,6 +72,12 @@ def as_time_ms(value: Moment) -> int:
             raise RequestError(f"{value!r} is a delay, not a time; give it as a delay")
         return parse_time_ms(value, 0)
     return int(value)
+
+
+def zone_offset_ms(zone: tzinfo, now_ms: int) -> int:
+    """How far a time zone's clocks are ahead of UTC at a time."""
+    offset = datetime.fromtimestamp(now_ms / 1000, zone).utcoffset()
+    return 0 if offset is None else round(offset.total_seconds() * 1000)
 
 
 def format_duration(ms: int) -> str:

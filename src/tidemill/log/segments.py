@@ -32,6 +32,7 @@ from tidemill.log.frame import (
     frame_bytes,
     newest_synced_end_after,
 )
+from tidemill.log.head_record import HeadRecord
 from tidemill.log.row_table import MakeRoom
 
 # Below this it is cheaper to join header and payload than to write twice.
@@ -79,11 +80,27 @@ class SegmentedLog:
         self.written_end = 0
         disk.make_dir(directory)
         self._has_spare = self._spare_is_whole()
-        starts = [int(n.removesuffix(_SUFFIX)) for n in disk.names(directory) if n.endswith(_SUFFIX)]
+        self._head_record = HeadRecord(disk, directory)
+        starts = self._present_starts()
         # Replaced, never cut in place, so that readers need no lock.
         self._segments = [_Segment(start, disk.open(self._path(start))) for start in starts]
         if starts:
             self.written_end = starts[-1]
+
+    def _present_starts(self) -> list[int]:
+        """Where segments start, after a head cut that a crash broke off is finished."""
+        names = self._disk.names(self._directory)
+        starts = [int(name.removesuffix(_SUFFIX)) for name in names if name.endswith(_SUFFIX)]
+        head = self._head_record.load()
+        while len(starts) > 1 and starts[1] <= head:
+            self._disk.remove(self._path(starts.pop(0)))
+            self._disk.sync_dir(self._directory)
+        if starts and starts[0] > head:
+            raise CorruptionError(
+                f"{self._directory}: the log begins at offset {head}, but its first file begins at "
+                f"{starts[0]}. Nothing was changed. Restore the missing files from a backup"
+            )
+        return starts
 
     # -- where things are -------------------------------------------------------------------------
 
@@ -338,6 +355,10 @@ class SegmentedLog:
 
     def cut_head(self, before_offset: int) -> int:
         """Drop whole segments that end at or below `before_offset`; returns the new head."""
+        starts = [segment.start for segment in self._segments if segment.start <= before_offset]
+        kept = max(starts, default=self.head)
+        if kept > self.head:
+            self._head_record.save(kept)
         while len(self._segments) > 1 and self._segments[1].start <= before_offset:
             segment = self._segments[0]
             self._disk.remove(self._path(segment.start))

@@ -25,7 +25,7 @@ from tidemill.release.due_rows import distinct, due_rows, joined
 from tidemill.release.due_set import DueSet
 from tidemill.release.lateness import Lateness
 from tidemill.release.ready_reader import ReadyReader
-from tidemill.store.entry_format import FLAG_FIFO
+from tidemill.store.entry_format import FLAG_FIFO, FLAG_NEAR
 from tidemill.store.ledger import State
 from tidemill.store.message_store import MessageStore
 
@@ -265,7 +265,9 @@ class Releaser:
             if fifo_below_ms is not None:
                 wanted &= (entries["flags"] & FLAG_FIFO == 0) | (entries["deliver_at_ms"] < fifo_below_ms)
             chosen = np.flatnonzero(wanted)
-            return joined([due_rows(entries["deliver_at_ms"][chosen], first_seq + chosen, Via.NEAR)])
+            rows = due_rows(entries["deliver_at_ms"][chosen], first_seq + chosen, Via.EMBEDDED)
+            rows["via"][entries["flags"][chosen] & FLAG_NEAR != 0] = Via.NEAR
+            return joined([rows])
 
     def _still_needed(self, seqs: I64) -> Flags:
         """Rows of a ready file that must be found again after a crash: pending, and in no backlog."""

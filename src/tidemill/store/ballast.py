@@ -24,6 +24,11 @@ class Ballast:
         self._held = 0
 
     @property
+    def size(self) -> int:
+        """Bytes of the whole ballast."""
+        return self._size
+
+    @property
     def is_whole(self) -> bool:
         return self._held == self._size
 

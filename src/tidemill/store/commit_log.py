@@ -137,8 +137,10 @@ class CommitLog:
             return self._append(Kind.SEND_BACK, frame.parts(), now_ms, reserved=True)
 
     def _rows(self, messages: Sequence[StoredMessage]) -> list[Bytes]:
+        self._require_topics({m.topic_id for m in messages})
+        if all(m.deliver_at_ms != NO_TIME_MS for m in messages):
+            return [encode_rows(messages, [-1] * len(messages), self._indexes.ledger.next_seq)]
         topic_ids = np.array([m.topic_id for m in messages], np.int64)
-        self._require_topics(set(topic_ids.tolist()))
         queue_ids = np.array([m.queue_id for m in messages], np.int64)
         deliver_at = np.array([m.deliver_at_ms for m in messages], np.int64)
         offsets = self._plan(topic_ids, queue_ids, deliver_at)
@@ -153,6 +155,8 @@ class CommitLog:
         """Queue offsets of the messages that are not timed, -1 for those that are."""
         offsets = np.full(len(topic_ids), -1, np.int64)
         direct = np.flatnonzero(deliver_at_ms == NO_TIME_MS)
+        if not len(direct):
+            return offsets
         lanes = self._indexes.topics.lanes(topic_ids[direct], queue_ids[direct])
         offsets[direct] = self._indexes.topics.plan_offsets(lanes)
         return offsets

@@ -27,6 +27,7 @@ _UNSORTED_PAIRS_MIN = 1 << 14
 
 
 Pairs = tuple[U64, U64]  # hashes, refs
+_NO_HITS = np.empty(0, np.int64)
 
 
 @dataclass(slots=True)
@@ -235,11 +236,11 @@ class FindIndex:
         wanted = hashes[order]
         for run in runs:
             run_hashes, run_refs = run.in_order()
-            low = np.searchsorted(run_hashes, wanted, "left")
-            high = np.searchsorted(run_hashes, wanted, "right")
-            hit = np.flatnonzero(high > low)
+            low = run_hashes.searchsorted(wanted)
+            # Most hashes are nowhere: one look at what stands there is cheaper than a second search.
+            hit = (run_hashes.take(low, mode="clip") == wanted).nonzero()[0] if len(run_hashes) else _NO_HITS
             if len(hit):
-                counts = (high - low)[hit]
+                counts = run_hashes.searchsorted(wanted[hit], "right") - low[hit]
                 position = np.repeat(low[hit], counts) + _ranks(counts)
                 found_at.append(order[np.repeat(hit, counts)])
                 found_refs.append(run_refs[position])

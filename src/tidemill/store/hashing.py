@@ -18,10 +18,18 @@ _LENGTH_MULTIPLIER = np.uint64(0xC2B2AE3D27D4EB4F)
 _SEED_MULTIPLIER = np.uint64(0x165667B19E3779F9)
 _SHIFT = np.uint64(32)
 _WORD = 8
+# Below so many, Python's own integers are quicker than the fixed cost of arrays.
+_FEW = 12
+_MASK = (1 << 64) - 1
+_MULTIPLIER_INT, _LENGTH_INT, _SEED_INT = map(int, (_MULTIPLIER, _LENGTH_MULTIPLIER, _SEED_MULTIPLIER))
 
 
 def hash_slices(data: U8, starts: I64, lengths: I64, seeds: U64) -> U64:
     """Hash `data[start : start + length]` of every slice, each with its own seed."""
+    if len(starts) <= _FEW:
+        spans = zip(starts.tolist(), lengths.tolist(), seeds.tolist(), strict=True)
+        few = [_hash_one(data[start : start + length].tobytes(), seed) for start, length, seed in spans]
+        return np.array(few, np.uint64)
     hashes = seeds * _SEED_MULTIPLIER ^ lengths.astype(np.uint64) * _LENGTH_MULTIPLIER
     if not len(starts):
         return hashes
@@ -36,6 +44,16 @@ def hash_slices(data: U8, starts: I64, lengths: I64, seeds: U64) -> U64:
             word = _masked(words[starts[active] + done], left[active])
             hashes[active] = _mixed(hashes[active], word)
     return _mixed(hashes, hashes >> np.uint64(29))
+
+
+def _hash_one(text: bytes, seed: int) -> int:
+    """The same hash for one text, in Python's integers."""
+    hashed = (seed * _SEED_INT ^ len(text) * _LENGTH_INT) & _MASK
+    for at in range(0, len(text), _WORD):
+        product = (hashed ^ int.from_bytes(text[at : at + _WORD], "little")) * _MULTIPLIER_INT & _MASK
+        hashed = product ^ product >> 32
+    product = (hashed ^ hashed >> 29) * _MULTIPLIER_INT & _MASK
+    return product ^ product >> 32
 
 
 def _masked(words: U64, left: I64) -> U64:
@@ -53,6 +71,8 @@ def _mixed(hashes: U64, words: U64) -> U64:
 
 def hash_texts(texts: Sequence[bytes], seeds: U64) -> U64:
     """The same hash for a list of byte strings."""
+    if len(texts) <= _FEW:
+        return np.array(list(map(_hash_one, texts, seeds.tolist())), np.uint64)
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     starts = np.cumsum(lengths) - lengths
     return hash_slices(np.frombuffer(b"".join(texts), np.uint8), starts, lengths, seeds)

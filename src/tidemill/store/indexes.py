@@ -240,13 +240,15 @@ class Indexes:
     def _add_to_find(self, offset: int, section: Section, columns: Columns) -> None:
         if offset < self.find.covers:
             return
-        refs = (
-            np.full(section.count, PLACE_BIT)
-            | np.uint64(offset << 16)
-            | np.arange(section.count, dtype=np.uint64)
-        )
         timed = columns.timed_rows
-        refs[timed] = section.first_seq + np.arange(len(timed), dtype=np.uint64)
+        if len(timed) == section.count:
+            refs = np.arange(section.first_seq, section.first_seq + section.count, dtype=np.uint64)
+        else:
+            refs = np.arange(section.count, dtype=np.uint64) | PLACE_BIT | np.uint64(offset << 16)
+            refs[timed] = section.first_seq + np.arange(len(timed), dtype=np.uint64)
+        if not len(columns.key_rows):
+            self.find.add(columns.id_hash, refs)
+            return
         self.find.add(
             np.concatenate((columns.id_hash, columns.key_hashes)),
             np.concatenate((refs, refs[columns.key_rows])),

@@ -56,7 +56,8 @@ ROW = np.dtype(
         ("body_bytes", "<u4"),
     ]
 )
-assert ROW.itemsize == 60
+_ROW_STRUCT = struct.Struct("<4qI2H2B3H3I")  # the same bytes, quicker for one row
+assert ROW.itemsize == _ROW_STRUCT.size == 60
 _LENGTHS = ("id_bytes", "tag_bytes", "keys_bytes", "group_bytes", "properties_bytes", "body_bytes")
 
 SCHEMA = pa.schema(
@@ -112,7 +113,7 @@ def encode_properties(properties: Mapping[str, str]) -> str:
 
 def encode_rows(messages: Sequence[StoredMessage], queue_offsets: Sequence[int], first_seq: int) -> bytes:
     """A section in the row encoding."""
-    rows = np.zeros(len(messages), ROW)
+    rows: list[bytes] = []
     heap: list[bytes] = []
     for index, message in enumerate(messages):
         texts = (
@@ -124,19 +125,21 @@ def encode_rows(messages: Sequence[StoredMessage], queue_offsets: Sequence[int],
             message.body,
         )
         heap.extend(texts)
-        rows[index] = (
-            message.born_at_ms,
-            message.stored_at_ms,
-            message.deliver_at_ms,
-            queue_offsets[index],
-            message.topic_id,
-            message.queue_id,
-            message.level,
-            message.type,
-            message.flags,
-            *map(len, texts),
+        rows.append(
+            _ROW_STRUCT.pack(
+                message.born_at_ms,
+                message.stored_at_ms,
+                message.deliver_at_ms,
+                queue_offsets[index],
+                message.topic_id,
+                message.queue_id,
+                message.level,
+                message.type,
+                message.flags,
+                *map(len, texts),
+            )
         )
-    return b"".join((_HEADER.pack(_ENCODING_ROWS, len(messages), first_seq), rows.tobytes(), *heap))
+    return b"".join((_HEADER.pack(_ENCODING_ROWS, len(messages), first_seq), *rows, *heap))
 
 
 def encode_arrow(batch: pa.RecordBatch, first_seq: int) -> list[Bytes]:

@@ -154,6 +154,30 @@ def test_a_missing_segment_in_the_middle_is_corruption_and_changes_nothing(small
     assert small.disk.names(small.directory) == before
 
 
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_missing_first_segment_does_not_pass_for_a_cut_head(small, is_cut):
+    for _ in range(12):
+        small.append(bytes(2_000))
+        small.log.sync()
+    starts = small.log.segment_starts()
+    if is_cut:
+        small.log.cut_head(starts[1])
+    small.disk = small.disk.crash(power_cut=False)
+    small.path(starts[1] if is_cut else starts[0]).unlink()
+    small.disk = FaultyDisk(2)
+    with pytest.raises(CorruptionError, match="its first file begins at"):
+        small.open()
+
+
+def test_a_head_cut_that_was_broken_off_is_finished_at_the_next_opening(small):
+    for _ in range(12):
+        small.append(bytes(2_000))
+    starts = small.log.segment_starts()
+    small.log._head_record.save(starts[2])
+    small.reopen()
+    assert small.log.segment_starts() == starts[2:]
+
+
 def test_all_segments_missing_is_corruption_if_something_was_safe(small):
     small.append(b"x")
     small.log.sync()

@@ -1,0 +1,24 @@
+"""Where a log begins, written down before its head is cut: a missing first file cannot pass for a cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidemill.log.checkpoint import Checkpoint
+from tidemill.log.disk import Disk
+
+
+class HeadRecord:
+    """The files `head.*` of a log's directory."""
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self._checkpoint = Checkpoint(disk, directory, "head", 1)
+
+    def load(self) -> int:
+        """Offset at which the log begins; 0 where nothing was ever cut."""
+        content = self._checkpoint.load()
+        return int.from_bytes(content, "little") if content is not None else 0
+
+    def save(self, head: int) -> None:
+        """Durable when this returns."""
+        self._checkpoint.save(head.to_bytes(8, "little"), sync=True)
