@@ -1,6 +1,6 @@
 #!/bin/sh
 # Prints the path of a Java 17+ command, installing a headless one with apt where there is none.
-# Nothing calls this yet: the engine runs without Java. The Spark pipeline will.
+# The timer pipeline on Spark needs it; without one the embedded runner turns the wheel.
 set -eu
 cd "$(dirname "$0")/.."
 
