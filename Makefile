@@ -15,7 +15,7 @@ setup: $(READY) ## set up .venv from requirements.lock; nothing to do when it is
 $(READY): requirements.lock pyproject.toml scripts/setup.sh
 	@scripts/setup.sh
 
-demo: $(READY) ## the order-payment-timeout story, live, on the real engine
+demo: $(READY) ## the order-payment-timeout story, live, against a real broker
 	@$(BIN)/tidemill demo
 
 test: lint pytest ## everything CI runs: style, types, floors, tests

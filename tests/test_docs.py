@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
+import tidemill
+from acceptance.serving import Served
 from tidemill.cli.bench.figures import FIGURES
 from tidemill.cli.main import app
 from tidemill.log import checkpoint
@@ -27,14 +32,34 @@ from tidemill.timer.wheel_format import SLOT, SLOT_BYTES
 _ROOT = Path(__file__).resolve().parent.parent
 _README = (_ROOT / "README.md").read_text()
 _FORMATS = (_ROOT / "docs" / "on-disk-formats.md").read_text()
-_COMMANDS = ["check", "dump", "rebuild", "demo", "bench", "bench engine"]
+_COMMAND_LINE = (_ROOT / "docs" / "command-line.md").read_text()
+_SERVED = "127.0.0.1:8081"  # where the documents say that the broker is
+
+
+def _commands(command: Any, path: str = "") -> dict[str, Any]:
+    """Every command of the command line by its full name, without `tidemill`."""
+    found: dict[str, Any] = {}
+    for name, child in getattr(command, "commands", {}).items():
+        found[f"{path}{name}"] = child
+        found |= _commands(child, f"{path}{name} ")
+    return found
+
+
+_COMMANDS = _commands(typer.main.get_command(app))
 
 
 def _blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
-@pytest.mark.parametrize("block", _blocks(_README, "python"))
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    served = Served(tmp_path_factory.mktemp("readme") / "data", "--pipeline", "embedded", "--auto-create")
+    yield served.start()
+    served.stop()
+
+
+@pytest.mark.parametrize("block", [block for block in _blocks(_README, "python") if _SERVED not in block])
 def test_every_example_of_the_readme_runs(
     block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -42,10 +67,40 @@ def test_every_example_of_the_readme_runs(
     exec(compile(block, "README.md", "exec"), {})
 
 
+@pytest.mark.parametrize("block", [block for block in _blocks(_README, "python") if _SERVED in block])
+def test_every_example_of_the_readme_runs_against_a_served_broker(
+    block: str, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_shortly(worker: tidemill.Worker) -> None:
+        worker.start()
+        worker.stop()
+
+    monkeypatch.setattr(tidemill.Worker, "run", run_shortly)
+    exec(compile(block.replace(_SERVED, served.endpoint), "README.md", "exec"), {})
+
+
 def test_every_command_named_in_the_readme_exists() -> None:
     named = set(re.findall(r"^tidemill ([a-z]+)", "\n".join(_blocks(_README, "sh")), re.MULTILINE))
     assert named
-    assert named <= {command.split()[0] for command in _COMMANDS}
+    assert named <= set(_COMMANDS)
+
+
+def test_the_command_line_is_documented_and_nothing_else() -> None:
+    assert set(re.findall(r"^##+ `tidemill ([a-z]+(?: [a-z]+)*)", _COMMAND_LINE, re.MULTILINE)) == {
+        name for name, command in _COMMANDS.items() if not getattr(command, "commands", None)
+    }
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, command in _COMMANDS.items() if not getattr(command, "commands", None)]
+)
+def test_every_option_is_documented_and_no_other(name: str) -> None:
+    section = re.search(rf"^##+ `tidemill {name}(?![a-z]| [a-z]).*?(?=^##|\Z)", _COMMAND_LINE, re.M | re.S)
+    assert section, f"command-line.md has no section for {name}"
+    spellings = [(*parameter.opts, *parameter.secondary_opts) for parameter in _COMMANDS[name].params]
+    options = {spelling for pair in spellings for spelling in pair if spelling.startswith("--")}
+    shared = {"--endpoint", "--json"}  # explained once, at the top
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", section[0])) - shared == options - shared - {"--help"}
 
 
 def test_every_make_target_named_in_the_readme_exists() -> None:
@@ -61,7 +116,12 @@ def test_every_command_has_help(command: str) -> None:
 
 
 def test_every_link_of_the_documents_leads_somewhere() -> None:
-    documents = [_ROOT / "README.md", *sorted((_ROOT / "docs").rglob("*.md"))]
+    documents = [
+        _ROOT / "README.md",
+        *sorted((_ROOT / "docs").rglob("*.md")),
+        *sorted((_ROOT / "examples").glob("*.md")),
+        *sorted((_ROOT / "examples").glob("*/*.md")),
+    ]
     broken = [
         f"{document.name}: {target}"
         for document in documents

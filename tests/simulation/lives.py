@@ -72,14 +72,14 @@ class Run:
             self.events["failed sync"] += 1
             if is_open:
                 self._require_silence()
-            self._crash(0.5)
+            self._crash(0.2)
         self._between_lives()
 
     def _plan(self) -> FaultPlan:
         luck = self.random.random()
         if luck < 0.1:
             return FaultPlan()
-        if luck < 0.2 and self.shape.is_sync:
+        if luck < 0.25 and self.shape.is_sync:
             return FaultPlan(fail_sync_at=self.random.randrange(1, 60))
         counts_writes = self.random.random() < 0.4
         longest = self.random.choice((10, 100, 500)) * (4 if counts_writes else 1)

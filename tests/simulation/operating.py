@@ -105,7 +105,7 @@ class Operating:
     def pass_time(self) -> None:
         span = self.world.random.choice((0, 1, 50, 1_000, 4_000, 9_000, 30_000, 61_000))
         luck = self.world.random.random()
-        if luck < 0.06:
+        if luck < 0.12:
             self.world.clock.leap_ms(self.world.random.choice((-300_000, -20_000, 20_000, 200_000)))
         elif luck < 0.3:
             self.world.clock.advance(span)

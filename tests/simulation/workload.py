@@ -35,7 +35,7 @@ class Workload:
             (2, changing.reschedule_range),
             (12, self.consuming.receive),
             (6, self.consuming.settle),
-            (3, operating.change_topic),
+            (6, operating.change_topic),
             (1, operating.delete_topic),
             (2, operating.open_half),
             (2, operating.end_half),

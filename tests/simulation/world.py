@@ -42,8 +42,13 @@ class World:
     def advance(self, span_ms: int) -> None:
         """Let time pass; whatever falls due must be in its topic then."""
         until_ms = self.now_ms + span_ms
+        is_watchful = self.random.random() < 0.2
         while True:
-            self.broker.advance_to(min(until_ms, self.now_ms + self.look_every_ms))
+            stop_ms = min(until_ms, self.now_ms + self.look_every_ms)
+            if is_watchful:  # look once more right before the next is due: it may not be there yet
+                dues = [m.due_ms - 1 for m in self.model.pending() if m.due_ms - 1 > self.now_ms]
+                stop_ms = min((stop_ms, *dues))
+            self.broker.advance_to(stop_ms)
             self.broker.run_due()
             self.look()
             self.model.check_none_late(self.now_ms)

@@ -1,8 +1,9 @@
 """How a client command finds its broker, and the options all of them share.
 
 The endpoint is the first of: `--endpoint`, `TIDEMILL_ENDPOINT`, `endpoint` in the config file, the default.
-The config file is TOML (`TIDEMILL_CONFIG`, else `~/.config/tidemill/config.toml`) with `endpoint` and
-`token`.
+The config file is TOML (`TIDEMILL_CONFIG`, else `~/.config/tidemill/config.toml`) with `endpoint`,
+`token`, `ca` (a file of certificates to trust) and `tls_insecure` (trust any); in the environment they are
+`TIDEMILL_TOKEN`, `TIDEMILL_CA` and `TIDEMILL_TLS_INSECURE=1`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from tidemill.core.errors import RequestError
 
 # Long enough for a broker that is just starting, short enough for somebody who forgot to start one.
 _RETRY_MS = 1_000
-_SETTINGS = {"endpoint", "token"}
+_SETTINGS = {"endpoint", "token", "ca", "tls_insecure"}
+_YES = {"1", "true", "yes"}
 
 EndpointOption = Annotated[
     str | None,
@@ -38,9 +40,13 @@ KeyOption = Annotated[str | None, typer.Option("--key", help="All messages with 
 def connect(endpoint: str | None) -> Client:
     """A client for one command."""
     settings = _config_file()
-    token = os.environ.get("TIDEMILL_TOKEN", "") or settings.get("token", "")
+    token, ca, insecure = (
+        os.environ.get(f"TIDEMILL_{name.upper()}", "") or settings.get(name, "")
+        for name in ("token", "ca", "tls_insecure")
+    )
     chosen = endpoint or settings.get("endpoint") or DEFAULT_ENDPOINT
-    return Client(chosen, token=token, retry_for=_RETRY_MS, linger=0)
+    is_insecure = insecure.lower() in _YES
+    return Client(chosen, token=token, ca=ca, insecure=is_insecure, retry_for=_RETRY_MS, linger=0)
 
 
 def _config_file() -> dict[str, str]:

@@ -14,6 +14,7 @@ import typer
 
 from tidemill.cli.advance import advance
 from tidemill.cli.backup import backup
+from tidemill.cli.bench.door import door
 from tidemill.cli.bench.engine import engine
 from tidemill.cli.cancel import cancel
 from tidemill.cli.check import check
@@ -46,6 +47,7 @@ app = typer.Typer(
 )
 bench = typer.Typer(help="Measures this machine: figures as a table, or with --json.")
 bench.command("engine")(engine)
+bench.command("door")(door)
 bench.callback()(lambda: None)
 
 app.command("serve")(serve)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from tidemill.client.answers import Message
 from tidemill.client.connection import ConnectionLost
 from tidemill.client.endpoint import Endpoint
@@ -20,6 +23,19 @@ def optional_time(value: Moment | None) -> int | None:
 
 def optional_ms(value: Span | None) -> int | None:
     return None if value is None else as_duration_ms(value)
+
+
+def table_request(
+    table: str, topic: str | None, start: Moment | None, end: Moment | None, columns: Sequence[str] | None
+) -> dict[str, Any]:
+    """What to ask the Flight door for."""
+    return {
+        "table": table,
+        "topic": topic,
+        "from_ms": optional_time(start),
+        "to_ms": optional_time(end),
+        "columns": list(columns) if columns is not None else None,
+    }
 
 
 def whither_of(at: Moment | None, delay: Span | None, by: Span | None) -> Whither:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -46,17 +47,22 @@ _CHUNK = 4096
 
 
 class AsyncClient:
-    """A connection to a broker, for one event loop. Close it or use it as a context manager."""
+    """A connection to a broker, for one event loop. Close it or use it as a context manager.
+
+    `https://host:port` is TLS: `ca` names a file of certificates to trust, `insecure` trusts any.
+    """
 
     def __init__(
         self,
         endpoint: str = DEFAULT_ENDPOINT,
         *,
         token: str = "",
+        ca: str | Path = "",
+        insecure: bool = False,
         timeout: Span = "10s",
         retry_for: Span = "30s",
     ) -> None:
-        self.endpoint = Endpoint.parse(endpoint)
+        self.endpoint = Endpoint.parse(endpoint, ca, is_verified=not insecure)
         self._token = token
         self._timeout_s = as_duration_ms(timeout) / 1000
         give_up_s = as_duration_ms(retry_for) / 1000

@@ -64,7 +64,10 @@ class AsyncConnection:
 
     def close(self) -> None:
         self.is_kept = False
-        self._writer.close()
+        if self._writer.get_extra_info("sslcontext") is not None:
+            self._writer.transport.abort()  # a polite end of TLS would outlive the event loop
+        else:
+            self._writer.close()
 
 
 class AsyncPool:

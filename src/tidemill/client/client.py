@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -30,44 +31,61 @@ from tidemill.client.answers import (
     Pending,
     TopicInfo,
 )
-from tidemill.client.arguments import optional_ms, optional_time, receipt_of, unreachable, whither_of
+from tidemill.client.arguments import (
+    optional_ms,
+    optional_time,
+    receipt_of,
+    unreachable,
+    whither_of,
+)
 from tidemill.client.coalescer import LINGER_S, Coalescer
 from tidemill.client.connection import ConnectionLost, Pool
 from tidemill.client.drafts import Body, chunked, draft_of, drafts_of_table, with_id
 from tidemill.client.endpoint import DEFAULT_ENDPOINT, Endpoint, request_head
+from tidemill.client.flight_link import FlightLink, as_arrow
 from tidemill.client.retrying import RetryPolicy, error_in, is_worth_a_retry
+from tidemill.client.table_verbs import TableVerbs
 from tidemill.client.verbs import Call, HandleLike
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.durations import Moment, Span, as_duration_ms, as_time_ms
 from tidemill.core.errors import TidemillError
-from tidemill.core.model import CancelAnswer, Draft, Once, Receipt, TopicType
+from tidemill.core.model import CancelAnswer, Draft, Handle, Once, Receipt, TopicType
 from tidemill.core.send_batch import CONTENT_TYPE, Answer, decode_answers, encode_drafts
 
 T = TypeVar("T")
 _JSON = "application/json"
 _BATCH_PATH = "/v1/send-batch"
 _CHUNK = 4096
+_FEW = 256  # handles that are cancelled over HTTP
 
 
-class Client:
-    """A connection to a broker. Thread-safe; close it or use it as a context manager."""
+class Client(TableVerbs):
+    """A connection to a broker. Thread-safe; close it or use it as a context manager.
+
+    `https://host:port` is TLS: `ca` names a file of certificates to trust, `insecure` trusts any.
+    """
 
     def __init__(
         self,
         endpoint: str = DEFAULT_ENDPOINT,
         *,
         token: str = "",
+        ca: str | Path = "",
+        insecure: bool = False,
         timeout: Span = "10s",
         retry_for: Span = "30s",
         linger: Span = 2,
     ) -> None:
-        self.endpoint = Endpoint.parse(endpoint)
+        self.endpoint = Endpoint.parse(endpoint, ca, is_verified=not insecure)
         self._token = token
         self._timeout_s = as_duration_ms(timeout) / 1000
         give_up_s = as_duration_ms(retry_for) / 1000
         self._policy = RetryPolicy(give_up_s, give_up_s > 0)
         self._pool = Pool(self.endpoint, self._timeout_s)
         self._closing = threading.Event()
+        self._flight = FlightLink(
+            self.endpoint, token, self._policy, lambda: self._ask(verbs.health()), self._closing
+        )
         self._coalescer = Coalescer(self._send_batch, linger_s=min(LINGER_S, as_duration_ms(linger) / 1000))
         self._batch_head = request_head(self.endpoint, "POST", _BATCH_PATH, CONTENT_TYPE, token)
 
@@ -128,9 +146,15 @@ class Client:
             answers.extend(self._send_batch(part))
         return answers
 
-    def schedule(self, table: Any, *, topic: str | None = None) -> list[Receipt | TidemillError]:
-        """Send the rows of an Arrow table, a pandas frame or an iterable of mappings."""
-        return self.send_many(drafts_of_table(table, topic))
+    def schedule(self, table: Any, *, topic: str | None = None) -> Sequence[Receipt | TidemillError]:
+        """Send the rows of an Arrow table, a pandas frame or an iterable of mappings; each has its answer.
+
+        Tables go through the broker's Flight door where it has one, which is much faster.
+        """
+        whole = as_arrow(table)
+        if whole is None or not whole.num_rows or not self._flight.is_offered():
+            return self.send_many(drafts_of_table(table, topic))
+        return self._flight.schedule(whole, topic, lambda part: self.send_many(drafts_of_table(part, topic)))
 
     def _send_batch(self, drafts: Sequence[Draft]) -> Sequence[Answer]:
         content = self._carry(self._batch_head, encode_drafts(drafts), self._timeout_s, is_repeatable=True)
@@ -196,7 +220,10 @@ class Client:
         return self._ask(verbs.cancel([handle]))[0]
 
     def cancel_many(self, handles: Sequence[HandleLike]) -> list[CancelAnswer]:
-        return self._ask(verbs.cancel(handles))
+        """Cancel many messages; says definitely of each what became of it."""
+        if len(handles) <= _FEW or not self._flight.is_offered():
+            return [answer for part in chunked(handles, _CHUNK) for answer in self._ask(verbs.cancel(part))]
+        return self._flight.cancel([h if isinstance(h, Handle) else Handle.parse(h) for h in handles])
 
     def cancel_where(
         self, topic: str, *, key: str | None = None, start: Moment | None = None, end: Moment | None = None
@@ -345,6 +372,7 @@ class Client:
     def close(self) -> None:
         """Close the connections; whoever waits for a retry gives up."""
         self._closing.set()
+        self._flight.close()
         self._pool.close()
 
     def __enter__(self) -> Client:

@@ -18,7 +18,10 @@ from tidemill.core.model import Draft, Once
 Body = bytes | str
 T = TypeVar("T")
 
-_COLUMNS = {"topic", "body", "deliver_at", "delay_ms", "id", "key", "tag", "message_group", "properties"}
+_COLUMNS = {
+    *("topic", "body", "deliver_at", "delay_ms", "level", "id", "key", "once", "tag"),
+    *("message_group", "properties"),
+}
 _NOTHING: Mapping[str, str] = {}
 
 
@@ -75,8 +78,8 @@ def with_id(draft: Draft) -> Draft:
 def drafts_of_table(table: Any, topic: str | None) -> Iterator[Draft]:
     """Drafts of an Arrow table or batch, a pandas frame, or any iterable of mappings.
 
-    Columns are those of a bulk send: `body`, and any of `topic`, `deliver_at`, `delay_ms`, `id`, `key`,
-    `tag`, `message_group`, `properties`.
+    Columns are those of a bulk send: `body`, and any of `topic`, `deliver_at`, `delay_ms`, `level`, `id`,
+    `key`, `once`, `tag`, `message_group`, `properties`.
     """
     for row in _rows_of(table):
         unknown = set(row) - _COLUMNS
@@ -91,6 +94,8 @@ def drafts_of_table(table: Any, topic: str | None) -> Iterator[Draft]:
             row["body"],
             at=_moment(_given(row.get("deliver_at"))),
             delay=_whole(_given(row.get("delay_ms"))),
+            level=_whole(_given(row.get("level"))) or 0,
+            once=_given(row.get("once")) or False,
             id=_given(row.get("id")),
             key=_given(row.get("key")) or None,
             tag=_given(row.get("tag")) or "",

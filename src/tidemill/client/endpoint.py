@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from tidemill.core.errors import RequestError
@@ -24,9 +26,11 @@ class Endpoint:
     host: str
     port: int
     is_tls: bool = False
+    ca: str = ""  # a file with the certificates to trust; empty: the machine's
+    is_verified: bool = True  # False: any certificate will do
 
     @classmethod
-    def parse(cls, text: str) -> Endpoint:
+    def parse(cls, text: str, ca: str | Path = "", *, is_verified: bool = True) -> Endpoint:
         url = text if "://" in text else f"http://{text}"
         try:
             parts = urlsplit(url)
@@ -36,14 +40,26 @@ class Endpoint:
         if not host or parts.scheme not in ("http", "https") or parts.path not in ("", "/"):
             raise RequestError(f"not an endpoint: {text!r}; write it like {DEFAULT_ENDPOINT}")
         is_tls = parts.scheme == "https"
-        return cls(host, port or (443 if is_tls else _DEFAULT_PORT), is_tls)
+        return cls(host, port or (443 if is_tls else _DEFAULT_PORT), is_tls, str(ca), is_verified)
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https://' if self.is_tls else ''}{host}:{self.port}"
 
     def tls(self) -> ssl.SSLContext | None:
-        return ssl.create_default_context() if self.is_tls else None
+        return _tls_context(self.ca, self.is_verified) if self.is_tls else None
+
+
+@lru_cache(8)
+def _tls_context(ca: str, is_verified: bool) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=ca or None)
+    except OSError as error:
+        raise RequestError(f"cannot use {ca} as certificates to trust: {error.strerror or error}") from None
+    if not is_verified:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,6 +197,10 @@ def _status(said: dict[str, Any]) -> BrokerStatus:
     )
 
 
+def health() -> Call[dict[str, Any]]:
+    return _get("/healthz", {}, lambda said: dict(said))
+
+
 def find(topic: str, key: str) -> Call[list[dict[str, Any]]]:
     return _get(f"/v1/topics/{_in_path(topic)}/find", {"key": key}, lambda said: list(said["messages"]))
 

@@ -26,6 +26,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -70,10 +71,12 @@ class Worker:
         group: str,
         concurrency: int = 8,
         token: str = "",
+        ca: str | Path = "",
+        insecure: bool = False,
         on_error: Callable[[Message, BaseException], None] | None = None,
     ) -> None:
         self.group = group
-        self.client = Client(endpoint, token=token)
+        self.client = Client(endpoint, token=token, ca=ca, insecure=insecure)
         self._concurrency = concurrency
         self._on_error = on_error
         self._subscriptions: list[Subscription] = []

@@ -38,6 +38,8 @@ _ERRORS: dict[int | str, dict[str, object]] = {
     status: {"model": ErrorAnswer, "description": text}
     for status, text in (
         (400, "The request is wrong; nothing was written"),
+        (401, "No token, or one that is not known"),
+        (403, "The token does not allow this"),
         (404, "No such topic"),
         (409, "The topic exists or is in use"),
         (413, "The body is too large"),

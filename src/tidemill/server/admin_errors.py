@@ -17,15 +17,19 @@ from tidemill.core.errors import (
     BodyTooLarge,
     BusyError,
     DiskFull,
+    Forbidden,
     RequestError,
     TidemillError,
     TopicExists,
     TopicInUse,
+    Unauthorized,
     UnknownTopic,
 )
 
 # The first class that fits counts, so the special stands before its family.
 _STATUS: tuple[tuple[type[TidemillError], int], ...] = (
+    (Unauthorized, 401),
+    (Forbidden, 403),
     (UnknownTopic, 404),
     (TopicExists, 409),
     (TopicInUse, 409),

@@ -14,6 +14,7 @@ from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 
 from tidemill.broker.broker import Broker
+from tidemill.broker.receipts import decode_receipt
 from tidemill.broker.receiver import TagFilter
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import IllegalHandle, RequestError
@@ -37,6 +38,7 @@ from tidemill.server.admin_models import (
     RescheduleOut,
     SettledOut,
 )
+from tidemill.server.caller import CANCEL, RECEIVE, SEND, caller, require
 from tidemill.server.waiting_room import WaitingRoom
 
 _SEQ_MAX = 1 << 62
@@ -54,11 +56,14 @@ def send_routes(broker: Broker) -> APIRouter:
     @routes.post("/messages", response_model=ReceiptOut)
     def send(message: MessageIn) -> ReceiptOut:
         """Send one message; durable when answered. A missing topic is created."""
+        require(SEND, topic=message.topic)
         return receipt_out(broker.send([_draft(message)])[0])
 
     @routes.post("/messages/many", response_model=ManyOut, response_model_exclude_none=True)
     def send_many(request: ManyIn) -> ManyOut:
         """Send many messages; each gets its own answer, or with `all_or_none` one wrong refuses all."""
+        for topic in {message.topic for message in request.messages}:
+            require(SEND, topic=topic)
         drafts = [_draft(message) for message in request.messages]
         if request.all_or_none:
             return ManyOut(answers=[AnswerOut(receipt=receipt_out(r)) for r in broker.send(drafts)])
@@ -80,6 +85,7 @@ def receive_routes(broker: Broker, waiting: WaitingRoom) -> APIRouter:
     @routes.post("/receive", response_model=ReceiveOut)
     async def receive(request: ReceiveIn, http: Request) -> ReceiveOut:
         """Take messages for a group; waits up to `wait_ms` for the first one."""
+        require(RECEIVE, topic=request.topic, group=request.group)
         accepts = _tag_filter(request.tags)
         key = (request.topic, request.group)
         # Whoever waits does so in real time, also where the broker's clock is simulated.
@@ -103,11 +109,13 @@ def receive_routes(broker: Broker, waiting: WaitingRoom) -> APIRouter:
     @routes.post("/ack", response_model=SettledOut)
     def ack(request: ReceiptsIn) -> SettledOut:
         """Settle deliveries."""
+        _require_receipts(request.receipts)
         return SettledOut(settled=broker.ack(request.receipts))
 
     @routes.post("/invisibility", response_model=SettledOut)
     def change_invisibility(request: InvisibilityIn) -> SettledOut:
         """Let deliveries become visible again after `invisible_ms`; 0: at once."""
+        _require_receipts(request.receipts)
         return SettledOut(settled=broker.change_invisibility(request.receipts, request.invisible_ms))
 
     return routes
@@ -220,6 +228,12 @@ def delivery_out(delivery: Delivery) -> DeliveryOut:
     )
 
 
+def _require_receipts(receipts: list[str]) -> None:
+    if caller() is not None:
+        for group, topic in {decode_receipt(receipt)[:2] for receipt in receipts}:
+            require(RECEIVE, topic=topic, group=group)
+
+
 def body_out(body: bytes) -> tuple[str | None, str | None]:
     """A body as text if it is text, else in base64."""
     try:
@@ -236,6 +250,8 @@ def _handles(request: ChoiceIn) -> list[Handle]:
     if request.topic is not None or request.key is not None or request.from_ms is not None:
         raise RequestError("give either handles, or a topic with a key or a range")
     handles = [Handle.parse(text) for text in request.handles or ()]
+    for topic in {handle.topic for handle in handles}:
+        require(CANCEL, topic=topic)
     for handle in handles:
         if not -1 <= handle.seq < _SEQ_MAX:
             raise IllegalHandle(f"not a handle: its seq is {handle.seq}; pass the handle of the send")
@@ -247,6 +263,7 @@ def _topic(request: ChoiceIn) -> str:
         raise RequestError("give handles, or a topic with a key or a range")
     if request.key is not None and (request.from_ms is not None or request.to_ms is not None):
         raise RequestError("give either a key or a range of due times")
+    require(CANCEL, topic=request.topic)
     return request.topic
 
 

@@ -17,13 +17,26 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tidemill.broker.broker import Broker
+from tidemill.core.errors import Forbidden
+from tidemill.core.limits import FRAME_BYTES_MAX, MIB
+from tidemill.server.admin_errors import error_bytes
+from tidemill.server.batch_door import PATH as BATCH_PATH
+from tidemill.server.body_budget import BodyBudget, BodyRefused, Unread
+from tidemill.server.caller import LOOK, require
 from tidemill.server.gateway import Gateway
 from tidemill.server.grpc_framing import Receive, Scope, Send, Status, Stream
+from tidemill.server.guard import Guard
 from tidemill.server.metrics import registry_of
+from tidemill.server.protocol import SERVICE
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 Step = Callable[[], Awaitable[None]]
 
+_BODIES_BYTES_MAX = 256 * MIB
+_UNREAD_BYTES_MAX = 64 * MIB
+# What answers shortly whatever is asked, and so goes on while others do not read.
+_SMALL_PATHS = {BATCH_PATH, "/metrics", "/v1/status", "/v1/ack", "/v1/cancel", "/v1/messages"}
+_RECEIVE_PATH = SERVICE + "ReceiveMessage"
 _GRPC = b"application/grpc"
 _TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 _JSON = b"application/json"
@@ -47,7 +60,11 @@ class Door:
 
     def __init__(self, on_startup: Step | None = None, on_shutdown: Step | None = None) -> None:
         self.opened: Opened | None = None
+        self.guard = Guard()
+        self._budget = BodyBudget(FRAME_BYTES_MAX, _BODIES_BYTES_MAX)
+        self._unread = Unread(_UNREAD_BYTES_MAX)
         self.state = "opening"
+        self.facts: dict[str, object] = {}  # what else `/healthz` says
         self._on_startup = on_startup
         self._on_shutdown = on_shutdown
 
@@ -56,7 +73,7 @@ class Door:
             if not _is_grpc(scope):
                 await self._http(scope, receive, send)
             elif self.opened is not None:
-                await self.opened.gateway.service(scope, receive, send)
+                await self._grpc(self.opened.gateway, scope, receive, send)
             else:
                 await Stream(receive, send, 0).end(Status.UNAVAILABLE, f"the broker is {self.state}")
         elif scope["type"] == "lifespan":
@@ -75,19 +92,45 @@ class Door:
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
+    async def _grpc(self, gateway: Gateway, scope: Scope, receive: Receive, send: Send) -> None:
+        is_large = scope["path"] == _RECEIVE_PATH
+        if await self.guard.admits_grpc(scope, receive, send, self._unread if is_large else None):
+            await gateway.service(scope, receive, self._unread.count(send) if is_large else send)
+
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, opened = scope["path"], self.opened
         if path == "/healthz":
-            content = json.dumps({"status": self.state}).encode()
+            content = json.dumps({"status": self.state, **self.facts}).encode()
             await _page(send, 200 if opened is not None else 503, _JSON, content)
         elif opened is None:
             await _page(send, 503, _JSON, json.dumps({"error": f"the broker is {self.state}"}).encode())
+        elif not await self.guard.admits_http(scope, send, None if path in _SMALL_PATHS else self._unread):
+            return
         elif path == "/metrics":
-            await _page(send, 200, _TEXT, generate_latest(opened.registry))
+            await self._metrics(opened, send)
         elif opened.http is not None:
-            await opened.http(scope, receive, send)
+            await self._admin(opened.http, scope, receive, send)
         else:
             await _page(send, 404, _JSON, b'{"error": "there is nothing here"}')
+
+    async def _admin(self, http: Application, scope: Scope, receive: Receive, send: Send) -> None:
+        body = self._budget.watch(receive)
+        try:
+            await http(scope, body, self._unread.count(send))
+        except BodyRefused as refused:
+            code = "body-too-large" if refused.status_code == 413 else "too-many-requests"
+            content = json.dumps({"code": code, "message": refused.detail}).encode()
+            await _page(send, refused.status_code, _JSON, content)
+        finally:
+            body.close()
+
+    async def _metrics(self, opened: Opened, send: Send) -> None:
+        try:
+            require(LOOK)
+        except Forbidden as error:
+            await _page(send, 403, _JSON, error_bytes(error))
+        else:
+            await _page(send, 200, _TEXT, generate_latest(opened.registry))
 
 
 def _is_grpc(scope: Scope) -> bool:

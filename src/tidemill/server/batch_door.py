@@ -21,6 +21,7 @@ from tidemill.core.model import Draft
 from tidemill.core.send_batch import Answer, decode_drafts, encode_answers
 from tidemill.server.admin_errors import error_bytes, status_of
 from tidemill.server.batching import Batcher
+from tidemill.server.caller import SEND, caller
 
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
@@ -58,10 +59,20 @@ class BatchDoor:
             at += len(request)
         return parts
 
+    async def _send(self, drafts: list[Draft]) -> list[Answer]:
+        """Store what the caller may send; a message for another topic is refused alone."""
+        user = caller()
+        if user is None or all(user.may(SEND, topic=topic) for topic in {draft.topic for draft in drafts}):
+            return await self._batcher.submit(drafts)
+        refusals = [user.refusal(SEND, topic=draft.topic) for draft in drafts]
+        allowed = [draft for draft, refusal in zip(drafts, refusals, strict=True) if refusal is None]
+        answers = iter(await self._batcher.submit(allowed) if allowed else [])
+        return [refusal or next(answers) for refusal in refusals]
+
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         try:
             drafts = decode_drafts(await _body(receive))
-            answers = await self._batcher.submit(drafts) if drafts else []
+            answers = await self._send(drafts) if drafts else []
             status, content = 200, encode_answers(self._broker.id, answers)
         except TidemillError as error:
             status, content = status_of(error), error_bytes(error)

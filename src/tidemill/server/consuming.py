@@ -20,6 +20,7 @@ from tidemill.core.errors import IllegalHandle, IllegalInvisibility, InvalidRece
 from tidemill.core.limits import HOUR_MS
 from tidemill.core.model import Delivery
 from tidemill.server.batching import Batcher
+from tidemill.server.caller import RECEIVE, require
 from tidemill.server.conversion import message_of, resource_name, set_timestamp, tag_filter_of
 from tidemill.server.grpc_framing import Call, Stream
 from tidemill.server.leases import LEASE_MS, Leases
@@ -277,7 +278,10 @@ def _duration_ms(duration: Any) -> int:
 
 
 def _is_receipt_of(receipt: str, group: str) -> bool:
+    """Whether it is a receipt of the group; raises if the caller may not settle it."""
     try:
-        return decode_receipt(receipt)[0] == group
+        named, topic, *_ = decode_receipt(receipt)
     except IllegalHandle:
         return False
+    require(RECEIVE, topic=topic, group=named)
+    return named == group

@@ -19,6 +19,7 @@ from typing import Any
 from tidemill.broker.broker import Broker
 from tidemill.core.errors import RequestError, TidemillError, UnknownTopic
 from tidemill.core.limits import MIB
+from tidemill.server.caller import RECEIVE, SEND, caller, require, require_any
 from tidemill.server.consuming import Consuming
 from tidemill.server.conversion import ACCEPTED_TYPES, resource_name
 from tidemill.server.grpc_framing import Call, GrpcError, GrpcService, Status, Stream, Streaming, Unary
@@ -122,8 +123,10 @@ class Gateway:
         self._calls_under_way += 1
         try:
             request = _decoded(service.ReceiveMessageRequest.FromString, await stream.read() or b"")
+            topic_name = resource_name(request.message_queue.topic)
+            require(RECEIVE, topic=topic_name, group=resource_name(request.group))
             if self._creates_topics:
-                await self._topic(resource_name(request.message_queue.topic))
+                await self._topic(topic_name)
             await self.consuming.receive(request, stream, call)
         except TidemillError as error:
             await stream.write([service.ReceiveMessageResponse(status=status_of(error)).SerializeToString()])
@@ -155,6 +158,7 @@ class Gateway:
         return made
 
     async def _query_route(self, request: Any, call: Call) -> Any:
+        require_any(resource_name(request.topic))
         topic = await self._topic(resource_name(request.topic))
         response = service.QueryRouteResponse(status=OK)
         for queue_id in range(topic.queue_count):
@@ -162,8 +166,10 @@ class Gateway:
         return response
 
     async def _query_assignment(self, request: Any, call: Call) -> Any:
-        topic = await self._topic(resource_name(request.topic))
-        group = await self._call(self._broker.receiver.group, resource_name(request.group))
+        topic_name, group_name = resource_name(request.topic), resource_name(request.group)
+        require(RECEIVE, topic=topic_name, group=group_name)
+        topic = await self._topic(topic_name)
+        group = await self._call(self._broker.receiver.group, group_name)
         # Every poll is served from all queues, so one is enough; a FIFO consumer works through the messages
         # of one assignment one after the other, so it gets as many as there are queues.
         queue_ids = range(topic.queue_count) if group.is_fifo else [_AGNOSTIC_QUEUE]
@@ -199,7 +205,7 @@ class Gateway:
 
     async def _telemetry(self, stream: Stream, call: Call) -> None:
         self._require_open()
-        session = self.sessions.open(call.header(CLIENT_ID))
+        session = self.sessions.open(call.header(CLIENT_ID), caller())
         await stream.start()
         writing = asyncio.create_task(_write_out(session, stream))
         try:
@@ -217,12 +223,15 @@ class Gateway:
         if not asked.HasField("publishing") and not asked.HasField("subscription"):
             raise GrpcError(Status.INVALID_ARGUMENT, "settings are either for publishing or a subscription")
         group = None
-        if asked.HasField("subscription"):
-            try:
+        try:
+            for topic in asked.publishing.topics:
+                require(SEND, topic=resource_name(topic))
+            if asked.HasField("subscription"):
                 name = resource_name(asked.subscription.group)
+                require(RECEIVE, group=name)
                 group = await self._call(self._broker.receiver.group, name)
-            except RequestError as error:
-                return service.TelemetryCommand(status=status_of(error))
+        except RequestError as error:
+            return service.TelemetryCommand(status=status_of(error))
         return self.sessions.settings_for(session, asked, group)
 
     # -- chores -----------------------------------------------------------------------------------

@@ -221,8 +221,14 @@ class GrpcService:
     """An ASGI application for the methods of one service."""
 
     def __init__(
-        self, unary: Mapping[str, Unary], streaming: Mapping[str, Streaming], message_bytes_max: int
+        self,
+        unary: Mapping[str, Unary],
+        streaming: Mapping[str, Streaming],
+        message_bytes_max: int,
+        gathered_bytes_max: int | None = None,
     ) -> None:
+        self._gathered_bytes_max = gathered_bytes_max or message_bytes_max * 3 // 2
+        self._gathered_bytes = 0  # of all requests that are not whole yet
         self._unary = unary
         self._streaming = streaming
         self._message_bytes_max = message_bytes_max
@@ -263,19 +269,33 @@ class GrpcService:
     async def _gather(self, event: Event, receive: Receive) -> bytes:
         """The one message of a request that came in pieces, or the error that it is."""
         reader = MessageReader(self._message_bytes_max)
-        async with asyncio.timeout(_BODY_SECONDS_MAX):
-            while True:
-                if event["type"] == "http.disconnect":
-                    raise ClientGone
-                found = reader.feed(event.get("body", b""))
-                if found or not event.get("more_body", False):
-                    break
-                event = await receive()
+        held = 0
+        try:
+            async with asyncio.timeout(_BODY_SECONDS_MAX):
+                while True:
+                    if event["type"] == "http.disconnect":
+                        raise ClientGone
+                    held += self._make_room(len(event.get("body", b"")))
+                    found = reader.feed(event.get("body", b""))
+                    if found or not event.get("more_body", False):
+                        break
+                    event = await receive()
+        finally:
+            self._gathered_bytes -= held
         # A request that goes on after its message is wrong, but nobody waits here to see whether it does.
         reader.finish()
         if len(found) != 1:
             raise GrpcError(Status.INTERNAL, f"the method takes one message, {len(found)} came")
         return found[0]
+
+    def _make_room(self, size: int) -> int:
+        """Count bytes that are being gathered; refused where all callers together send too much at once."""
+        if self._gathered_bytes and self._gathered_bytes + size > self._gathered_bytes_max:
+            raise GrpcError(
+                Status.RESOURCE_EXHAUSTED, "too many bytes are being received; send again shortly"
+            )
+        self._gathered_bytes += size
+        return size
 
     async def _converse(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         stream = Stream(receive, send, self._message_bytes_max)

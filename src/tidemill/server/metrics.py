@@ -18,6 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from tidemill.broker.broker import Broker
+from tidemill.server.disk_watch import is_disk_low
 
 
 class BrokerCollector(Collector):
@@ -57,6 +58,7 @@ class BrokerCollector(Collector):
             ("log_bytes", "Bytes of the commit log", status.log_bytes),
             ("disk_free_bytes", "Free bytes of the data directory's disk", status.disk_free_bytes),
             ("disk_full", "1 while sends are refused for want of room", float(status.is_disk_full)),
+            ("disk_low", "1 while the disk is nearly full", float(is_disk_low(self._broker))),
             ("clock_leaps", "Forward leaps of the wall clock that were seen", status.clock_leaps),
             ("lateness_p99_seconds", "99th percentile of recent lateness", status.lateness_ms.p99_ms / 1000),
             ("lateness_max_seconds", "Worst lateness since the start", status.lateness_ms.max_ms / 1000),

@@ -27,6 +27,7 @@ from tidemill.core.errors import (
 from tidemill.core.limits import MIB
 from tidemill.core.model import CancelAnswer, Draft, Handle, Once, Receipt
 from tidemill.server.batching import Batcher
+from tidemill.server.caller import CANCEL, SEND, caller, require
 from tidemill.server.conversion import draft_of, is_transaction, resource_name
 from tidemill.server.grpc_framing import Call
 from tidemill.server.protocol import CLIENT_ID, Code, definition, service
@@ -69,6 +70,9 @@ class Producing:
 
     async def send(self, request: Any, call: Call) -> Any:
         messages = request.messages
+        if caller() is not None:
+            for message in messages:
+                require(SEND, topic=resource_name(message.topic))
         size = call.request_bytes
         self._make_room(size)
         self._held_bytes += size
@@ -127,6 +131,7 @@ class Producing:
     # -- recall -----------------------------------------------------------------------------------
 
     async def recall(self, request: Any, _: Call) -> Any:
+        require(CANCEL, topic=resource_name(request.topic))
         handle = Handle.parse(request.recall_handle)
         if handle.topic != resource_name(request.topic):
             raise UnknownMessage(f"the handle is of topic {handle.topic!r}, not of {request.topic.name!r}")
@@ -141,6 +146,7 @@ class Producing:
 
     async def end_transaction(self, request: Any, _: Call) -> Any:
         topic, message_id = resource_name(request.topic), request.message_id or request.transaction_id
+        require(SEND, topic=topic)
         if not request.transaction_id:
             raise UnknownTransaction("the transaction id is blank; give the one the send answered with")
         transactions = self._broker.transactions

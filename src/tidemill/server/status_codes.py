@@ -35,6 +35,8 @@ _CODES: dict[str, int] = {
     "already-released": Code.BAD_REQUEST,
     "topic-exists": Code.BAD_REQUEST,
     "topic-in-use": Code.BAD_REQUEST,
+    "unauthorized": Code.UNAUTHORIZED,
+    "forbidden": Code.FORBIDDEN,
     "busy": Code.TOO_MANY_REQUESTS,  # clients back off on this one
     "too-many-requests": Code.TOO_MANY_REQUESTS,
     "disk-full": Code.TOO_MANY_REQUESTS,

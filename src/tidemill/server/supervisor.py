@@ -16,11 +16,13 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from pyvoy import PyvoyServer, StartupError
 
 from tidemill.core.errors import RequestError, StorageError
+from tidemill.server.envoy import BoundedServer
 from tidemill.server.serve_plan import ServePlan
 
 _APPLICATION = "tidemill.server.broker_process:application"
@@ -32,12 +34,12 @@ _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 Say = Callable[[str, dict[str, Any]], None]
 
 
-def check_address(host: str, port: int, *, is_insecure: bool) -> None:
-    """Refuse an address that is open to others without a word, or taken."""
+def check_address(host: str, port: int, *, is_insecure: bool, flag: str = "--port") -> int:
+    """Refuse an address that is open to others without a word, or taken. Returns the port, chosen if 0."""
     if host not in _LOOPBACK and not is_insecure:
         raise RequestError(
-            f"{host} is reachable from outside and there is no authentication yet; "
-            "bind to 127.0.0.1 or say --insecure"
+            f"{host} is reachable from outside and nobody would be asked who they are; "
+            "bind to 127.0.0.1, give a permissions file with --auth, or say --insecure"
         )
     # Envoy would share a taken port with its holder, and half the calls would go astray.
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
@@ -46,8 +48,9 @@ def check_address(host: str, port: int, *, is_insecure: bool) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise StorageError(
-                f"cannot listen on {host}:{port}: {error.strerror}; choose another --port"
+                f"cannot listen on {host}:{port}: {error.strerror}; choose another {flag}"
             ) from None
+        return int(probe.getsockname()[1])
 
 
 class Supervisor:
@@ -59,6 +62,7 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._lifeline: int | None = None
         self._port = plan.port
+        self._tls_port = plan.tls_port
         self._has_failed = False
 
     async def run(self) -> int:
@@ -94,6 +98,7 @@ class Supervisor:
                 return 1
             raise StorageError(f"the door did not open: {error}; see the log above") from None
         self._port = server.listener_port
+        self._tls_port = server.listener_port_tls
         listening = asyncio.create_task(self._listen(server))
         ended = asyncio.create_task(server.wait())
         stopped = asyncio.create_task(self._stop.wait())
@@ -107,13 +112,17 @@ class Supervisor:
         return (await ended) or 0
 
     def _new_server(self) -> PyvoyServer:
-        return PyvoyServer(
+        plan = self._plan
+        return BoundedServer(
             _APPLICATION,
-            address=self._plan.host,
+            address=plan.host,
             port=self._port,
+            connections_max=plan.connections_max,
+            tls_port=self._tls_port,
+            certificate=(Path(plan.tls_cert), Path(plan.tls_key)) if plan.tls_cert else None,
             lifespan=True,
             worker_threads=1,
-            env=self._plan.as_variable(),
+            env=plan.as_variable(),
             stdout=subprocess.PIPE,
             stderr=None,
             additional_envoy_args=["--concurrency", "1"],
@@ -128,4 +137,7 @@ class Supervisor:
             except ValueError:
                 continue  # not ours
             self._has_failed = self._has_failed or event["event"] == "failed"
-            self._say(event.pop("event"), {**event, "host": self._plan.host, "port": self._port})
+            self._say(
+                event.pop("event"),
+                {**event, "host": self._plan.host, "port": self._port, "tls_port": self._tls_port},
+            )

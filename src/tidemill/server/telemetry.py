@@ -14,6 +14,7 @@ from typing import Any
 from tidemill.broker.transactions import OpenTransaction
 from tidemill.core.config import BrokerSettings
 from tidemill.server.conversion import half_of, resource_name
+from tidemill.server.permissions import User, Verb
 from tidemill.server.protocol import definition, service
 from tidemill.server.status_codes import OK
 from tidemill.store.consumer_state import Group
@@ -35,9 +36,13 @@ class Session:
     """One open telemetry stream."""
 
     client_id: str
+    user: User | None = None  # None: nobody is asked who they are
     is_producer: bool = False
     topics: frozenset[str] = frozenset()
     outbox: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue(_OUTBOX_MAX))
+
+    def may_send(self, topic: str) -> bool:
+        return self.user is None or self.user.may(Verb.SEND, topic=topic)
 
     def say(self, command: Any) -> bool:
         """Queue a command; False if the client does not read."""
@@ -58,8 +63,8 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, client_id: str) -> Session:
-        session = Session(client_id)
+    def open(self, client_id: str, user: User | None = None) -> Session:
+        session = Session(client_id, user)
         self._sessions.add(session)
         return session
 
@@ -89,17 +94,29 @@ class Sessions:
             if not asked.subscription.HasField("long_polling_timeout"):
                 told.subscription.long_polling_timeout.seconds = LONG_POLL_S
             told.backoff_policy.max_attempts = group.attempts_max
-            pauses = told.backoff_policy.customized_backoff
-            for attempt in range(1, min(group.attempts_max, 32) + 1):
-                # Whole seconds: one official client reads nothing finer.
-                pauses.next.add().seconds = max(1, retry_delay_ms(attempt, self._settings) // 1000)
+            self._tell_pauses(told, group.attempts_max)
         return service.TelemetryCommand(status=OK, settings=told)
+
+    def _tell_pauses(self, told: Any, attempts_max: int) -> None:
+        """How long a consumer lets a message rest that it failed on."""
+        pauses = [
+            # Whole seconds: one official client reads nothing finer.
+            max(1, retry_delay_ms(attempt, self._settings) // 1000)
+            for attempt in range(1, min(attempts_max, 32) + 1)
+        ]
+        if told.user_agent.language == definition.Language.NODE_JS:
+            # It knows no list of pauses: given one, a FIFO consumer would try once and no more.
+            backoff = told.backoff_policy.exponential_backoff
+            backoff.initial.seconds, backoff.max.seconds, backoff.multiplier = pauses[0], pauses[-1], 2
+            return
+        for pause_s in pauses:
+            told.backoff_policy.customized_backoff.next.add().seconds = pause_s
 
     # -- transactions -----------------------------------------------------------------------------
 
     def ask_about(self, transaction: OpenTransaction, owner: str | None) -> bool:
         """Ask a producer what became of its transaction; False if there is none to ask."""
-        producers = [s for s in self._sessions if s.is_producer]
+        producers = [s for s in self._sessions if s.is_producer and s.may_send(transaction.topic)]
         # Who began it knows; else one that named the topic; else one that named none.
         able = (
             [s for s in producers if s.client_id == owner]

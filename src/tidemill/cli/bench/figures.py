@@ -1,4 +1,4 @@
-"""The figures of `bench engine`: name, meaning, target, and how each is written.
+"""The figures of `bench engine` and `bench door`: name, meaning, target, and how each is written.
 
 Owns the list in `docs/benchmarks.md` and in the JSON output; the names are a contract.
 """
@@ -47,5 +47,31 @@ FIGURES = (
         "flat, < 64 MB",
         lambda v: v < 64,
         "MB",
+    ),
+)
+
+DOOR_FIGURES = (
+    Figure(
+        "grpc_send_per_s", "single sends over gRPC, 64 in flight", "> 10,000 /s", lambda v: v > 10_000, "/s"
+    ),
+    Figure(
+        "client_send_per_s", "single sends of 32 Python threads", "> 40,000 /s", lambda v: v > 40_000, "/s"
+    ),
+    Figure("receive_ack_per_s", "received and acknowledged by 32", "> 10,000 /s", lambda v: v > 10_000, "/s"),
+    Figure("flight_send_per_s", "scheduled over Flight", "> 500,000 /s", lambda v: v > 500_000, "/s"),
+    Figure("send_p99_ms_half_load", "a send at half load, p99", "< 10 ms", lambda v: v < 10, "ms"),
+    Figure(
+        "release_late_p99_ms_half_load",
+        "release lateness at half load, p99",
+        "< 50 ms",
+        lambda v: v < 50,
+        "ms",
+    ),
+    Figure(
+        "consumer_late_p99_ms",
+        "from its time to a waiting consumer at rest, p99",
+        "0 to 10 ms",
+        lambda v: 0 <= v < 10,
+        "ms",
     ),
 )

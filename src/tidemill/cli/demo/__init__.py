@@ -1,1 +1,1 @@
-"""`tidemill demo`: the order-payment-timeout story, live on the real engine."""
+"""`tidemill demo`: the order-payment-timeout story, live against a real serve."""

@@ -1,4 +1,4 @@
-"""`tidemill demo`: plays the order-payment-timeout story on the real engine and says whether all held.
+"""`tidemill demo`: plays the order-payment-timeout story against a real serve and says whether all held.
 
 Owns the evening: a temporary directory, the stage, the screen, the verdict, and the exit code.
 """
@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from tidemill.cli.data_directory import open_quietly, shape_of
 from tidemill.cli.demo.screen import LiveScreen, plain_event
 from tidemill.cli.demo.stage import Stage
 from tidemill.cli.demo.story import LEAD_MS, ORDER_COUNT, script
@@ -31,15 +32,17 @@ _PATIENCE_MS = 20_000  # how long after the script's end the last order may take
 
 def demo(
     keep: Annotated[bool, typer.Option("--keep", help="leave the data directory to look at")] = False,
+    pipeline: Annotated[str, typer.Option(help="who turns the wheel: spark or embedded")] = "embedded",
 ) -> int:
     """Play the order-payment-timeout story, live; exit 0 only if everything held."""
-    directory = Path(tempfile.mkdtemp(prefix="tidemill-demo-"))
+    scratch = Path(tempfile.mkdtemp(prefix="tidemill-demo-"))
+    directory = scratch / "data"
     screen = console()
     try:
-        verdict = _show(directory, screen)
+        verdict = _show(directory, scratch / "serve.log", pipeline, screen)
     finally:
         if not keep:
-            shutil.rmtree(directory, ignore_errors=True)
+            shutil.rmtree(scratch, ignore_errors=True)
     _print_verdict(verdict, screen)
     if keep:
         screen.print(f"The data directory is {directory}", soft_wrap=True)
@@ -47,24 +50,24 @@ def demo(
     return 0 if verdict.holds else 1
 
 
-def _show(directory: Path, screen: Console) -> Verdict:
-    clock = SystemClock()
+def _show(directory: Path, log: Path, pipeline: str, screen: Console) -> Verdict:
     screen.print(
         f"A shop places {ORDER_COUNT} orders and gives each a few seconds to be paid. Tidemill holds one "
         "delayed message per order; a payment cancels it, and when its time comes the order is closed. "
-        f"Whatever is due later than {LEAD_MS / 1000:.0f} s goes through the timer wheel.\n"
+        f"Whatever is due later than {LEAD_MS / 1000:.0f} s goes through the timer wheel. The shop is a "
+        "client, the broker a `tidemill serve`, which is killed in the middle.\n"
     )
-    stage = Stage(directory, clock)
+    stage = Stage(directory, log, SystemClock(), pipeline)
     try:
         if screen.is_terminal:
             with Live(LiveScreen(stage, screen), console=screen, refresh_per_second=_FRAMES_PER_SECOND):
                 _play(stage, None)
         else:
             _play(stage, screen)
-        assert stage.broker is not None
-        return judge(stage, stage.broker)
     finally:
         stage.close()
+    with open_quietly(directory, shape_of(directory)) as broker:
+        return judge(stage, broker)
 
 
 def _play(stage: Stage, lines: Console | None) -> None:

@@ -16,7 +16,7 @@ from tidemill.core.model import Via
 
 _CELL_WIDTH = 26
 _EVENTS_SHOWN = 4
-_VIA_NAMES = {Via.NEAR: "near", Via.EMBEDDED: "wheel"}
+_VIA_NAMES = {Via.NEAR: "near", Via.EMBEDDED: "wheel", Via.SPARK: "spark"}
 
 
 class LiveScreen:
@@ -51,10 +51,7 @@ def _headline(stage: Stage, records: list[Record]) -> RenderableType:
     late = sorted(closing.late_ms for record in placed for closing in record.closings)
     text = Text.assemble(
         (f"{stage.since_begin_ms() / 1000:5.1f} s ", "bold"),
-        (
-            "running" if stage.broker is not None else "STOPPED",
-            "green" if stage.broker is not None else "bold red",
-        ),
+        ("running", "green") if stage.is_up else ("KILLED", "bold red"),
         f"  {len(placed)} placed  ",
         (f"{waiting} pending", "cyan"),
         "  ",

@@ -1,7 +1,8 @@
-"""The stage: plays the story on a real broker and writes down what happened to every order.
+"""The stage: plays the story against a served broker and writes down what happened to every order.
 
-Owns the broker (which it stops and opens again in the middle), the thread that closes orders as they come
-out of the topic, and one record per order. It shows nothing: the screen looks at the records.
+Owns the `tidemill serve` process (whose broker it kills in the middle), the clients that talk to it, the
+thread that closes orders as they come out of the topic, and one record per order. It shows nothing: the
+screen looks at the records.
 """
 
 from __future__ import annotations
@@ -11,24 +12,21 @@ from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidemill.broker.broker import Broker
-from tidemill.cli.demo.story import (
-    EXTENDED_BY_MS,
-    LEAD_MS,
-    STOPPED_FOR_MS,
-    TICK_MS,
-    Act,
-    Order,
-    Scene,
-    orders,
-)
+from tidemill.cli.demo.serving import Serving
+from tidemill.cli.demo.story import EXTENDED_BY_MS, Act, Order, Scene, orders
+from tidemill.client.answers import Message
+from tidemill.client.client import Client
+from tidemill.client.verbs import HandleLike
 from tidemill.core.clock import SystemClock
-from tidemill.core.config import BrokerSettings
-from tidemill.core.model import CancelAnswer, Delivery, Draft, Handle, Via
+from tidemill.core.errors import TidemillError
+from tidemill.core.model import CancelAnswer, Via
 
 TOPIC = "order-timeouts"
 GROUP = "order-closer"
 _POLL_MS = 200
+_INVISIBLE_MS = 3_000  # what is lost on its way to us by the kill comes again after this
+_PAUSE_S = 0.02
+_BACK_S = 10.0  # how long the consumer may take to find the new broker
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +37,19 @@ class Closing:
     released_ms: int
     seen_ms: int
     via: Via
+    attempt: int
 
     @property
     def late_ms(self) -> int:
         return self.seen_ms - self.due_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Payment:
+    """One payment: what the broker answered, and when."""
+
+    answer: CancelAnswer
+    answered_ms: int
 
 
 @dataclass(slots=True)
@@ -51,14 +58,15 @@ class Record:
 
     order: Order
     due_ms: int | None = None  # None: not placed yet
-    handle: Handle | None = None
-    answers: list[CancelAnswer] = field(default_factory=list)
+    handle: HandleLike | None = None
+    payments: list[Payment] = field(default_factory=list)
     is_extended: bool = False
+    was_extended_too_late: bool = False
     closings: list[Closing] = field(default_factory=list)
 
     @property
     def is_cancelled(self) -> bool:
-        return CancelAnswer.CANCELLED in self.answers
+        return any(payment.answer is CancelAnswer.CANCELLED for payment in self.payments)
 
     @property
     def is_waiting(self) -> bool:
@@ -68,60 +76,65 @@ class Record:
 class Stage:
     """A running story. `play` is for one thread; the screen may read the records at any time."""
 
-    def __init__(self, directory: Path, clock: SystemClock) -> None:
+    def __init__(self, directory: Path, log: Path, clock: SystemClock, pipeline: str) -> None:
         self.clock = clock
         self.records = {order.number: Record(order) for order in orders()}
         self.events: deque[tuple[int, str]] = deque()  # ms since the beginning, what happened
-        self.broker: Broker | None = None  # None while it is stopped
+        self.is_up = True  # False from the kill until the new broker answers
         self.pending_at_stop = self.pending_at_start = 0
         self.stopped_from_ms = self.stopped_until_ms = 0
-        self._directory = directory
         self._lock = threading.Lock()  # protects records and events
         self._leaves = threading.Event()
-        self._consumer: threading.Thread | None = None
+        self._is_heard = threading.Event()  # the consumer's last call was answered
+        self._serving = Serving(directory, log, pipeline)
+        self._client = Client(self._serving.endpoint)
+        self._client.create_topic(TOPIC)
         self.begun_ms = clock.now_ms()
-        self._open()
-
-    # -- the broker and its consumer --------------------------------------------------------------
-
-    def _open(self) -> Broker:
-        settings = BrokerSettings(lead_ms=LEAD_MS, tick_ms=TICK_MS)
-        self.broker = broker = Broker(self._directory, settings)
-        self._leaves.clear()
-        self._consumer = threading.Thread(target=self._close_orders, args=(broker,), daemon=True)
+        self._consumer = threading.Thread(target=self._close_orders, daemon=True)
         self._consumer.start()
-        return broker
+
+    # -- the consumer -----------------------------------------------------------------------------
 
     def close(self) -> None:
         """Stop the consumer and the broker."""
         self._leaves.set()
-        if self._consumer is not None:
-            self._consumer.join()
-        if self.broker is not None:
-            self.broker.close()
-            self.broker = None
+        self._consumer.join()
+        self._client.close()
+        self._serving.stop()
 
-    def _close_orders(self, broker: Broker) -> None:
-        broker.topics.find_or_create(TOPIC)
-        while not self._leaves.is_set():
-            for delivery in broker.receive(TOPIC, GROUP, wait_ms=_POLL_MS):
-                self._note_closing(delivery)
-                broker.ack([delivery.receipt])
+    def _close_orders(self) -> None:
+        with Client(self._serving.endpoint) as client:
+            while not self._leaves.is_set():
+                try:
+                    self._close_some(client)
+                except TidemillError:  # the broker went away under a call; what it held comes again
+                    self._leaves.wait(_PAUSE_S)
 
-    def _note_closing(self, delivery: Delivery) -> None:
+    def _close_some(self, client: Client) -> None:
+        messages = client.receive_batch(TOPIC, GROUP, wait=_POLL_MS, invisible=_INVISIBLE_MS)
+        self._is_heard.set()
+        for message in messages:
+            self._note_closing(message)
+            client.ack(message)
+
+    def _note_closing(self, message: Message) -> None:
         seen_ms = self.clock.now_ms()
-        number = int(delivery.message.keys[0].removeprefix("order-"))
-        via = delivery.via
-        closing = Closing(delivery.message.deliver_at_ms, delivery.released_at_ms, seen_ms, via)
+        assert message.deliver_at_ms is not None
+        record = self.records[int(message.key.removeprefix("order-"))]
+        via = Via[message.via.upper()]
+        closing = Closing(message.deliver_at_ms, message.released_at_ms, seen_ms, via, message.attempt)
         with self._lock:
-            self.records[number].closings.append(closing)
-        self._tell(f"order {number} was not paid: closed, {closing.late_ms} ms after its time")
+            # Delivered again because the kill came before our acknowledgement: it is closed already.
+            if message.attempt > 1 and record.closings:
+                return
+            record.closings.append(closing)
+        self._tell(f"order {record.order.number} was not paid: closed, {closing.late_ms} ms after its time")
 
     # -- the acts ---------------------------------------------------------------------------------
 
     def play(self, scene: Scene) -> None:
-        if scene.act is Act.RESTART:
-            self._restart()
+        if scene.act is Act.KILL:
+            self._kill()
             return
         assert scene.order is not None
         record = self.records[scene.order.number]
@@ -134,20 +147,18 @@ class Stage:
                 self._extend(record)
 
     def _place(self, record: Record) -> None:
-        assert self.broker is not None
         order = record.order
-        body = f"close {order.key} unless it was paid".encode()
-        draft = Draft(TOPIC, body, delay_ms=order.timeout_ms, keys=(order.key,))
-        (receipt,) = self.broker.send([draft])
+        body = f"close {order.key} unless it was paid"
+        receipt = self._client.send(TOPIC, body, delay=order.timeout_ms, key=order.key)
         with self._lock:
             record.handle, record.due_ms = receipt.handle, receipt.deliver_at_ms
         self._tell(f"order {order.number} placed, {order.timeout_ms / 1000:.1f} s to pay")
 
     def _pay(self, record: Record) -> None:
-        assert self.broker is not None and record.handle is not None
-        (answer,) = self.broker.cancel([record.handle])
+        assert record.handle is not None
+        answer = self._client.cancel(record.handle)
         with self._lock:
-            record.answers.append(answer)
+            record.payments.append(Payment(answer, self.clock.now_ms()))
         meaning = {
             CancelAnswer.CANCELLED: "its time-out is cancelled",
             CancelAnswer.RELEASED: "too late, it was closed already",
@@ -157,32 +168,31 @@ class Stage:
         self._tell(f"order {record.order.number} paid: {answer} ({meaning[answer]})")
 
     def _extend(self, record: Record) -> None:
-        assert self.broker is not None and record.handle is not None
-        (moved,) = self.broker.reschedule([record.handle], by_ms=EXTENDED_BY_MS)
+        assert record.handle is not None
+        moved = self._client.reschedule(record.handle, by=EXTENDED_BY_MS)
         if moved.handle is not None:
             with self._lock:
                 record.handle, record.due_ms = moved.handle, moved.deliver_at_ms
                 record.is_extended = True
             self._tell(f"order {record.order.number} asked for {EXTENDED_BY_MS / 1000:.1f} s more: granted")
+        else:
+            record.was_extended_too_late = self.clock.now_ms() >= (record.due_ms or 0)
+            self._tell(f"order {record.order.number} asked for more time too late: {moved.answer}")
 
-    def _restart(self) -> None:
-        assert self.broker is not None
-        self._leaves.set()
-        if self._consumer is not None:
-            self._consumer.join()
-        broker, self.broker = self.broker, None
+    def _kill(self) -> None:
+        before = self._client.status()
         self.stopped_from_ms = self.clock.now_ms()
-        self.pending_at_stop = broker.close().pending
-        self._tell(f"the broker is stopped with {self.pending_at_stop} orders pending")
-        self.clock.wait(threading.Event(), self.stopped_from_ms + STOPPED_FOR_MS)
-        reopened = self._open()
+        self.is_up = False
+        pid = self._serving.kill_broker()
+        self._is_heard.clear()
+        self.pending_at_stop = before.pending
+        self._tell(f"the broker (process {pid}) is killed with {before.pending} orders pending")
+        after = self._client.status()  # waits until the supervisor has started another
+        self._is_heard.wait(_BACK_S)
         self.stopped_until_ms = self.clock.now_ms()
-        status = reopened.status()
-        # Some may be released by now; whoever was neither released before nor cancelled must still count.
-        cancelled = sum(record.is_cancelled for record in self.records.values())
-        placed = sum(record.due_ms is not None for record in self.records.values())
-        released_before = placed - cancelled - self.pending_at_stop
-        self.pending_at_start = status.pending + status.released - released_before
+        self.is_up = True
+        # Nobody sent or cancelled meanwhile, so whatever waited then waits still or was released since.
+        self.pending_at_start = after.pending + after.released - before.released
         stopped_s = (self.stopped_until_ms - self.stopped_from_ms) / 1000
         self._tell(f"the broker is back after {stopped_s:.1f} s; all {self.pending_at_start} are still there")
 
@@ -197,8 +207,9 @@ class Stage:
     def since_begin_ms(self) -> int:
         return self.clock.now_ms() - self.begun_ms
 
-    def was_stopped_when_due(self, closing: Closing) -> bool:
-        return self.stopped_from_ms <= closing.due_ms <= self.stopped_until_ms
+    def was_delayed_by_the_kill(self, closing: Closing) -> bool:
+        """True if it fell due while the broker was dead, or was lost on its way to us and came again."""
+        return self.stopped_from_ms <= closing.due_ms <= self.stopped_until_ms or closing.attempt > 1
 
     def _tell(self, text: str) -> None:
         with self._lock:

@@ -12,8 +12,8 @@ from enum import Enum
 ORDER_COUNT = 40
 LEAD_MS = 2_000  # so short that all but a few orders go through the timer wheel
 TICK_MS = 100
-STOP_AT_MS = 7_000  # the broker is stopped here, and opened again after the pause
-STOPPED_FOR_MS = 600
+STOP_AT_MS = 7_000  # the broker is killed here
+STOPPED_FOR_MS = 600  # it is away for at least so long: the supervisor pauses, then starts another
 
 _PLACED_EVERY_MS = 90
 _SHORTEST_MS = 3_000
@@ -36,7 +36,7 @@ class Act(Enum):
     PLACE = "place"
     PAY = "pay"
     EXTEND = "extend"
-    RESTART = "restart"
+    KILL = "kill"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _order(number: int) -> Order:
 
 def script() -> list[Scene]:
     """Everything that happens, in time order."""
-    scenes = [Scene(STOP_AT_MS, Act.RESTART)]
+    scenes = [Scene(STOP_AT_MS, Act.KILL)]
     for order in orders():
         scenes.append(Scene(order.placed_after_ms, Act.PLACE, order))
         halfway_ms = order.placed_after_ms + order.timeout_ms // 2

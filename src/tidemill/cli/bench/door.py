@@ -1,0 +1,128 @@
+"""`tidemill bench door`: what a served broker does for those who knock, on this machine, durable.
+
+Starts brokers of its own, loads them from other processes, checks what was stored, and prints the figures
+beside their targets. A missed target is a figure, not a failure: the exit code is 0.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from tidemill.cli.bench.door_client import (
+    measure_consumer,
+    measure_flight,
+    measure_receive,
+    measure_threads,
+)
+from tidemill.cli.bench.door_load import generator_name, load
+from tidemill.cli.bench.door_serving import serving
+from tidemill.cli.bench.figures import DOOR_FIGURES
+from tidemill.cli.output import bar, console
+from tidemill.client.client import Client
+from tidemill.core.errors import StorageError
+from tidemill.core.limits import HOUR_MS
+
+_IN_FLIGHT = 64
+_THREADS = 32
+# Due while the load goes on, so that releasing them is part of it.
+_HALF_LOAD_DELAY_MS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    seconds: float
+    receive_count: int
+    flight_count: int
+    rest_count: int
+
+
+_FULL = _Scale(8.0, 40_000, 2_000_000, 300)
+_QUICK = _Scale(1.0, 2_000, 100_000, 50)
+
+
+def door(
+    data: Annotated[
+        Path | None, typer.Option(help="where to work; a new folder in it is removed at the end")
+    ] = None,
+    is_json: Annotated[bool, typer.Option("--json", help="one flat JSON object")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="small counts: does it run, not how fast")] = False,
+) -> None:
+    """Measure the doors: gRPC, the Python client, Flight. Some minutes."""
+    scale = _QUICK if quick else _FULL
+    directory = Path(tempfile.mkdtemp(prefix="tidemill-bench-", dir=data))
+    figures: dict[str, float] = {}
+    try:
+        with bar("measuring the door") as advance:
+            _measure_speed(directory / "speed", scale, figures, advance)
+            _measure_half_load(directory / "half", scale, figures)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    if is_json:
+        print(json.dumps({figure.name: round(figures[figure.name], 3) for figure in DOOR_FIGURES}))
+    else:
+        _print_table(figures, quick)
+
+
+def _measure_speed(
+    directory: Path, scale: _Scale, figures: dict[str, float], advance: Callable[[int, int], None]
+) -> None:
+    """As fast as it goes, one after another, on one broker."""
+    with serving(directory) as endpoint, Client(endpoint) as client:
+        figures["consumer_late_p99_ms"] = measure_consumer(endpoint, scale.rest_count)
+        advance(1, 6)
+        client.create_topic("grpc")
+        before = client.status().sent
+        found = load(endpoint, "grpc", in_flight=_IN_FLIGHT, seconds=scale.seconds, delay_ms=HOUR_MS)
+        if client.status().sent - before != found.sent:
+            raise StorageError("other messages are stored than were answered; the figures mean nothing")
+        figures["grpc_send_per_s"] = found.per_s
+        advance(2, 6)
+        figures["client_send_per_s"] = measure_threads(endpoint, _THREADS, scale.seconds)
+        advance(3, 6)
+        figures["receive_ack_per_s"] = measure_receive(endpoint, scale.receive_count)
+        advance(4, 6)
+        figures["flight_send_per_s"] = measure_flight(endpoint, scale.flight_count)
+        advance(5, 6)
+
+
+def _measure_half_load(directory: Path, scale: _Scale, figures: dict[str, float]) -> None:
+    """At half the speed just seen, on a new broker whose lateness is of this load alone."""
+    rate = figures["grpc_send_per_s"] / 2
+    with serving(directory) as endpoint, Client(endpoint) as client:
+        client.create_topic("half")
+        found = load(
+            endpoint,
+            "half",
+            in_flight=_IN_FLIGHT,
+            seconds=scale.seconds + _HALF_LOAD_DELAY_MS / 1000,
+            rate=rate,
+            delay_ms=_HALF_LOAD_DELAY_MS,
+        )
+        status = client.status()
+    figures["send_p99_ms_half_load"] = found.percentile_ms(0.99)
+    figures["release_late_p99_ms_half_load"] = status.lateness_p99_ms
+
+
+def _print_table(figures: dict[str, float], quick: bool) -> None:
+    table = Table(title="the doors, durable" + (" (quick: small counts)" if quick else ""))
+    table.add_column("figure")
+    table.add_column("measured", justify="right")
+    table.add_column("target", justify="right")
+    table.add_column("")
+    for figure in DOOR_FIGURES:
+        value = figures[figure.name]
+        mark = Text("holds", "green") if figure.holds(value) else Text("does not hold", "bold red")
+        table.add_row(figure.meaning, figure.text(value), figure.target, mark)
+    screen = console()
+    screen.print(table)
+    screen.print(f"The load on gRPC came from {generator_name()}, on the same machine.")

@@ -1,0 +1,127 @@
+"""Load on the gRPC door: by `ghz` where it is on the path, else by several processes of raw grpcio.
+
+Says which it was. Both send single durable messages of 100 bytes, each with an id of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from base64 import b64encode
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemill.core.errors import StorageError
+
+_PROCESSES = 2
+_PATIENCE_S = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a load generator saw."""
+
+    sent: int
+    took_s: float
+    late_ms: list[float]  # from the moment each should have gone to its answer
+
+    @property
+    def per_s(self) -> float:
+        return self.sent / self.took_s
+
+    def percentile_ms(self, share: float) -> float:
+        return self.late_ms[min(len(self.late_ms) - 1, int(len(self.late_ms) * share))]
+
+
+def generator_name() -> str:
+    return "ghz" if shutil.which("ghz") else f"{_PROCESSES} processes of grpcio"
+
+
+def load(
+    endpoint: str, topic: str, *, in_flight: int, seconds: float, rate: float = 0, delay_ms: int
+) -> Load:
+    """Send for some seconds; a rate of 0 is as fast as it goes."""
+    if shutil.which("ghz"):
+        return _by_ghz(endpoint, topic, in_flight, seconds, rate, delay_ms)
+    return _by_processes(endpoint, topic, in_flight, seconds, rate, delay_ms)
+
+
+def _by_processes(
+    endpoint: str, topic: str, in_flight: int, seconds: float, rate: float, delay_ms: int
+) -> Load:
+    numbers = [in_flight // _PROCESSES, seconds, rate / _PROCESSES, delay_ms]
+    command = [sys.executable, "-m", "tidemill.cli.bench.door_child", endpoint, topic, *map(str, numbers)]
+    children = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(_PROCESSES)
+    ]
+    try:
+        for child in children:
+            assert child.stdout is not None
+            if child.stdout.readline() != "ready\n":
+                raise StorageError("a load generator did not start; see above")
+        for child in children:
+            assert child.stdin is not None
+            child.stdin.write("go\n")
+            child.stdin.flush()
+        found = [json.loads(child.communicate(timeout=_PATIENCE_S)[0]) for child in children]
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+    bad = sum(part["bad"] for part in found)
+    if bad:
+        raise StorageError(f"{bad} of the calls failed; the figures would mean nothing")
+    late_ms = sorted(late for part in found for late in part["late_ms"])
+    return Load(sum(part["good"] for part in found), max(part["took_s"] for part in found), late_ms)
+
+
+def _by_ghz(endpoint: str, topic: str, in_flight: int, seconds: float, rate: float, delay_ms: int) -> Load:
+    request = {
+        "messages": [
+            {
+                "topic": {"name": topic},
+                "system_properties": {"message_id": "{{newUUID}}"},
+                "user_properties": {"__delay_ms": str(delay_ms)},
+                "body": b64encode(os.urandom(100)).decode(),
+            }
+        ]
+    }
+    with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as place:
+        protoset = Path(place) / "service.protoset"
+        protoset.write_bytes(_protoset())
+        flags = ["--insecure", "--protoset", str(protoset), "--call"]
+        flags += ["apache.rocketmq.v2.MessagingService.SendMessage", "-d", json.dumps(request)]
+        flags += ["-c", str(in_flight), "-z", f"{seconds}s", "--duration-stop=wait", "-O", "json"]
+        flags += ["--connections", "4"] + (["--rps", str(int(rate))] if rate else [])
+        said = subprocess.run(
+            ["ghz", *flags, endpoint], capture_output=True, text=True, timeout=_PATIENCE_S, check=True
+        )
+    found = json.loads(said.stdout)
+    late_ms = sorted(call["latency"] / 1e6 for call in found["details"])
+    return Load(int(found["count"]), float(found["total"]) / 1e9, late_ms)
+
+
+def _protoset() -> bytes:
+    """The service's descriptors with all they stand on, as ghz reads them."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet  # type: ignore[import-untyped]
+
+    from tidemill.server.protocol import service
+
+    files = FileDescriptorSet()
+    seen: set[str] = set()
+
+    def add(descriptor: object) -> None:
+        name = descriptor.name  # type: ignore[attr-defined]
+        if name not in seen:
+            seen.add(name)
+            for dependency in descriptor.dependencies:  # type: ignore[attr-defined]
+                add(dependency)
+            descriptor.CopyToProto(files.file.add())  # type: ignore[attr-defined]
+
+    add(service.DESCRIPTOR)
+    return bytes(files.SerializeToString())

@@ -1,0 +1,72 @@
+"""A `tidemill serve` of the demo's own: started on a free port, killed in the middle, stopped in the end.
+
+Owns the child process and its log file. The kill is `kill -9` of the broker process itself; that it comes
+back is the work of the supervisor, which is the process started here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from tidemill.cli.demo.story import LEAD_MS, TICK_MS
+from tidemill.core.clock import stopwatch_s
+from tidemill.core.errors import StorageError
+
+_OPEN_SECONDS = 30.0
+_STOP_SECONDS = 40.0
+_LOOK_SECONDS = 0.02
+_ADDRESS = re.compile(r"serves on (\S+:\d+)")
+
+
+class Serving:
+    """One serve process on one directory."""
+
+    def __init__(self, directory: Path, log: Path, pipeline: str) -> None:
+        self._log = log
+        command = [sys.executable, "-m", "tidemill", "serve", "--data", str(directory), "--port", "0"]
+        command += ["--flight-port", "-1", "--pipeline", pipeline]
+        command += ["--lead", f"{LEAD_MS}ms", "--tick", f"{TICK_MS}ms"]
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(command, stdout=output, stderr=output)
+        self.endpoint = self._wait_for_address()
+
+    def _wait_for_address(self) -> str:
+        pause = threading.Event()
+        until_s = stopwatch_s() + _OPEN_SECONDS
+        while not (found := _ADDRESS.search(self._log.read_text())):
+            if self._process.poll() is not None or stopwatch_s() > until_s:
+                self.stop()
+                lines = self._log.read_text().strip().splitlines()
+                raise StorageError(f"the broker did not open: {lines[-1] if lines else 'it said nothing'}")
+            pause.wait(_LOOK_SECONDS)
+        return found[1]
+
+    def kill_broker(self) -> int:
+        """`kill -9` the broker process and wait until it is gone; returns its process id."""
+        (pid,) = self._broker_pids()
+        os.kill(pid, signal.SIGKILL)
+        pause = threading.Event()
+        while pid in self._broker_pids():
+            pause.wait(_LOOK_SECONDS)
+        return pid
+
+    def _broker_pids(self) -> list[int]:
+        """The children of the supervisor."""
+        tasks = Path(f"/proc/{self._process.pid}/task").glob("*/children")
+        return [int(pid) for task in tasks for pid in task.read_text().split()]
+
+    def stop(self) -> None:
+        """Stop it in order, or at any price."""
+        if self._process.poll() is None:
+            self._process.terminate()
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

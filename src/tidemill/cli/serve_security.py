@@ -1,0 +1,61 @@
+"""The options of `tidemill serve` that say who may come in, how, and how often."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidemill.cli.connecting import usage
+
+CONNECTIONS_MAX = 10_000
+
+AuthOption = Annotated[
+    Path | None,
+    typer.Option("--auth", help="Permissions file (TOML): who may do what; read again on change."),
+]
+TlsPortOption = Annotated[
+    int | None, typer.Option("--tls-port", help="A second port with TLS; 0 takes a free one. [off]")
+]
+TlsCertOption = Annotated[
+    Path | None, typer.Option("--tls-cert", help="Certificate, PEM. [self-signed, in the data directory]")
+]
+TlsKeyOption = Annotated[Path | None, typer.Option("--tls-key", help="The certificate's key, PEM.")]
+MaxConnectionsOption = Annotated[
+    int, typer.Option("--max-connections", min=1, help="Connections at once; more are closed.")
+]
+RateOption = Annotated[
+    float, typer.Option("--rate-per-client", min=0, help="Calls a second from one client; 0: no limit.")
+]
+
+
+def checked_auth(path: Path | None) -> str:
+    """The permissions file's full path; refused if it cannot be used."""
+    if path is None:
+        return ""
+    from tidemill.server.authority import read_permissions
+
+    read_permissions(path)
+    return str(path.absolute())
+
+
+def tls_fields(
+    data: Path, host: str, port: int | None, cert: Path | None, key: Path | None
+) -> dict[str, Any]:
+    """What the plan says of TLS, with the port free and the certificate in place."""
+    if (cert is None) != (key is None):
+        raise usage("--tls-cert and --tls-key go together")
+    if port is None:
+        if cert is not None:
+            raise usage("--tls-cert needs --tls-port")
+        return {}
+    from tidemill.server.certificate import own_certificate
+    from tidemill.server.envoy import check_certificate
+    from tidemill.server.supervisor import check_address
+
+    port = check_address(host, port, is_insecure=True, flag="--tls-port")
+    if cert is None or key is None:
+        cert, key = own_certificate(data, host)
+    check_certificate(cert, key)
+    return {"tls_port": port, "tls_cert": str(cert.absolute()), "tls_key": str(key.absolute())}

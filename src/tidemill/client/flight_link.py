@@ -1,0 +1,273 @@
+"""The volume verbs of a client, through the broker's Flight door: schedule, cancel and read whole tables.
+
+Owns the connection to that door, found by asking `/healthz`. Every batch carries ids (made here where the
+table brings none), so a batch that is sent again after a lost answer is stored once. Needs pyarrow, which is
+imported when the first table comes; a broker without the door, or a machine without pyarrow, is served by
+HTTP instead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tidemill.client.endpoint import Endpoint
+from tidemill.client.retrying import RetryPolicy, Unreachable
+from tidemill.client.scheduled import Scheduled, StoredPart
+from tidemill.core.clock import stopwatch_s
+from tidemill.core.error_codes import error_of
+from tidemill.core.errors import BrokerClosed, BusyError, Forbidden, RequestError, TidemillError, Unauthorized
+from tidemill.core.limits import FRAME_ROWS_MAX, MIB
+from tidemill.core.model import CancelAnswer, Handle
+from tidemill.core.send_batch import Answer
+
+_BATCH_BYTES = 12 * MIB
+_PATIENCE_S = 600.0
+_HEX = b"0123456789ABCDEF"
+
+RowByRow = Callable[[Any], list[Answer]]
+
+
+def as_arrow(table: Any) -> Any | None:
+    """An Arrow table of what was given, None if it is no table or there is no pyarrow."""
+    try:
+        import pyarrow as pa
+    except ImportError:
+        return None
+    if isinstance(table, pa.RecordBatch):
+        return pa.Table.from_batches([table])
+    if isinstance(table, pa.Table):
+        return table
+    if not hasattr(table, "itertuples"):
+        return None
+    try:
+        return pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):  # a column of mixed values: row by row can read it
+        return None
+
+
+class FlightLink:
+    """A connection to a broker's Flight door. Thread-safe."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        token: str,
+        policy: RetryPolicy,
+        health: Callable[[], dict[str, Any]],
+        closing: threading.Event,
+    ) -> None:
+        self._endpoint = endpoint
+        self._token = token
+        self._policy = policy
+        self._health = health
+        self._closing = closing
+        self._lock = threading.Lock()  # protects _client
+        self._client: Any = None
+
+    def is_offered(self) -> bool:
+        """Whether the broker has the door and we can go through it."""
+        try:
+            import pyarrow.flight as _  # noqa: F401 - only whether it is there
+        except ImportError:
+            return False
+        with self._lock:
+            return self._connection() is not None
+
+    def close(self) -> None:
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    # -- verbs ------------------------------------------------------------------------------------
+
+    def schedule(self, table: Any, topic: str | None, row_by_row: RowByRow) -> Scheduled:
+        """Store a table, batch by batch. A batch with a wrong row goes `row_by_row`: each gets its answer."""
+        batches = list(_framed(_with_ids(table)))
+        parts: list[StoredPart | list[Answer]] = []
+
+        def put(client: Any) -> None:
+            _put(client, batches[len(parts) :], topic, self._options(), parts)
+
+        while len(parts) < len(batches):
+            try:
+                self._retried(put)
+            except (Unauthorized, Forbidden):
+                raise
+            except RequestError:
+                parts.append(row_by_row(batches[len(parts)]))
+        return Scheduled(parts)
+
+    def read(self, request: dict[str, Any]) -> Any:
+        """A table of the broker as an Arrow table."""
+        from pyarrow import flight
+
+        ticket = flight.Ticket(json.dumps({k: v for k, v in request.items() if v is not None}).encode())
+        return self._retried(lambda client: client.do_get(ticket, self._options()).read_all())
+
+    def cancel(self, handles: Sequence[Handle]) -> list[CancelAnswer]:
+        """Cancel many; says definitely of each what became of it."""
+        import pyarrow as pa
+
+        rows = pa.table(
+            {
+                # A handle of another broker is unknown there, also if the topic and the id are not.
+                "broker": pa.array([handle.broker for handle in handles], pa.string()),
+                "topic": pa.array([handle.topic for handle in handles], pa.string()),
+                "id": pa.array([handle.id for handle in handles], pa.string()),
+                "seq": pa.array([handle.seq for handle in handles], pa.int64()),
+            }
+        )
+        answers: list[CancelAnswer] = []
+        self._retried(lambda client: _cancel(client, rows.slice(len(answers)), self._options(), answers))
+        return answers
+
+    # -- carrying ---------------------------------------------------------------------------------
+
+    def _retried(self, act: Callable[[Any], Any]) -> Any:
+        """Do it with a connection, again while that can help."""
+        import pyarrow as pa
+
+        began_s, attempt = stopwatch_s(), 0
+        while True:
+            fault: TidemillError
+            try:
+                with self._lock:
+                    client = self._connection()
+                if client is None:
+                    raise Unreachable(f"the broker at {self._endpoint} has no Flight door; see --flight-port")
+                return act(client)
+            except pa.ArrowException as error:
+                fault = _fault(error)
+                self.close()
+            except TidemillError as error:
+                fault = error
+            can_help = isinstance(fault, BusyError | BrokerClosed | Unreachable)
+            wait_s = self._policy.wait_s(attempt, stopwatch_s() - began_s) if can_help else None
+            if wait_s is None or self._closing.wait(wait_s):
+                raise fault
+            attempt += 1
+
+    def _connection(self) -> Any:
+        """The connection, made if need be; None where there is no door for us. Call under the lock."""
+        if self._client is None:
+            said = self._health().get("flight")
+            if not isinstance(said, dict) or bool(said.get("tls")) is not self._endpoint.is_tls:
+                return None
+            from pyarrow import flight
+
+            host = f"[{self._endpoint.host}]" if ":" in self._endpoint.host else self._endpoint.host
+            options: dict[str, Any] = {}
+            if self._endpoint.is_tls:
+                options["disable_server_verification"] = not self._endpoint.is_verified
+                if self._endpoint.ca:
+                    options["tls_root_certs"] = Path(self._endpoint.ca).read_bytes()
+            scheme = "grpc+tls" if self._endpoint.is_tls else "grpc"
+            self._client = flight.connect(f"{scheme}://{host}:{said['port']}", **options)
+        return self._client
+
+    def _options(self) -> Any:
+        from pyarrow import flight
+
+        headers = [(b"authorization", f"Bearer {self._token}".encode())] if self._token else []
+        return flight.FlightCallOptions(timeout=_PATIENCE_S, headers=headers)
+
+
+def _put(client: Any, batches: Sequence[Any], topic: str | None, options: Any, parts: list[Any]) -> None:
+    """Put batches; each that is stored adds its answer to `parts`."""
+    import pyarrow as pa
+    from pyarrow import flight
+
+    said = {} if topic is None else {"topic": topic}
+    descriptor = flight.FlightDescriptor.for_command(json.dumps(said).encode())
+    writer, answers = client.do_put(descriptor, batches[0].schema, options)
+
+    def feed() -> None:
+        try:
+            for batch in batches:
+                writer.write_batch(batch)
+            writer.done_writing()
+        except pa.ArrowException:
+            return  # closing the stream tells why
+
+    # Written and read at once: a broker that waits until an answer is read would not read on.
+    feeding = threading.Thread(target=feed, daemon=True)
+    feeding.start()
+    try:
+        for batch in batches:
+            content = answers.read()
+            if content is None:
+                break
+            table = pa.ipc.open_stream(content).read_all()
+            topics = topic if topic is not None else batch.column("topic")
+            parts.append(StoredPart(table.schema.metadata[b"broker"].decode(), topics, table))
+    finally:
+        feeding.join()
+        writer.close()
+
+
+def _cancel(client: Any, rows: Any, options: Any, answers: list[CancelAnswer]) -> None:
+    from pyarrow import flight
+
+    descriptor = flight.FlightDescriptor.for_command(b'{"do": "cancel"}')
+    writer, reader = client.do_exchange(descriptor, options)
+    writer.begin(rows.schema)
+    try:
+        for batch in rows.to_batches(max_chunksize=FRAME_ROWS_MAX):
+            writer.write_batch(batch)
+            answers.extend(map(CancelAnswer, reader.read_chunk().data.column(0).to_pylist()))
+        writer.done_writing()
+    finally:
+        writer.close()
+
+
+def _framed(table: Any) -> Iterator[Any]:
+    """Batches of a table that are stored whole, each with the columns' memory in one piece."""
+    rows_max = FRAME_ROWS_MAX
+    if table.nbytes > _BATCH_BYTES:
+        rows_max = max(1, min(rows_max, table.num_rows * _BATCH_BYTES // table.nbytes))
+    for start in range(0, table.num_rows, rows_max):
+        yield from table.slice(start, rows_max).combine_chunks().to_batches()
+
+
+def _with_ids(table: Any) -> Any:
+    """The table with an id in every row."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    made = pa.chunked_array([_made_ids(table.num_rows)])
+    if "id" not in table.column_names:
+        return table.append_column("id", made)
+    given = table.column("id")
+    if not given.null_count and not pc.any(pc.equal(given, "")).as_py():
+        return table
+    is_given = pc.fill_null(pc.not_equal(given, ""), False)
+    return table.set_column(table.column_names.index("id"), "id", pc.if_else(is_given, given, made))
+
+
+def _made_ids(count: int) -> Any:
+    """Ids of a random beginning and the row's number, made as one piece of memory."""
+    import numpy as np
+    import pyarrow as pa
+
+    octets = np.arange(count, dtype=">u4").view(np.uint8).reshape(count, 4)
+    hexes = np.frombuffer(_HEX, np.uint8)
+    digits = np.empty((count, 24), np.uint8)
+    digits[:, :16] = np.frombuffer(os.urandom(8).hex().upper().encode(), np.uint8)
+    digits[:, 16::2], digits[:, 17::2] = hexes[octets >> 4], hexes[octets & 15]
+    offsets = pa.py_buffer(np.arange(0, 24 * count + 1, 24, dtype=np.int32))
+    return pa.StringArray.from_buffers(count, offsets, pa.py_buffer(digits))
+
+
+def _fault(error: Exception) -> TidemillError:
+    """What an error of Flight means: the broker's own words if it has some, else that it is out of reach."""
+    try:
+        said = json.loads(getattr(error, "extra_info", b"") or b"{}")
+        return error_of(str(said["code"]), str(said["message"]))
+    except (ValueError, KeyError, TypeError):
+        return Unreachable(f"the broker's Flight door does not answer: {str(error).splitlines()[0][:200]}")

@@ -1,0 +1,78 @@
+"""The answers to a scheduled table: a sequence of receipts and errors that costs nothing until looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, overload
+
+from tidemill.core.model import NO_TIME_MS, Handle, Receipt
+from tidemill.core.send_batch import Answer
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """A batch that was stored: the broker's answer as an Arrow table, and the topic of its rows."""
+
+    broker: str
+    topics: Any  # an Arrow column, or one text for all
+    table: Any
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def receipt(self, row: int) -> Receipt:
+        message_id, seq, due_ms, is_repeat = (column[row].as_py() for column in self.table.columns)
+        return self._receipt(self._topic(row), message_id, seq, due_ms, is_repeat)
+
+    def receipts(self) -> Iterator[Receipt]:
+        names = [self.topics] * len(self) if isinstance(self.topics, str) else self.topics.to_pylist()
+        columns = (column.to_pylist() for column in self.table.columns)
+        return (self._receipt(*row) for row in zip(names, *columns, strict=True))
+
+    def _topic(self, row: int) -> str:
+        return self.topics if isinstance(self.topics, str) else str(self.topics[row].as_py())
+
+    def _receipt(self, topic: str, message_id: str, seq: int, due_ms: int, is_repeat: bool) -> Receipt:
+        handle = None if due_ms == NO_TIME_MS else Handle(self.broker, topic, message_id, seq)
+        return Receipt(message_id, topic, handle, due_ms, is_repeat)
+
+
+class Scheduled(Sequence[Answer]):
+    """What became of each row, in order."""
+
+    def __init__(self, parts: Sequence[StoredPart | list[Answer]]) -> None:
+        self.parts = parts
+        self._ends = list(accumulate(map(len, parts)))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @overload
+    def __getitem__(self, index: int) -> Answer: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Answer]: ...
+    def __getitem__(self, index: int | slice) -> Answer | list[Answer]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        at = index + len(self) if index < 0 else index
+        for part, end in zip(self.parts, self._ends, strict=True):
+            if 0 <= at < end:
+                row = at - end + len(part)
+                return part.receipt(row) if isinstance(part, StoredPart) else part[row]
+        raise IndexError(index)
+
+    def __iter__(self) -> Iterator[Answer]:
+        for part in self.parts:
+            yield from part.receipts() if isinstance(part, StoredPart) else part
+
+    @property
+    def errors(self) -> dict[int, Exception]:
+        """What was wrong, by row; empty when all was stored."""
+        found: dict[int, Exception] = {}
+        for part, end in zip(self.parts, self._ends, strict=True):
+            if isinstance(part, list):
+                start = end - len(part)
+                found |= {start + row: said for row, said in enumerate(part) if isinstance(said, Exception)}
+        return found

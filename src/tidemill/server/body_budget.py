@@ -1,0 +1,104 @@
+"""How many bytes of requests and answers may be held at once, in one call and in all of them together.
+
+Owns the counts. Whoever announces much and sends it slowly, a thousand times over, is stopped here, and so is
+whoever asks for much and never reads it: the call over the limit is refused, those under way go on.
+"""
+
+from __future__ import annotations
+
+from starlette.exceptions import HTTPException
+
+from tidemill.core.errors import TooManyRequests
+from tidemill.core.limits import KIB
+from tidemill.server.grpc_framing import Event, Receive, Send
+
+_PIECE_BYTES = 256 * KIB
+_TOO_LARGE = 413
+_TOO_MANY = 429
+
+
+class BodyRefused(HTTPException):
+    """A body is not taken. (An HTTPException, because the web framework lets only these through.)"""
+
+
+class BodyBudget:
+    """Bytes of bodies that are being gathered. Lives on one event loop."""
+
+    def __init__(self, request_max: int, total_max: int) -> None:
+        self._request_max = request_max
+        self._total_max = total_max
+        self.held = 0
+
+    def take(self, size: int) -> bool:
+        """Count bytes in; False if there is no room for them. The first ones are always taken."""
+        if self.held and self.held + size > self._total_max:
+            return False
+        self.held += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        self.held -= size
+
+    def watch(self, receive: Receive) -> WatchedBody:
+        return WatchedBody(receive, self, self._request_max)
+
+
+class WatchedBody:
+    """A `receive` that counts, and refuses what is too much. Close it when the request is over."""
+
+    def __init__(self, receive: Receive, budget: BodyBudget, request_max: int) -> None:
+        self._receive = receive
+        self._budget = budget
+        self._request_max = request_max
+        self._held = 0
+
+    async def __call__(self) -> Event:
+        event = await self._receive()
+        size = len(event.get("body", b""))
+        if self._held + size > self._request_max:
+            raise BodyRefused(_TOO_LARGE, f"a request has at most {self._request_max} bytes; split it")
+        if not self._budget.take(size):
+            raise BodyRefused(_TOO_MANY, "too many bytes are being received; send again shortly")
+        self._held += size
+        return event
+
+    def close(self) -> None:
+        self._budget.give_back(self._held)
+        self._held = 0
+
+
+class Unread:
+    """Bytes of answers that their callers have not taken yet. Lives on one event loop."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self.held = 0
+
+    def require_room(self) -> None:
+        """Return if there is room for another large answer; `TooManyRequests` if not."""
+        if self.held > self._bytes_max:
+            raise TooManyRequests(
+                f"{self.held} bytes of answers wait for callers that do not read them; ask again shortly"
+            )
+
+    def count(self, send: Send) -> Send:
+        """The same `send`, counted while it waits for the caller to read.
+
+        In pieces: the server waits for the caller between two, but takes the first whole, however large.
+        """
+
+        async def counted(event: Event) -> None:
+            body = event.get("body", b"")
+            size = len(body)
+            self.held += size
+            try:
+                if size > _PIECE_BYTES:
+                    for start in range(0, size - _PIECE_BYTES, _PIECE_BYTES):
+                        piece = body[start : start + _PIECE_BYTES]
+                        await send({"type": event["type"], "body": piece, "more_body": True})
+                    event = {**event, "body": body[(size - 1) // _PIECE_BYTES * _PIECE_BYTES :]}
+                await send(event)
+            finally:
+                self.held -= size
+
+        return counted

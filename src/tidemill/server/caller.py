@@ -1,0 +1,52 @@
+"""Who is calling: the user of the request under way, known to everything that serves it.
+
+Owns one context variable, set by the guard at the door for every request and inherited by the threads that
+work for it. Without authentication there is no user, and everything is allowed.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+from tidemill.server.permissions import User, Verb
+
+_caller: ContextVar[User | None] = ContextVar("tidemill_caller", default=None)
+
+SEND, RECEIVE, CANCEL, LOOK, ADMIN = Verb.SEND, Verb.RECEIVE, Verb.CANCEL, Verb.LOOK, Verb.ADMIN
+
+
+def set_caller(user: User | None) -> None:
+    _caller.set(user)
+
+
+def caller() -> User | None:
+    return _caller.get()
+
+
+def may(verb: Verb, *, topic: str | None = None, group: str | None = None) -> bool:
+    user = _caller.get()
+    return user is None or user.may(verb, topic=topic, group=group)
+
+
+def require(verb: Verb, *, topic: str | None = None, group: str | None = None) -> None:
+    """Return if the caller may; `Forbidden` if not."""
+    user = _caller.get()
+    if user is not None:
+        user.require(verb, topic=topic, group=group)
+
+
+def require_on(verb: Verb, topic: str | None) -> None:
+    """The same for one topic, or for all of them where none is named."""
+    user = _caller.get()
+    if user is not None:
+        if topic is None:
+            user.require_everywhere(verb)
+        else:
+            user.require(verb, topic=topic)
+
+
+def require_any(topic: str) -> None:
+    """Return if the caller may do anything with a topic."""
+    user = _caller.get()
+    if user is not None:
+        user.require_any(topic)

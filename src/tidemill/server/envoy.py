@@ -1,0 +1,159 @@
+"""Envoy as we want it: pyvoy's own configuration, with bounds, and with a TLS port before the plain one.
+
+Owns what the native part of the door refuses before Python hears of it: too many connections, headers that
+never end, buffers that grow. The TLS port only takes the encryption off and hands the bytes on to the plain
+port: pyvoy runs the application once for each listener, each in its own event loop, and ours must run once.
+So a client on the TLS port counts twice among the connections, and comes from this machine's own address.
+"""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+from pyvoy import PyvoyServer
+
+from tidemill.core.errors import RequestError, StorageError
+from tidemill.core.limits import KIB, MIB
+
+_TYPES = "type.googleapis.com/envoy"
+_TLS_CLUSTER = "plain_port"
+_HEADERS_SECONDS = 10
+_HANDSHAKE_SECONDS = 10
+# A telemetry stream is silent for five minutes at a time; whoever is silent for longer has gone.
+_STREAM_IDLE_SECONDS = 900
+_STREAMS_PER_CONNECTION_MAX = 2_000
+_STREAM_WINDOW_BYTES = 1 * MIB
+_CONNECTION_WINDOW_BYTES = 16 * MIB
+_CONNECTION_BUFFER_BYTES = 1 * MIB
+_HEADER_KIB_MAX = 60
+_EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+class BoundedServer(PyvoyServer):
+    """pyvoy's server with limits, and TLS beside the plain port."""
+
+    def __init__(
+        self,
+        application: str,
+        *,
+        address: str,
+        port: int,
+        connections_max: int,
+        tls_port: int | None = None,
+        certificate: tuple[Path, Path] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(application, address=address, port=port, tls_port=tls_port, **options)
+        assert tls_port is None or (certificate is not None and port), (
+            "TLS leads to a plain port that is known"
+        )
+        self._place = (address, port)
+        self._connections_max = connections_max
+        self._tls = (tls_port, certificate)
+
+    def get_envoy_config(self) -> dict[str, Any]:
+        config: dict[str, Any] = super().get_envoy_config()
+        config["overload_manager"] = _connection_limit(self._connections_max)
+        resources = config["static_resources"]
+        (listener,) = resources["listeners"]
+        listener["per_connection_buffer_limit_bytes"] = _CONNECTION_BUFFER_BYTES
+        listener["filter_chains"][0]["filters"][-1]["typed_config"].update(_http_bounds())
+        tls_port, certificate = self._tls
+        if tls_port is not None and certificate is not None:
+            address, port = self._place
+            resources["listeners"].append(_tls_listener(address, tls_port, *certificate))
+            target = _EVERY_ADDRESS.get(address, address)
+            resources.setdefault("clusters", []).append(_cluster(target, port))
+        return config
+
+
+def check_certificate(cert: Path, key: Path) -> None:
+    """Refuse a certificate and key that Envoy could not use."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password=_no_password)
+    except FileNotFoundError as error:
+        raise RequestError(f"cannot read the certificate {cert} or its key {key}: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or str(error)
+        raise StorageError(f"{cert} and {key} are not a certificate and its key: {reason}") from None
+
+
+def _no_password() -> str:
+    raise ValueError("the key has a password; give one without")
+
+
+def _http_bounds() -> dict[str, Any]:
+    return {
+        "request_headers_timeout": f"{_HEADERS_SECONDS}s",
+        "stream_idle_timeout": f"{_STREAM_IDLE_SECONDS}s",
+        "max_request_headers_kb": _HEADER_KIB_MAX,
+        "http2_protocol_options": {
+            "max_concurrent_streams": _STREAMS_PER_CONNECTION_MAX,
+            "initial_stream_window_size": _STREAM_WINDOW_BYTES,
+            "initial_connection_window_size": _CONNECTION_WINDOW_BYTES,
+        },
+    }
+
+
+def _connection_limit(connections_max: int) -> dict[str, Any]:
+    kind = f"{_TYPES}.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig"
+    return {
+        "resource_monitors": [
+            {
+                "name": "envoy.resource_monitors.global_downstream_max_connections",
+                "typed_config": {"@type": kind, "max_active_downstream_connections": connections_max},
+            }
+        ]
+    }
+
+
+def _tls_listener(address: str, port: int, cert: Path, key: Path) -> dict[str, Any]:
+    # By file name, never by content: the configuration stands in Envoy's command line for all to read.
+    files = {"certificate_chain": {"filename": str(cert)}, "private_key": {"filename": str(key)}}
+    return {
+        "name": "listener_tls",
+        "address": {"socket_address": {"address": address, "port_value": port}},
+        "per_connection_buffer_limit_bytes": 64 * KIB,
+        "filter_chains": [
+            {
+                "transport_socket_connect_timeout": f"{_HANDSHAKE_SECONDS}s",
+                "transport_socket": {
+                    "name": "envoy.transport_sockets.tls",
+                    "typed_config": {
+                        "@type": f"{_TYPES}.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
+                        "common_tls_context": {
+                            "tls_certificates": [files],
+                            "alpn_protocols": ["h2", "http/1.1"],
+                        },
+                    },
+                },
+                "filters": [
+                    {
+                        "name": "envoy.filters.network.tcp_proxy",
+                        "typed_config": {
+                            "@type": f"{_TYPES}.extensions.filters.network.tcp_proxy.v3.TcpProxy",
+                            "stat_prefix": "tls",
+                            "cluster": _TLS_CLUSTER,
+                        },
+                    }
+                ],
+            }
+        ],
+    }
+
+
+def _cluster(address: str, port: int) -> dict[str, Any]:
+    endpoint = {"address": {"socket_address": {"address": address, "port_value": port}}}
+    return {
+        "name": _TLS_CLUSTER,
+        "connect_timeout": "5s",
+        "type": "STATIC" if address.replace(".", "").isdigit() or ":" in address else "STRICT_DNS",
+        "per_connection_buffer_limit_bytes": 64 * KIB,
+        "circuit_breakers": {"thresholds": [{"max_connections": 1 << 20, "max_pending_requests": 1 << 20}]},
+        "load_assignment": {
+            "cluster_name": _TLS_CLUSTER,
+            "endpoints": [{"lb_endpoints": [{"endpoint": endpoint}]}],
+        },
+    }

@@ -1,0 +1,256 @@
+"""The door for volume: an Arrow Flight server that schedules, cancels and reads in batches.
+
+    DoPut        schedule: each batch is one frame, stored whole or not at all; its answer (ids, seqs, times
+                 as an Arrow stream in the put's metadata) leaves after its sync
+    DoExchange   cancel: for every batch of handles a batch of definite answers
+    DoAction     cancel: the same for one Arrow stream
+    DoGet        pending, history or the messages of a topic, as a stream
+
+Owns the calls' life: how many may write at once, and that none begins a batch once the door closes. The
+server calls from threads of its own; the broker is thread-safe. Errors keep their code in `extra_info`.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyarrow import flight
+
+from tidemill.broker.broker import Broker
+from tidemill.broker.bulk import BulkReceipt
+from tidemill.broker.canceller import ANSWERS
+from tidemill.broker.table_views import Wanted
+from tidemill.core.errors import BrokerClosed, BusyError, Forbidden, RequestError, TidemillError, Unauthorized
+from tidemill.core.limits import FRAME_ROWS_MAX
+from tidemill.server.flight_auth import MIDDLEWARE, AllowAll, Authorizer, BearerFactory, authorization_of
+from tidemill.server.flight_requests import (
+    cancel_columns,
+    command_of,
+    parse_ticket,
+    put_topic_of,
+    ticket_content,
+    wanted_of,
+)
+from tidemill.server.permissions import Verb
+
+T = TypeVar("T")
+_STOP_SECONDS = 5.0
+_PUTS_MAX = 4
+_CANCEL = "cancel"
+ANSWER = pa.schema([("answer", pa.string())])
+_ANSWER_TEXTS = pa.array([ANSWERS[state].value for state in sorted(ANSWERS)])
+RECEIPT = pa.schema(
+    [("id", pa.string()), ("seq", pa.int64()), ("deliver_at_ms", pa.int64()), ("is_repeat", pa.bool_())]
+)
+
+
+class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+    """Listens from the moment it is made; `close` ends it."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        authorizer: Authorizer | None = None,
+        tls: tuple[bytes, bytes] | None = None,
+    ) -> None:
+        scheme = "grpc+tls" if tls else "grpc"
+        address = f"[{host}]" if ":" in host else host
+        super().__init__(
+            f"{scheme}://{address}:{port}",
+            tls_certificates=[tls] if tls else None,
+            middleware={MIDDLEWARE: BearerFactory()},
+        )
+        self._broker = broker
+        self._authorizer = authorizer or AllowAll()
+        self._writes = threading.BoundedSemaphore(_PUTS_MAX)  # bounds the batches in memory at once
+        self._is_closing = False
+
+    def close(self) -> None:
+        """Take no more batches; return when the calls under way have ended, or soon after."""
+        self._is_closing = True
+        ending = threading.Thread(target=self.shutdown, daemon=True)
+        ending.start()
+        # A client that holds its stream open and says nothing must not hold up the stop.
+        ending.join(_STOP_SECONDS)
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Schedule every batch of the stream; answers each with its receipt."""
+        topic = _said(put_topic_of, descriptor)
+        for number, batch in enumerate(_batches(reader)):
+            receipt = _said(self._put, context, batch, topic, number)
+            writer.write(_receipt_content(receipt, number))
+
+    def _put(self, context: Any, batch: pa.RecordBatch, topic: str | None, number: int) -> BulkReceipt:
+        try:
+            self._require(context, Verb.SEND, batch, topic)
+            with self._writes:
+                return self._broker.send_table(batch, topic=topic, is_whole=True)
+        except TidemillError as error:
+            error.args = (f"batch {number} was not stored: {error}",)
+            raise
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Cancel every batch of the stream; answers each with a batch."""
+        said = _said(command_of, descriptor)
+        verb, topic = said.get("do", said.get("table")), said.get("topic")
+        if verb != _CANCEL or not (topic is None or isinstance(topic, str)):
+            raise _refusal(RequestError('an exchange is a cancel: {"do": "cancel", "topic": "orders"}'))
+        writer.begin(ANSWER)
+        for batch in _batches(reader):
+            writer.write_batch(_said(self._cancel, context, batch, topic))
+
+    def do_action(self, context: Any, action: Any) -> Iterator[pa.Buffer]:
+        """`cancel`: an Arrow stream of handles in, an Arrow stream of answers out."""
+        if action.type != _CANCEL:
+            raise _refusal(RequestError(f"there is no action {action.type!r}; there is {_CANCEL}"))
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, ANSWER) as out:
+            for batch in _said(_stream_in, action.body):
+                out.write_batch(_said(self._cancel, context, batch, None))
+        return iter([sink.getvalue()])
+
+    def list_actions(self, context: Any) -> list[tuple[str, str]]:
+        return [(_CANCEL, "Cancel messages: an Arrow stream of handles, or of topic, id and seq.")]
+
+    def _cancel(self, context: Any, batch: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
+        topics, ids, seqs = cancel_columns(batch, self._broker.id, topic)
+        for name in topics.unique().to_pylist():
+            if name:
+                self._authorizer.authorize(authorization_of(context), Verb.CANCEL, name)
+        parts = []
+        for start in range(0, batch.num_rows, FRAME_ROWS_MAX):
+            self._require_open()
+            end = start + FRAME_ROWS_MAX
+            with self._writes:
+                codes = self._broker.cancel_rows(
+                    topics.slice(start, FRAME_ROWS_MAX), ids.slice(start, FRAME_ROWS_MAX), seqs[start:end]
+                )
+            parts.append(_ANSWER_TEXTS.take(pa.array(codes)))
+        answers = pa.concat_arrays(parts) if parts else pa.array([], pa.string())
+        return pa.RecordBatch.from_arrays([answers], schema=ANSWER)
+
+    def _require(self, context: Any, verb: Verb, batch: pa.RecordBatch, topic: str | None) -> None:
+        self._require_open()
+        names = [topic] if topic is not None else []
+        if topic is None and "topic" in batch.schema.names:
+            names = [str(name) for name in batch.column("topic").unique().to_pylist() if name is not None]
+        for name in names:
+            self._authorizer.authorize(authorization_of(context), verb, name)
+
+    def _require_open(self) -> None:
+        if self._is_closing:
+            raise BrokerClosed("the broker is stopping; come again shortly")
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        """A table as a stream."""
+        wanted = _said(parse_ticket, ticket.ticket)
+        batches = _said(self._read, context, wanted)
+        return flight.GeneratorStream(wanted.schema(), self._stream_out(batches))
+
+    def _read(self, context: Any, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+        self._authorizer.authorize(authorization_of(context), Verb.LOOK, wanted.topic)
+        self._broker.require_open()
+        return self._broker.tables.read(wanted)
+
+    def _stream_out(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            _said(self._require_open)
+            yield batch
+
+    def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:
+        """The tables: pending, history, and the messages of every topic the caller may look at."""
+        topics = [view.name for view in self._broker.views.topics()]
+        for wanted in (Wanted("pending"), Wanted("history"), *(Wanted("messages", name) for name in topics)):
+            try:
+                self._authorizer.authorize(authorization_of(context), Verb.LOOK, wanted.topic)
+            except Forbidden:
+                continue
+            except Unauthorized as error:
+                raise _refusal(error) from None
+            yield _info(wanted, _path(wanted))
+
+    def get_flight_info(self, context: Any, descriptor: Any) -> Any:
+        wanted = _said(lambda: wanted_of(command_of(descriptor)))
+        _said(self._authorizer.authorize, authorization_of(context), Verb.LOOK, wanted.topic)
+        return _info(wanted, descriptor)
+
+    def get_schema(self, context: Any, descriptor: Any) -> Any:
+        return flight.SchemaResult(_said(lambda: wanted_of(command_of(descriptor)).schema()))
+
+
+def _path(wanted: Wanted) -> Any:
+    names = [wanted.table] if wanted.topic is None else [wanted.table, wanted.topic]
+    return flight.FlightDescriptor.for_path(*names)
+
+
+def _info(wanted: Wanted, descriptor: Any) -> Any:
+    endpoint = flight.FlightEndpoint(flight.Ticket(ticket_content(wanted)), [])
+    return flight.FlightInfo(wanted.schema(), descriptor, [endpoint], -1, -1)
+
+
+def _batches(reader: Any) -> Iterator[pa.RecordBatch]:
+    """The batches of a call's stream as they come."""
+    while True:
+        try:
+            chunk = reader.read_chunk()
+        except StopIteration:
+            return
+        if chunk.data is not None:
+            yield chunk.data
+
+
+def _stream_in(body: Any) -> list[pa.RecordBatch]:
+    try:
+        return list(pa.ipc.open_stream(body))
+    except pa.ArrowInvalid as error:
+        raise RequestError(f"the action's body is not an Arrow stream: {error}") from None
+
+
+def _receipt_content(receipt: BulkReceipt, number: int) -> pa.Buffer:
+    """The answer to a batch: an Arrow stream with its rows' ids, seqs and times."""
+    facts = {"broker": receipt.broker, "batch": str(number)}
+    columns = [
+        receipt.ids,
+        pa.array(receipt.seqs),
+        pa.array(receipt.deliver_at_ms),
+        pa.array(receipt.is_repeat),
+    ]
+    schema = RECEIPT.with_metadata(facts)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as out:
+        out.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+    return sink.getvalue()
+
+
+def _said(act: Callable[..., T], *arguments: Any) -> T:
+    """Do it; an error raised on purpose becomes one that Flight can carry."""
+    try:
+        return act(*arguments)
+    except TidemillError as error:
+        raise _refusal(error) from None
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeError) as error:
+        raise _refusal(RequestError(f"the batch cannot be read: {error}")) from None
+
+
+def _refusal(error: TidemillError) -> Exception:
+    kind = flight.FlightServerError
+    if isinstance(error, Unauthorized):
+        kind = flight.FlightUnauthenticatedError
+    elif isinstance(error, Forbidden):
+        kind = flight.FlightUnauthorizedError
+    elif isinstance(error, BusyError | BrokerClosed):
+        kind = flight.FlightUnavailableError
+    extra = json.dumps({"code": error.code, "message": str(error)}).encode()
+    refusal: Exception = kind(str(error), extra_info=extra)
+    return refusal

@@ -1,0 +1,115 @@
+"""The guard at the door: asks every call who it is and whether it comes too often, before a byte is read.
+
+Owns the refusals: over gRPC the method's own answer with a status (clients understand nothing else), over
+HTTP a status and the one form of error. What the caller may then do is asked where it is done (`caller.py`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tidemill.core.errors import TidemillError, Unauthorized
+from tidemill.server.admin_errors import error_bytes
+from tidemill.server.admin_errors import status_of as http_status_of
+from tidemill.server.authority import Authority
+from tidemill.server.body_budget import Unread
+from tidemill.server.caller import set_caller
+from tidemill.server.grpc_framing import Receive, Scope, Send, Status, Stream
+from tidemill.server.permissions import User
+from tidemill.server.protocol import SERVICE, service
+from tidemill.server.rates import Rates
+from tidemill.server.serve_plan import ServePlan
+from tidemill.server.status_codes import status_of
+
+# They keep a client alive and cost nothing; refusing them would only make it come more often.
+_UNCOUNTED = {SERVICE + name for name in ("Heartbeat", "Telemetry", "NotifyClientTermination")}
+_CHALLENGE = (b"www-authenticate", b"Bearer")
+
+
+class Guard:
+    """Lets calls in or refuses them. Lives on one event loop."""
+
+    def __init__(self, authority: Authority | None = None, rates: Rates | None = None) -> None:
+        self._authority = authority
+        self._rates = rates
+
+    async def admits_grpc(
+        self, scope: Scope, receive: Receive, send: Send, unread: Unread | None = None
+    ) -> bool:
+        """Whether a gRPC call may go on; if not, it has been answered. `unread`: its answer may be large."""
+        try:
+            user = None
+            if self._authority is not None:
+                authorization, date_time = _headers(scope, b"authorization", b"x-mq-date-time")
+                user = self._authority.user_of_signature(authorization, date_time)
+            set_caller(user)
+            self._count(scope, user)
+            if unread is not None:
+                unread.require_room()
+        except TidemillError as error:
+            await _refuse_grpc(scope["path"], error, Stream(receive, send, 0))
+            return False
+        return True
+
+    async def admits_http(self, scope: Scope, send: Send, unread: Unread | None = None) -> bool:
+        """Whether an HTTP request may go on; if not, it has been answered."""
+        try:
+            user = None
+            if self._authority is not None:
+                user = self._authority.user_of_token(*_headers(scope, b"authorization"))
+            set_caller(user)
+            self._count(scope, user)
+            if unread is not None:
+                unread.require_room()
+        except TidemillError as error:
+            await _refuse_http(error, send)
+            return False
+        return True
+
+    def _count(self, scope: Scope, user: User | None) -> None:
+        if self._rates is not None and scope["path"] not in _UNCOUNTED:
+            self._rates.spend(f"user {user.name}" if user is not None else _peer(scope))
+
+
+def guard_of(plan: ServePlan) -> Guard:
+    """The guard that a plan asks for."""
+    authority = Authority(Path(plan.auth_file)) if plan.auth_file else None
+    return Guard(authority, Rates(plan.rate_per_client) if plan.rate_per_client else None)
+
+
+def _peer(scope: Scope) -> str:
+    client = scope.get("client")
+    return f"address {client[0]}" if client else "an unknown address"
+
+
+def _headers(scope: Scope, *names: bytes) -> list[str]:
+    found = dict.fromkeys(names, b"")
+    for name, value in scope["headers"]:
+        if name in found:
+            found[name] = value
+    return [str(value, "utf-8", "surrogateescape") for value in found.values()]
+
+
+async def _refuse_grpc(path: str, error: TidemillError, stream: Stream) -> None:
+    name = path.removeprefix(SERVICE)
+    response: Any = getattr(service, "TelemetryCommand" if name == "Telemetry" else f"{name}Response", None)
+    try:
+        if response is None or not path.startswith(SERVICE):
+            await stream.end(Status.UNIMPLEMENTED, f"there is no method {path}")
+            return
+        await stream.write([response(status=status_of(error)).SerializeToString()])
+        await stream.end(Status.OK, "")
+    except OSError:
+        return  # gone already
+
+
+async def _refuse_http(error: TidemillError, send: Send) -> None:
+    content = error_bytes(error)
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
+    if isinstance(error, Unauthorized):
+        headers.append(_CHALLENGE)
+    else:
+        headers.append((b"retry-after", b"1"))
+    await send({"type": "http.response.start", "status": http_status_of(error), "headers": headers})
+    await send({"type": "http.response.body", "body": content, "more_body": False})

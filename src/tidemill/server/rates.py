@@ -1,0 +1,46 @@
+"""How often each client may call: a bucket of tokens for each, filled at a steady rate.
+
+Owns the buckets. A client may save up two seconds' worth and then has the plain rate. Only so many clients
+are remembered; the one not heard of for longest is forgotten, and starts again with a full bucket.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from tidemill.core.clock import stopwatch_s
+from tidemill.core.errors import TooManyRequests
+
+_BURST_SECONDS = 2.0
+_CLIENTS_MAX = 10_000
+
+
+class Rates:
+    """Token buckets by client. Lives on one event loop."""
+
+    def __init__(
+        self, per_second: float, *, clients_max: int = _CLIENTS_MAX, now_s: Callable[[], float] = stopwatch_s
+    ) -> None:
+        self._per_second = per_second
+        self._burst = max(1.0, per_second * _BURST_SECONDS)
+        self._clients_max = clients_max
+        self._now_s = now_s
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, and when counted
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def spend(self, client: str) -> None:
+        """Take a token; `TooManyRequests` if there is none."""
+        now_s = self._now_s()
+        tokens, counted_s = self._buckets.pop(client, (self._burst, now_s))
+        tokens = min(self._burst, tokens + (now_s - counted_s) * self._per_second)
+        is_within = tokens >= 1
+        self._buckets[client] = (tokens - 1 if is_within else tokens, now_s)
+        if len(self._buckets) > self._clients_max:
+            self._buckets.popitem(last=False)
+        if not is_within:
+            raise TooManyRequests(
+                f"more than {self._per_second:g} calls a second from {client}; slow down and try again"
+            )

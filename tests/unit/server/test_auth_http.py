@@ -1,0 +1,201 @@
+"""What a token opens over HTTP: each page asks for its verb, its topic and its group."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+from tidemill.broker.broker import Broker
+from tidemill.core.model import Draft
+from tidemill.core.send_batch import CONTENT_TYPE, decode_answers, encode_drafts
+from tidemill.server.admin_api import admin_app
+from tidemill.server.app import Door, Opened
+from tidemill.server.authority import Authority
+from tidemill.server.disk_watch import is_low
+from tidemill.server.guard import Guard
+from tidemill.server.rates import Rates
+
+_FILE = """
+[users.shop]
+token = "shop-token-1"
+[[users.shop.allow]]
+verbs = ["send", "receive", "cancel", "look"]
+topics = ["orders"]
+groups = ["billing"]
+
+[users.boss]
+token = "boss-token-1"
+[[users.boss.allow]]
+verbs = ["*"]
+topics = ["*"]
+groups = ["*"]
+
+[users.mute]
+token = "mute-token-1"
+"""
+
+
+@pytest.fixture
+def door(tmp_path):
+    path = tmp_path / "permissions.toml"
+    path.write_text(_FILE)
+    path.chmod(0o600)
+    with Broker(tmp_path / "data") as broker:
+        for topic in ("orders", "bills"):
+            broker.topics.create(topic)
+        door = GuardedDoor()
+        door.guard = Guard(Authority(path))
+        app = admin_app(broker)
+        door.opened = Opened(broker, SimpleNamespace(), app)  # type: ignore[arg-type]
+        with asyncio.Runner() as door.runner:
+            life = app.router.lifespan_context(app)
+            door.runner.run(life.__aenter__())
+            yield door
+            door.runner.run(life.__aexit__(None, None, None))
+
+
+class GuardedDoor(Door):
+    """A door with the one event loop it lives on."""
+
+    runner: asyncio.Runner
+
+
+def _ask(door: GuardedDoor, method: str, path: str, user: str | None = "shop", **given) -> httpx.Response:
+    async def run() -> httpx.Response:
+        headers = {} if user is None else {"authorization": f"Bearer {user}-token-1"}
+        headers.update(given.pop("headers", {}))
+        transport = httpx.ASGITransport(door)
+        async with httpx.AsyncClient(transport=transport, base_url="http://broker") as client:
+            return await client.request(method, path, headers=headers, **given)
+
+    return door.runner.run(run())
+
+
+def test_health_is_for_everybody_and_nothing_else(door):
+    door.state = "open"
+    assert _ask(door, "GET", "/healthz", None).status_code == 200
+    for path in ("/metrics", "/v1/status", "/docs", "/openapi.json", "/", "/v1/topics"):
+        answer = _ask(door, "GET", path, None)
+        assert answer.status_code == 401
+        assert answer.json()["code"] == "unauthorized"
+        assert answer.headers["www-authenticate"] == "Bearer"
+    assert _ask(door, "GET", "/metrics").status_code == 200
+    assert _ask(door, "GET", "/metrics", "mute").status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content"),
+    [
+        ("POST", "/v1/messages", {"topic": "TOPIC", "body": "x"}),
+        ("POST", "/v1/messages/many", {"messages": [{"topic": "TOPIC", "body": "x"}]}),
+        ("POST", "/v1/receive", {"topic": "TOPIC", "group": "billing"}),
+        ("POST", "/v1/cancel", {"topic": "TOPIC", "key": "k"}),
+        ("POST", "/v1/cancel", {"topic": "TOPIC", "from_ms": 0, "to_ms": 1}),
+        ("POST", "/v1/reschedule", {"topic": "TOPIC", "key": "k", "by_ms": 1}),
+        ("GET", "/v1/pending?topic=TOPIC", None),
+        ("GET", "/v1/forecast?topic=TOPIC", None),
+        ("GET", "/v1/topics/TOPIC/find?key=k", None),
+        ("GET", "/v1/topics/TOPIC/read", None),
+    ],
+)
+def test_a_topic_is_open_to_those_it_is_allowed_to(door, method, path, content):
+    def status(topic: str, user: str) -> int:
+        body = None if content is None else _with_topic(content, topic)
+        return _ask(door, method, path.replace("TOPIC", topic), user, json=body).status_code
+
+    assert status("orders", "shop") == 200
+    assert status("bills", "shop") == 403
+    assert status("orders", "mute") == 403
+    assert status("bills", "boss") == 200
+
+
+def _with_topic(content, topic: str):
+    if isinstance(content, dict):
+        return {name: _with_topic(value, topic) for name, value in content.items()}
+    if isinstance(content, list):
+        return [_with_topic(value, topic) for value in content]
+    return topic if content == "TOPIC" else content
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content"),
+    [
+        ("POST", "/v1/topics", {"name": "orders"}),
+        ("POST", "/v1/topics/orders/pause", None),
+        ("POST", "/v1/topics/orders/resume", None),
+        ("POST", "/v1/topics/orders/limit", {"per_second": 5}),
+        ("PUT", "/v1/groups/billing", {}),
+        ("POST", "/v1/groups/billing/reset", {"topic": "orders", "to_ms": 0}),
+        ("POST", "/v1/clock/advance", {"by_ms": 1}),
+        ("POST", "/v1/backup", {"directory": "/nowhere/at/all"}),
+        ("GET", "/v1/pending", None),
+        ("DELETE", "/v1/topics/orders", None),
+    ],
+)
+def test_levers_are_for_those_who_run_the_broker(door, method, path, content):
+    assert _ask(door, method, path, "shop", json=content).status_code == 403
+    assert _ask(door, method, path, "boss", json=content).status_code not in (401, 403)
+
+
+def test_lists_show_what_the_caller_may_see(door):
+    assert [t["name"] for t in _ask(door, "GET", "/v1/topics").json()["topics"]] == ["orders"]
+    assert len(_ask(door, "GET", "/v1/topics", "boss").json()["topics"]) == 2
+    assert _ask(door, "GET", "/v1/topics", "mute").json()["topics"] == []
+
+
+def test_handles_and_receipts_of_another_topic_are_refused(door):
+    sent = {"topic": "bills", "body": "x", "delay_ms": 60_000}
+    handle = _ask(door, "POST", "/v1/messages", "boss", json=sent).json()["handle"]
+    for path, more in (("/v1/cancel", {}), ("/v1/reschedule", {"by_ms": 1})):
+        assert _ask(door, "POST", path, json={"handles": [handle], **more}).status_code == 403
+    _ask(door, "POST", "/v1/messages", "boss", json={"topic": "bills", "body": "x"})
+    polled = {"topic": "bills", "group": "billing", "wait_ms": 5_000}
+    (delivery,) = _ask(door, "POST", "/v1/receive", "boss", json=polled).json()["deliveries"]
+    receipts = {"receipts": [delivery["receipt"]]}
+    assert _ask(door, "POST", "/v1/ack", json=receipts).status_code == 403
+    assert _ask(door, "POST", "/v1/invisibility", json={**receipts, "invisible_ms": 0}).status_code == 403
+    assert _ask(door, "POST", "/v1/ack", "boss", json=receipts).json()["settled"] == [True]
+
+
+def test_in_a_batch_only_the_forbidden_messages_are_refused(door):
+    drafts = [Draft(topic, b"x") for topic in ("orders", "bills", "orders")]
+    answer = _ask(
+        door, "POST", "/v1/send-batch", content=encode_drafts(drafts), headers={"content-type": CONTENT_TYPE}
+    )
+    codes = [getattr(one, "code", "stored") for one in decode_answers(answer.content, drafts)]
+    assert codes == ["stored", "forbidden", "stored"]
+
+
+def test_two_users_at_once_are_not_mixed_up(door):
+    async def run() -> list[int]:
+        transport = httpx.ASGITransport(door)
+        async with httpx.AsyncClient(transport=transport, base_url="http://broker") as client:
+            calls = [
+                client.post(
+                    "/v1/messages",
+                    json={"topic": "bills", "body": "x"},
+                    headers={"authorization": f"Bearer {('shop', 'boss')[number % 2]}-token-1"},
+                )
+                for number in range(40)
+            ]
+            return [answer.status_code for answer in await asyncio.gather(*calls)]
+
+    assert door.runner.run(run()) == [403, 200] * 20
+
+
+def test_over_the_rate_is_told_to_come_back(door):
+    door.guard = Guard(rates=Rates(1))
+    statuses = [_ask(door, "GET", "/v1/topics", None).status_code for _ in range(4)]
+    assert statuses == [200, 200, 429, 429]
+    assert _ask(door, "GET", "/healthz", None).status_code == 200
+
+
+def test_a_disk_is_low_before_it_is_full():
+    gib = 1 << 30
+    assert not is_low(20 * gib, 100 * gib, gib)
+    assert is_low(9 * gib, 100 * gib, gib)
+    assert not is_low(60 * gib, 1000 * gib, gib)
+    assert is_low(gib, 5 * gib, gib)

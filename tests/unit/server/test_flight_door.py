@@ -1,0 +1,338 @@
+"""The Flight door, spoken to by plain pyarrow: put, get, cancel, errors, who may."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from small_broker import START_MS, SmallBroker
+from tidemill.core.errors import Forbidden, Unauthorized
+from tidemill.core.limits import FRAME_ROWS_MAX
+from tidemill.core.model import Draft, Handle
+from tidemill.server.flight_door import FlightDoor
+from tidemill.server.permissions import Verb
+
+
+@contextmanager
+def _door(small, **options):
+    door = FlightDoor(small.broker, **options)
+    client = flight.connect(f"grpc://127.0.0.1:{door.port}")
+    try:
+        yield client
+    finally:
+        client.close()
+        door.close()
+
+
+@pytest.fixture
+def small(tmp_path):
+    small = SmallBroker(tmp_path / "data")
+    yield small
+    small.check()
+    small.close()
+
+
+@pytest.fixture
+def client(small):
+    with _door(small) as client:
+        yield client
+
+
+def _put(client, *batches, topic="t", options=None):
+    """Put batches one after another; their answers."""
+    descriptor = flight.FlightDescriptor.for_path(*([topic] if topic else []))
+    writer, answers = client.do_put(descriptor, batches[0].schema, options or flight.FlightCallOptions())
+    found = []
+    try:
+        for batch in batches:
+            writer.write_batch(batch)
+            content = answers.read()
+            if content is None:
+                break
+            found.append(pa.ipc.open_stream(content).read_all())
+    finally:
+        writer.close()
+    return found
+
+
+def _get(client, options=None, **request):
+    return client.do_get(flight.Ticket(json.dumps(request).encode()), options).read_all()
+
+
+def _cancel(client, table, **command):
+    descriptor = flight.FlightDescriptor.for_command(json.dumps({"do": "cancel", **command}).encode())
+    writer, reader = client.do_exchange(descriptor)
+    writer.begin(table.schema)
+    writer.write_table(table)
+    writer.done_writing()
+    answers = reader.read_all()["answer"].to_pylist()
+    writer.close()
+    return answers
+
+
+def _batch(count=3, delay_ms=60_000, **columns):
+    return pa.record_batch(
+        {"body": [f"b{n}" for n in range(count)], "delay_ms": np.full(count, delay_ms), **columns}
+    )
+
+
+# -- put ------------------------------------------------------------------------------------------
+
+
+def test_every_batch_is_answered_with_ids_seqs_and_times(small, client) -> None:
+    first, second = _put(client, _batch(3), _batch(2, delay_ms=5))
+    assert first["seq"].to_pylist() == [0, 1, 2]
+    assert second["seq"].to_pylist() == [3, 4]
+    assert second["deliver_at_ms"].to_pylist() == [START_MS + 5] * 2
+    assert first.schema.metadata == {b"broker": small.broker.id.encode(), b"batch": b"0"}
+    assert not any(first["is_repeat"].to_pylist())
+    small.advance(10)
+    assert sorted(small.bodies("t")) == [b"b0", b"b1"]
+
+
+def test_a_topic_column_spreads_a_batch(small, client) -> None:
+    _put(client, _batch(2, topic=["a", "b"]), topic=None)
+    assert [p.topic for p in small.broker.views.pending()] == ["a", "b"]
+
+
+def test_levels_are_taken_row_by_row(small, client) -> None:
+    table = pa.record_batch({"body": ["a", "b", "c"], "level": pa.array([1, None, 99])})
+    (answer,) = _put(client, table)
+    highest = len(small.broker.settings.level_delays_ms)
+    due = [START_MS + small.broker.settings.level_delays_ms[at] for at in (0, highest - 1)]
+    assert answer["deliver_at_ms"].to_pylist() == [due[0], -1, due[1]]
+    assert _get(client, table="pending", columns=["level"])["level"].to_pylist() == [1, highest]
+
+
+def test_a_put_again_with_once_keys_doubles_nothing(small, client) -> None:
+    batch = _batch(3, key=["x", "y", "z"], once=[True] * 3)
+    (first,) = _put(client, batch)
+    (again,) = _put(client, batch)
+    assert again.select(["id", "seq"]).equals(first.select(["id", "seq"]))
+    assert again["is_repeat"].to_pylist() == [True] * 3
+    assert small.broker.status().pending == 3
+
+
+def test_once_keys_of_single_sends_and_of_the_same_batch_are_known(small, client) -> None:
+    sent = small.send("t", b"single", delay_ms=9_000, keys=("other", "x"))
+    once = pa.array([None, True, True, True])
+    (answer,) = _put(client, _batch(4, key=["y", "x", "y", "w"], once=once))
+    assert answer["seq"].to_pylist() == [1, 0, 1, 2]
+    assert answer["id"][1].as_py() == sent.id
+    assert answer["id"][2] == answer["id"][0]
+    assert answer["deliver_at_ms"][1].as_py() == sent.deliver_at_ms
+    assert small.broker.status().pending == 3
+    small.advance(10_000)
+    (after,) = _put(client, _batch(1, key=["x"], once=["keep"]))
+    assert after["is_repeat"].to_pylist() == [False]
+
+
+def test_ids_and_once_together(client) -> None:
+    first = _batch(2, id=["i", "j"], key=["k", "k"], once=[True, True])
+    (answer,) = _put(client, first)
+    assert answer["seq"].to_pylist() == [0, 0]
+    (again,) = _put(client, first)
+    assert again["seq"].to_pylist() == [0, 0]
+    assert again["id"].to_pylist() == ["i", "i"]
+
+
+def test_a_bad_batch_names_its_number_and_leaves_the_others(small, client) -> None:
+    bad = _batch(2, tag=["fine", "a|b"])
+    with pytest.raises(flight.FlightServerError, match="batch 1 was not stored") as caught:
+        _put(client, _batch(2, tag=["", ""]), bad)
+    assert json.loads(caught.value.extra_info)["code"] == "illegal-tag"
+    assert small.broker.status().pending == 2
+
+
+@pytest.mark.parametrize(
+    ("columns", "code"),
+    [
+        ({"once": [True], "key": [""]}, "illegal-key"),
+        ({"once": ["replace"], "key": ["k"]}, "bad-request"),
+        ({"level": [1]}, "bad-request"),
+        ({"strange": [1]}, "bad-request"),
+        ({"topic": ["twice"]}, "bad-request"),
+        ({"id": ["a b"]}, "illegal-id"),
+        ({"key": ["a\u2003b"]}, "illegal-key"),
+    ],
+)
+def test_what_is_wrong_has_its_code(small, client, columns, code) -> None:
+    with pytest.raises(flight.FlightServerError) as caught:
+        _put(client, _batch(1, **columns))
+    assert json.loads(caught.value.extra_info)["code"] == code
+    assert small.broker.status().pending == 0
+
+
+def test_a_batch_too_large_for_a_frame_is_refused_whole(small, client) -> None:
+    with pytest.raises(flight.FlightServerError) as caught:
+        _put(client, pa.record_batch({"body": pa.repeat(pa.scalar(b""), FRAME_ROWS_MAX + 1)}))
+    assert json.loads(caught.value.extra_info)["code"] == "body-too-large"
+
+
+# -- get ------------------------------------------------------------------------------------------
+
+
+def test_pending_is_chosen_by_topic_key_and_time(small, client) -> None:
+    _put(client, _batch(3, key=["x", "y", "x"]))
+    small.send("other", delay_ms=1_000, keys=("x", "z"), tag="blue")
+    everything = _get(client, table="pending")
+    assert everything.num_rows == 4
+    assert everything["key"].to_pylist() == ["x", "y", "x", "x z"]
+    assert everything["tag"].to_pylist()[3] == "blue"
+    assert _get(client, table="pending", topic="t", key="x").num_rows == 2
+    assert _get(client, table="pending", key="x")["seq"].to_pylist() == [0, 2, 3]
+    assert _get(client, table="pending", to_ms=START_MS + 5_000)["topic"].to_pylist() == ["other"]
+    bodies = _get(client, table="pending", columns=["body", "handle"])
+    assert bodies["body"].to_pylist() == [b"b0", b"b1", b"b2", b"x"]
+    assert Handle.parse(bodies["handle"][3].as_py()).topic == "other"
+    times = everything["deliver_at"].cast(pa.int64()).to_pylist()
+    assert times == [START_MS + 60_000] * 3 + [START_MS + 1_000]
+
+
+def test_history_has_every_release_and_only_those(small, client) -> None:
+    _put(client, _batch(3, delay_ms=5))
+    small.send("t", b"direct")
+    small.advance(50)
+    history = _get(client, table="history", topic="t")
+    assert history.num_rows == 3
+    assert set(history["via"].to_pylist()) == {"near"}
+    assert history["lateness_ms"].to_pylist() == [0, 0, 0]
+    assert sorted(zip(history["queue"].to_pylist(), history["offset"].to_pylist(), strict=True))
+    assert _get(client, table="history", from_ms=START_MS + 6).num_rows == 0
+    assert _get(client, table="history", to_ms=START_MS + 5).num_rows == 0
+
+
+def test_messages_of_a_topic_come_from_the_offsets_asked_for(small, client) -> None:
+    for number in range(6):
+        small.send("t", f"m{number}".encode(), properties={"n": str(number)})
+    table = _get(client, table="messages", topic="t")
+    assert sorted(table["body"].to_pylist()) == [f"m{n}".encode() for n in range(6)]
+    assert table["properties"][0].as_py() == '{"n":"0"}'
+    assert table["deliver_at"].null_count == 6
+    rest = _get(client, table="messages", topic="t", offsets={"0": 2, "1": 3})
+    assert rest["offset"].to_pylist() == [2]
+
+
+def test_a_table_of_many_frames_comes_in_order(small, client) -> None:
+    for start in range(0, 60, 20):
+        small.broker.send([Draft("t", f"{n}".encode(), delay_ms=5) for n in range(start, start + 20)])
+        _put(client, _batch(5, delay_ms=5))
+    small.advance(10)
+    table = _get(client, table="messages", topic="t", columns=["queue", "offset", "body"])
+    found = {(row["queue"], row["offset"]): row["body"] for row in table.to_pylist()}
+    assert found == {(m.queue_id, m.offset): m.body for m in small.in_topic("t")}
+
+
+def test_flights_and_schemas_are_listed(small, client) -> None:
+    small.send("t")
+    paths = [[part.decode() for part in info.descriptor.path] for info in client.list_flights()]
+    assert paths == [["pending"], ["history"], ["messages", "t"]]
+    info = client.get_flight_info(flight.FlightDescriptor.for_path("messages", "t"))
+    assert client.do_get(info.endpoints[0].ticket).read_all().num_rows == 1
+    schema = client.get_schema(flight.FlightDescriptor.for_command(b'{"table": "pending"}')).schema
+    assert "deliver_at" in schema.names
+
+
+@pytest.mark.parametrize(
+    "ticket",
+    [
+        b"",
+        b"[]",
+        b"{" * 100_000,
+        b'{"table": "no"}',
+        b'{"table": "pending", "columns": ["no"]}',
+        b'{"table": "pending", "from_ms": "x"}',
+        b'{"table": "pending", "no": 1}',
+        b'{"table": "messages"}',
+        b'{"table": "messages", "topic": "missing"}',
+        b'{"table": "messages", "offsets": {"x": 1}}',
+    ],
+)
+def test_a_wrong_ticket_is_told(client, ticket) -> None:
+    with pytest.raises(flight.FlightServerError) as caught:
+        client.do_get(flight.Ticket(ticket)).read_all()
+    assert "code" in json.loads(caught.value.extra_info)
+
+
+# -- cancel ---------------------------------------------------------------------------------------
+
+
+def test_cancels_answer_definitely_row_by_row(small, client) -> None:
+    (sent,) = _put(client, _batch(4, delay_ms=60_000))
+    released = small.send("t", delay_ms=1)
+    small.advance(5)
+    rows = sent.select(["id", "seq"])
+    assert _cancel(client, rows.slice(0, 1), topic="t") == ["cancelled"]
+    unknown = pa.table({"id": [released.id, "nobody"], "seq": [released.handle.seq, 2]})
+    assert _cancel(client, unknown, topic="t") == ["released", "unknown"]
+    again = _cancel(client, rows.take([0, 1, 1]), topic="t")
+    assert again == ["already-cancelled", "cancelled", "already-cancelled"]
+    brokers = ("elsewhere", small.broker.id)
+    handles = [str(Handle(broker, "t", sent["id"][2].as_py(), 2)) for broker in brokers]
+    assert _cancel(client, pa.table({"handle": handles})) == ["unknown", "cancelled"]
+    columns = {"broker": ["elsewhere"], "topic": ["t"], "id": sent["id"][3:], "seq": [3]}
+    assert _cancel(client, pa.table(columns)) == ["unknown"]
+    assert small.broker.status().pending == 1
+
+
+def test_a_moved_message_is_found_by_its_old_handle(small, client) -> None:
+    sent = small.send("t", delay_ms=60_000)
+    small.broker.reschedule([sent.handle], by_ms=5_000)
+    assert _cancel(client, pa.table({"handle": [str(sent.handle)]})) == ["cancelled"]
+
+
+def test_the_action_cancels_too(client) -> None:
+    (sent,) = _put(client, _batch(2))
+    sink = pa.BufferOutputStream()
+    rows = sent.select(["id", "seq"]).append_column("topic", pa.array(["t", "t"]))
+    with pa.ipc.new_stream(sink, rows.schema) as out:
+        out.write_table(rows)
+    (result,) = client.do_action(flight.Action("cancel", sink.getvalue()))
+    assert pa.ipc.open_stream(result.body).read_all()["answer"].to_pylist() == ["cancelled"] * 2
+    with pytest.raises(flight.FlightServerError):
+        list(client.do_action(flight.Action("cancel", b"garbage")))
+    with pytest.raises(flight.FlightServerError):
+        list(client.do_action(flight.Action("explode", b"")))
+
+
+# -- who may --------------------------------------------------------------------------------------
+
+
+class _OnlySends:
+    """Lets the token `right` send to topic t, and nothing else."""
+
+    def authorize(self, authorization: str, verb: Verb, topic: str | None) -> None:
+        if authorization != "Bearer right":
+            raise Unauthorized("who are you?")
+        if (verb, topic) != (Verb.SEND, "t"):
+            raise Forbidden(f"no {verb} on {topic}")
+
+
+def test_every_call_is_asked_for_its_token(small) -> None:
+    right = flight.FlightCallOptions(headers=[(b"authorization", b"Bearer right")])
+    with _door(small, authorizer=_OnlySends()) as client:
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            _put(client, _batch(1))
+        _put(client, _batch(1), options=right)
+        with pytest.raises(flight.FlightUnauthorizedError):
+            _put(client, _batch(2, topic=["t", "u"]), topic=None, options=right)
+        with pytest.raises(flight.FlightUnauthorizedError):
+            _get(client, right, table="pending")
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            list(client.list_flights())
+        assert list(client.list_flights(options=right)) == []
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            _cancel(client, pa.table({"id": ["x"], "seq": [0]}), topic="t")
+    assert small.broker.status().pending == 1
+
+
+def test_a_closed_broker_says_so(small, client) -> None:
+    small.close()
+    with pytest.raises(flight.FlightUnavailableError):
+        _put(client, _batch(1))
+    small.open()
