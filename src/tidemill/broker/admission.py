@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
+from tidemill.core.arguments import require_int, require_kind, require_whole
 from tidemill.core.config import BrokerSettings
 from tidemill.core.durations import format_duration
 from tidemill.core.errors import (
@@ -37,6 +38,7 @@ from tidemill.core.limits import (
 )
 from tidemill.core.model import Draft, MessageType, Once, TopicType
 
+_WHOLE_MAX = 1 << 62
 _NAME = re.compile(r"[%A-Za-z0-9_-]+")
 # Lone surrogates are half a character (a wrong encoding on the way here): they have no bytes.
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
@@ -56,6 +58,7 @@ _TAKES = {
 
 
 def check_topic_name(name: str, *, is_internal: bool = False) -> None:
+    require_kind("topic", name, str, "a text")
     if not name or len(name) > TOPIC_CHARS_MAX:
         raise IllegalTopic(f"topic {name[:40]!r} has {len(name)} characters; use 1 to {TOPIC_CHARS_MAX}")
     if not _NAME.fullmatch(name):
@@ -71,6 +74,7 @@ def _check_topic_of_draft(name: str) -> None:
 
 
 def check_group_name(name: str) -> None:
+    require_kind("group", name, str, "a text")
     if not name or len(name) > GROUP_CHARS_MAX:
         raise IllegalGroup(f"group {name[:40]!r} has {len(name)} characters; use 1 to {GROUP_CHARS_MAX}")
     if not _NAME.fullmatch(name):
@@ -79,6 +83,7 @@ def check_group_name(name: str) -> None:
 
 def check_draft(draft: Draft, settings: BrokerSettings) -> None:
     """Everything about a draft that needs neither its topic nor the time."""
+    check_kinds(draft)
     _check_topic_of_draft(draft.topic)
     if len(draft.body) > settings.body_bytes_max:
         raise BodyTooLarge(
@@ -98,6 +103,33 @@ def check_draft(draft: Draft, settings: BrokerSettings) -> None:
         check_message_group(draft.message_group)
     if draft.once is not Once.NO and len(draft.keys) != 1:
         raise IllegalKey(f"sending once needs exactly one key, {len(draft.keys)} were given")
+
+
+def check_kinds(draft: Draft) -> None:
+    """Every field is of its kind: what is stored must read back."""
+    require_kind("a message", draft, Draft, "a Draft")
+    require_kind("topic", draft.topic, str, "a text")
+    require_kind("body", draft.body, (bytes, bytearray, memoryview), "bytes (encode a text first)")
+    if draft.deliver_at_ms is not None:
+        require_int("deliver_at_ms", draft.deliver_at_ms)
+    if draft.delay_ms is not None:
+        require_int("delay_ms", draft.delay_ms)
+    if draft.born_at_ms is not None:
+        require_whole("born_at_ms", draft.born_at_ms, -_WHOLE_MAX, _WHOLE_MAX)
+    if draft.level:
+        require_int("level", draft.level)
+    require_kind("keys", draft.keys, (tuple, list), "a tuple of texts")
+    require_kind("properties", draft.properties, Mapping, "a mapping of texts to texts")
+    require_kind("once", draft.once, Once, "one of Once.NO, Once.KEEP and Once.REPLACE")
+    for name, value in (("tag", draft.tag), ("message_group", draft.message_group)):
+        require_kind(name, value, str, "a text")
+    if draft.id is not None:
+        require_kind("id", draft.id, str, "a text")
+    for key in draft.keys:
+        require_kind("a key", key, str, "a text")
+    for name, value in draft.properties.items():
+        require_kind("a property's name", name, str, "a text")
+        require_kind(f"property {name}", value, str, "a text")
 
 
 def check_message_group(name: str) -> None:
@@ -171,7 +203,8 @@ def check_delay(due_ms: int, settings: BrokerSettings, now_ms: int) -> None:
     if due_ms - now_ms > settings.max_delay_ms:
         limit = format_duration(settings.max_delay_ms)
         raise IllegalDelay(
-            f"a delay of {format_duration(due_ms - now_ms)} is beyond the limit of {limit}; raise --max-delay"
+            f"a delay of {format_duration(due_ms - now_ms)} ({due_ms - now_ms} ms) is beyond the limit of "
+            f"{limit} ({settings.max_delay_ms} ms); raise --max-delay"
         )
 
 

@@ -16,8 +16,9 @@ import pyarrow as pa
 from tidemill.broker.admission import check_delay
 from tidemill.broker.sender import Sender
 from tidemill.broker.topic_admin import TopicAdmin
+from tidemill.core.arguments import require_kind
 from tidemill.core.config import BrokerSettings
-from tidemill.core.errors import RequestError
+from tidemill.core.errors import IllegalHandle, RequestError
 from tidemill.core.model import SEQ_MAX, CancelAnswer, Handle
 from tidemill.log.arrays import I64, U8
 from tidemill.store.frames import ReEnterReason
@@ -27,6 +28,7 @@ from tidemill.store.message_format import slices_of
 from tidemill.store.message_store import MessageStore
 
 _NOT_FOUND = -1
+_SEQ_MAX = 1 << 63
 _MOVE_BATCH = 1024
 _UNKNOWN = int(State.MOVED)
 # What to answer to a cancel, by the state that the message was found in.
@@ -193,6 +195,7 @@ class Canceller:
 
     def _resolve(self, handles: Sequence[Handle]) -> I64:
         """The seq that each handle means now, -1 where it means nothing known."""
+        _require_handles(handles)
         named = self._store.indexes.topics.named
         topics = [named(handle.topic) if handle.broker == self._broker_id else None for handle in handles]
         topic_ids = np.array([topic.id if topic else 0 for topic in topics], np.int64)
@@ -238,3 +241,11 @@ class Canceller:
 def _within_int64(ms: int) -> int:
     """A time or span that can be added to another; beyond that it is refused, or due now, all the same."""
     return max(-SEQ_MAX, min(ms, SEQ_MAX))
+
+
+def _require_handles(handles: Sequence[Handle]) -> None:
+    require_kind("what is named", handles, (list, tuple), "a list of Handle")
+    for handle in handles:
+        require_kind("a handle", handle, Handle, "a Handle (Handle.parse reads one from text)")
+        if type(handle.seq) is not int or not -_SEQ_MAX <= handle.seq < _SEQ_MAX:
+            raise IllegalHandle(f"no message has the number {handle.seq!r}; pass the handle of the receipt")

@@ -24,7 +24,7 @@ def broker_id_of(disk: Disk, directory: Path) -> str:
         return str(json.loads(content)["broker_id"])
     if has_log:
         raise StorageError(
-            f"{directory}: the log is there but its identity file is missing; restore it from a backup"
+            f"{directory}: the log is there, its identity file is missing or damaged; restore a backup"
         )
     broker_id = secrets.token_hex(4).upper()
     checkpoint.save(json.dumps({"broker_id": broker_id}).encode(), sync=True)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 
 from tidemill.core.clock import Clock
-from tidemill.core.errors import CorruptionError, DiskFull, SyncFailed
+from tidemill.core.errors import BrokerClosed, CorruptionError, DiskFull, SyncFailed
 
 logger = logging.getLogger(__name__)
 
@@ -69,15 +69,15 @@ class Service:
             try:
                 wake_ms = self.run_once()
                 pause_ms = _PAUSE_MS_FIRST
-            except (SyncFailed, CorruptionError) as fault:
+            except (SyncFailed, CorruptionError, BrokerClosed) as fault:
                 logger.critical("%s stopped: %s", self.name, fault)
                 on_fatal(fault)
                 return
             except Exception as fault:
                 self.failure_count += 1
-                logger.error(
-                    "%s failed and tries again in %d ms: %s", self.name, pause_ms, fault, exc_info=True
-                )
+                is_first = pause_ms == _PAUSE_MS_FIRST  # once with its trace, then in one line
+                text = "%s failed and tries again in %d ms: %s"
+                logger.error(text, self.name, pause_ms, fault, exc_info=is_first)
                 wake_ms = self._clock.now_ms() + pause_ms
                 pause_ms = min(_PAUSE_MS_MAX, pause_ms * 2)
             if not self._stopping:

@@ -19,7 +19,9 @@ from tidemill.broker.admission import DEAD_LETTER_PREFIX, check_group_name
 from tidemill.broker.dead_letters import dead_letter
 from tidemill.broker.receipts import decode_receipt, encode_receipt
 from tidemill.broker.topic_admin import TopicAdmin
+from tidemill.core.arguments import require_kind, require_whole
 from tidemill.core.errors import RequestError
+from tidemill.core.limits import DAY_MS
 from tidemill.core.model import Delivery, StoredMessage, TopicType, Via
 from tidemill.log.arrays import Rows
 from tidemill.store.consumer_log import change_rows
@@ -42,6 +44,9 @@ from tidemill.store.topics import Topic
 # How long a message on its way to the dead letters stays out of sight, should we die on the way.
 _DEAD_LETTER_LEASE_MS = 60_000
 _READ_AHEAD = 64
+_ATTEMPTS_MAX = 1_000_000
+_COUNT_MAX = 1_000_000
+_INVISIBLE_MS_MAX = 3650 * DAY_MS
 
 TagFilter = Callable[[str], bool]
 
@@ -89,8 +94,11 @@ class Receiver:
         is_fifo: bool | None = None,
         starts_first: bool | None = None,
     ) -> Group:
-        if attempts_max is not None and attempts_max < 1:
-            raise RequestError(f"{attempts_max} attempts are not possible; use at least 1")
+        if attempts_max is not None:
+            require_whole("the number of attempts", attempts_max, 1, _ATTEMPTS_MAX)
+        for flag, value in (("fifo", is_fifo), ("start", starts_first)):
+            if value is not None:
+                require_kind(flag, value, bool, "True or False")
         self.group(name)
         given = {"attempts_max": attempts_max, "is_fifo": is_fifo, "starts_first": starts_first}
         consumers = self._store.consumers
@@ -124,8 +132,8 @@ class Receiver:
         accepts_tag: TagFilter | None = None,
     ) -> list[Delivery]:
         """Hand out up to `count` messages that are there now; each stays invisible for `invisible_ms`."""
-        if count < 1 or invisible_ms < 1:
-            raise RequestError("count and invisibility must be positive")
+        require_whole("count", count, 1, _COUNT_MAX)
+        require_whole("invisible_ms", invisible_ms, 1, _INVISIBLE_MS_MAX)
         group, topic = self.group(group_name), self._topics.require(topic_name)
         now_ms = self._now_ms()
         found: list[_Found] = []

@@ -17,6 +17,7 @@ import numpy as np
 from tidemill.broker.admission import check_draft, check_type, due_time_ms, message_type
 from tidemill.broker.in_flight import InFlight
 from tidemill.broker.topic_admin import TopicAdmin
+from tidemill.core.arguments import require_kind
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import BusyError, RequestError, TooManyRequests
 from tidemill.core.limits import DEDUPLICATION_MS, MIB, MINUTE_MS, NEAR_COUNT_MAX
@@ -90,7 +91,8 @@ class Sender:
         self, drafts: Sequence[Draft], *, creates_topics: bool = True, is_all_or_none: bool = False
     ) -> list[Answer]:
         """Store the drafts that are right; each gets its own answer."""
-        with self._in_flight.hold(sum(len(draft.body) for draft in drafts)):
+        require_kind("what is sent", drafts, (list, tuple), "a list of Draft")
+        with self._in_flight.hold(_body_bytes(drafts)):
             now_ms = self._now_ms()
             with self._store.writer.lock:
                 batch = _Batch([None] * len(drafts), [None] * len(drafts))
@@ -145,8 +147,10 @@ class Sender:
         seeds: list[int] = []
         asked: list[int] = []
         for index, draft in enumerate(drafts):
+            if batch.answers[index] is not None:
+                continue
             topic = self._store.indexes.topics.named(draft.topic)
-            if topic is None or batch.answers[index] is not None:
+            if topic is None:
                 continue
             if draft.id is not None:
                 texts.append(draft.id.encode())
@@ -336,6 +340,12 @@ class Sender:
     def _receipt(self, topic: Topic, message_id: str, seq: int, due_ms: int, *, is_repeat: bool) -> Receipt:
         handle = Handle(self._broker_id, topic.name, message_id, seq)
         return Receipt(message_id, topic.name, handle, due_ms, is_repeat=is_repeat)
+
+
+def _body_bytes(drafts: Sequence[Draft]) -> int:
+    """Bytes of all bodies; what is no draft counts nothing and is refused when it is looked at."""
+    bodies = (getattr(draft, "body", b"") for draft in drafts)
+    return sum(len(body) for body in bodies if isinstance(body, bytes | bytearray | memoryview))
 
 
 def _framed(messages: Sequence[StoredMessage]) -> Iterator[Sequence[StoredMessage]]:

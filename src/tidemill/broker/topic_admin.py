@@ -7,12 +7,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tidemill.broker.admission import check_topic_name
+from tidemill.core.arguments import require_kind, require_whole
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import RequestError, TopicExists, TopicInUse, UnknownTopic
 from tidemill.core.limits import QUEUES_PER_TOPIC_MAX
 from tidemill.core.model import TopicType
 from tidemill.store.message_store import MessageStore
 from tidemill.store.topics import Topic
+
+_RATE_MAX = 1_000_000_000
 
 
 class TopicAdmin:
@@ -42,8 +45,8 @@ class TopicAdmin:
         """Make a topic; `TopicExists` if there is one of that name with other properties."""
         check_topic_name(name, is_internal=is_internal)
         queues = self._settings.queues_per_topic if queue_count is None else queue_count
-        if not 1 <= queues <= QUEUES_PER_TOPIC_MAX:
-            raise RequestError(f"{queues} queues are not possible; use 1 to {QUEUES_PER_TOPIC_MAX}")
+        require_whole("the number of queues", queues, 1, QUEUES_PER_TOPIC_MAX)
+        topic_type = _type_of(topic_type)
         with self._store.writer.lock:
             known = self._store.indexes.topics.named(name)
             if known is not None:
@@ -74,10 +77,10 @@ class TopicAdmin:
         self, name: str, *, is_paused: bool | None = None, release_rate_max: int | None = None
     ) -> Topic:
         """Pause, resume or limit a topic's releases."""
-        if release_rate_max is not None and release_rate_max < 0:
-            raise RequestError(
-                f"a release rate of {release_rate_max} a second is not possible; use 0 for no limit"
-            )
+        if release_rate_max is not None:
+            require_whole("the release rate (0: no limit)", release_rate_max, 0, _RATE_MAX)
+        if is_paused is not None:
+            require_kind("paused", is_paused, bool, "True or False")
         with self._store.writer.lock:
             topic = self.require(name)
             topic = replace(
@@ -120,3 +123,11 @@ class TopicAdmin:
         turn = self._turns.get(topic.id, 0)
         self._turns[topic.id] = turn + count
         return turn % topic.queue_count
+
+
+def _type_of(given: TopicType | str) -> TopicType:
+    try:
+        return TopicType(given)
+    except ValueError:
+        names = ", ".join(kind.value for kind in TopicType)
+        raise RequestError(f"topic type {given!r} is unknown; use one of {names}") from None

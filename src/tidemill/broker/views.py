@@ -9,7 +9,8 @@ from itertools import repeat
 import numpy as np
 
 from tidemill.broker.topic_admin import TopicAdmin
-from tidemill.core.limits import MINUTE_MS
+from tidemill.core.arguments import require_whole
+from tidemill.core.limits import MAX_DELAY_MS, MINUTE_MS
 from tidemill.core.model import Handle, PendingMessage, StoredMessage, TopicType, Via
 from tidemill.log.arrays import I64
 from tidemill.release.lateness import LatenessSummary
@@ -142,6 +143,7 @@ class Views:
 
     def forecast(self, *, topic_name: str | None = None, horizon_ms: int) -> list[tuple[int, int]]:
         """(start of the minute, messages due in it) over the horizon; overdue ones count now."""
+        require_whole("the horizon in ms", horizon_ms, 1, MAX_DELAY_MS)
         topic_id = self._topics.require(topic_name).id if topic_name is not None else None
         first = self._now_ms() // MINUTE_MS
         end = first + max(1, -(-horizon_ms // MINUTE_MS))

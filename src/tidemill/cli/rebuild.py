@@ -15,8 +15,10 @@ import typer
 from tidemill.cli.check import checked, summary_of
 from tidemill.cli.data_directory import open_quietly, require_data_directory, shape_of
 from tidemill.cli.output import bar
-from tidemill.core.errors import TidemillError
+from tidemill.core.errors import CorruptionError, TidemillError
+from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk, RealDisk
+from tidemill.store.index_checkpoint import INDEX_FORMAT, checkpoint_head
 
 _DERIVED = ("index", "timer")
 _ASIDE = ".before-rebuild"
@@ -29,9 +31,11 @@ def rebuild(
     require_data_directory(directory)
     disk = RealDisk()
     shape = shape_of(directory)
+    safe_end = _safe_end(disk, directory)
     _put_aside(disk, directory)
     try:
         with bar("reading the log") as advance, open_quietly(directory, shape, advance) as broker:
+            _require_whole_log(broker.store.log.written_end, safe_end)
             status = broker.status()
             topics = len(broker.views.topics())
     except TidemillError:
@@ -48,6 +52,23 @@ def rebuild(
         print(finding)
     print(summary_of(report))
     return 0 if report.is_sound else 1
+
+
+def _safe_end(disk: Disk, directory: Path) -> int:
+    """Up to where the old index checkpoint says the log was safe; 0 where it cannot be read."""
+    try:
+        content = Checkpoint(disk, directory / "index", "checkpoint", INDEX_FORMAT).load()
+        return int(checkpoint_head(content)["offset"]) if content is not None else 0
+    except (TidemillError, ValueError, KeyError):
+        return 0
+
+
+def _require_whole_log(written_end: int, safe_end: int) -> None:
+    if written_end < safe_end:
+        raise CorruptionError(
+            f"the log ends at offset {written_end}, but was safe up to {safe_end}: its last files are "
+            "missing. Nothing was changed. Restore them from a backup"
+        )
 
 
 def _put_aside(disk: Disk, directory: Path) -> None:

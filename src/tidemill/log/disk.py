@@ -120,9 +120,7 @@ def _told_apart(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull(
-                f"no room left on the disk for {path.name}; free some space or lower --retention"
-            ) from error
+            raise DiskFull("no room left on the disk; free some space or lower --retention") from error
         if isinstance(error, FileNotFoundError):
             raise
         raise StorageError(

@@ -30,6 +30,12 @@ class Topic:
     is_paused: bool = False
     release_rate_max: int = 0
 
+    def __post_init__(self) -> None:
+        # What a topic frame says must read back: a wrong kind is a fault of ours, told before it is written.
+        wanted = (int, str, TopicType, int, bool, int)
+        given = (self.id, self.name, self.type, self.queue_count, self.is_paused, self.release_rate_max)
+        assert tuple(map(type, given)) == wanted, given
+
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -1,0 +1,29 @@
+"""Arguments of the wrong kind, told before they do harm: what was given, and what to give instead.
+
+Python lets anything in; what is written to a log must be what it says it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidemill.core.errors import RequestError
+
+
+def require_int(name: str, value: Any) -> None:
+    """`value` must be a whole number, however large."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RequestError(f"{name} must be a whole number, {value!r} was given")
+
+
+def require_whole(name: str, value: Any, low: int, high: int) -> None:
+    """`value` must be a whole number in `[low, high]`."""
+    require_int(name, value)
+    if not low <= value <= high:
+        raise RequestError(f"{name} {value} is not possible; use {low} to {high}")
+
+
+def require_kind(name: str, value: Any, kinds: type | tuple[type, ...], wanted: str) -> None:
+    """`value` must be an instance of one of `kinds`, which people call `wanted`."""
+    if not isinstance(value, kinds):
+        raise RequestError(f"{name} must be {wanted}, {type(value).__name__} was given")
