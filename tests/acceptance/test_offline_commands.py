@@ -137,6 +137,22 @@ def test_rebuild_mends_a_damaged_index(directory: Path) -> None:
     assert run("check", directory).returncode == 0
 
 
+@pytest.mark.parametrize("which", [0, -1])
+def test_rebuild_refuses_a_log_whose_first_or_last_file_is_missing(tmp_path: Path, which: int) -> None:
+    directory = tmp_path / "data"
+    with tidemill.open(directory, segment_bytes=1 << 20) as broker:
+        for _ in range(30):
+            broker.send([tidemill.Draft("t", bytes(10_000), delay_ms=86_400_000) for _ in range(10)])
+    segments = sorted((directory / "log").glob("*.log"))
+    assert len(segments) > 2
+    segments[which].unlink()
+    before = sorted(path.relative_to(directory) for path in directory.rglob("*"))
+    result = run("rebuild", directory)
+    assert result.returncode == 1
+    assert "backup" in one_line_on_stderr(result)
+    assert sorted(path.relative_to(directory) for path in directory.rglob("*")) == before
+
+
 def test_rebuild_of_a_damaged_log_leaves_everything_as_it_was(directory: Path) -> None:
     before = {
         p.relative_to(directory): p.read_bytes() for p in (directory / "index").rglob("*") if p.is_file()

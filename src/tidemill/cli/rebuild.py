@@ -16,8 +16,10 @@ from tidemill.cli.check import checked, summary_of
 from tidemill.cli.data_directory import open_quietly, require_data_directory, shape_of
 from tidemill.cli.output import bar
 from tidemill.core.errors import CorruptionError, TidemillError
+from tidemill.core.limits import SEGMENT_BYTES
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk, RealDisk
+from tidemill.log.segments import SegmentedLog
 from tidemill.store.index_checkpoint import INDEX_FORMAT, checkpoint_head
 
 _DERIVED = ("index", "timer")
@@ -31,11 +33,10 @@ def rebuild(
     require_data_directory(directory)
     disk = RealDisk()
     shape = shape_of(directory)
-    safe_end = _safe_end(disk, directory)
+    _require_whole_log(disk, directory)
     _put_aside(disk, directory)
     try:
         with bar("reading the log") as advance, open_quietly(directory, shape, advance) as broker:
-            _require_whole_log(broker.store.log.written_end, safe_end)
             status = broker.status()
             topics = len(broker.views.topics())
     except TidemillError:
@@ -63,11 +64,18 @@ def _safe_end(disk: Disk, directory: Path) -> int:
         return 0
 
 
-def _require_whole_log(written_end: int, safe_end: int) -> None:
-    if written_end < safe_end:
+def _require_whole_log(disk: Disk, directory: Path) -> None:
+    """Refuse a log that ends before what was safe: derived files are the only sign that more was there."""
+    safe_end = _safe_end(disk, directory)
+    log = SegmentedLog(disk, directory / "log", segment_bytes=SEGMENT_BYTES, opening=lambda _: (0, b""))
+    try:
+        end = log.readable_end()
+    finally:
+        log.close()
+    if end < safe_end:
         raise CorruptionError(
-            f"the log ends at offset {written_end}, but was safe up to {safe_end}: its last files are "
-            "missing. Nothing was changed. Restore them from a backup"
+            f"the log does not read back beyond offset {end}, but was safe up to {safe_end}: files are missing "
+            "or damaged. Nothing was changed. Restore them from a backup"
         )
 
 

@@ -180,6 +180,16 @@ class SegmentedLog:
             yield frame
             at = frame.end
 
+    def readable_end(self) -> int:
+        """Where the last whole frame of the last segment ends. Changes nothing."""
+        if not self._segments:
+            return 0
+        segment = self._segments[-1]
+        data, at = segment.bytes(), segment.start
+        while (frame := decode_frame(data, at - segment.start, at, verify=True)) is not None:
+            at = frame.end
+        return at
+
     def _refuse_missing_bytes(self, at: int, index: int, safe_end: int) -> None:
         if self._segments:
             segment = self._segments[index]
