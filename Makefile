@@ -31,7 +31,7 @@ format: $(READY) ## put the source into the one layout
 	@$(BIN)/ruff format .
 
 pytest: $(READY) ## the tests alone
-	@$(BIN)/pytest -q
+	@$(BIN)/pytest -q -n 3 --dist loadfile
 
 bench: $(READY) ## the figures of docs/benchmarks.md, on this machine
 	@$(BIN)/tidemill bench engine
