@@ -69,7 +69,12 @@ def test_a_message_waits_ten_years_and_the_disk_stays_small(tmp_path: Path) -> N
     assert moved.seq > receipt.handle.seq  # it was moved
     broker.advance_to(due_ms - 1)
     assert broker.views.read("patient", 0, 0, 10) == []
+    old_place = int(broker.store.entry(moved.seq)["place"])
+    assert old_place >> 16 < broker.store.value_below(due_ms)  # its bytes are old, so they go along
     broker.advance_to(due_ms)
+    topic = broker.topics.require("patient")
+    (row,) = broker.store.queues.read((topic.id, 0), 0, 10)
+    assert int(row["place"]) > old_place
     (released,) = broker.views.read("patient", 0, 0, 10)
     assert (released.message.body, released.released_at_ms) == (b"at last", due_ms)
     broker.advance_to(due_ms + _STEP_MS)

@@ -119,13 +119,18 @@ class RowTable:
     def keep_run(self, end_index: int) -> None:
         """Keep only the rows that lie without a gap right below `end_index`.
 
-        A power cut may bring back a chunk that was dropped, and not the one after it.
+        A power cut may bring back a chunk that was dropped, and not the one after it, or not its rows.
         """
         self.cut_tail(end_index)
         first = -(-end_index // self._chunk_rows)
-        while first - 1 in self._chunks:
+        while first - 1 in self._chunks and self._has_rows(first - 1, end_index):
             first -= 1
         self.cut_head(first * self._chunk_rows)
+
+    def _has_rows(self, chunk: int, end_index: int) -> bool:
+        """Whether the file of a chunk is as long as the rows below `end_index` make it."""
+        count = min(self._chunk_rows, end_index - chunk * self._chunk_rows)
+        return self._file(chunk, create=False).size() >= count * self._dtype.itemsize
 
     def sync(self) -> None:
         """Make every row written so far survive a power cut."""
