@@ -59,6 +59,7 @@ def recover(
             _set_queue_ends(indexes, queues)
     if content is None:
         indexes.entries.cut_tail(0)
+        queues.clear()
     indexes.find.open(log.head)
     must_start = content is None
     replayed = 0

@@ -114,6 +114,13 @@ class TopicQueues:
         with self._lock:
             self._table(queue).cut_head(below)
 
+    def clear(self) -> None:
+        """Drop every row, durably: what an earlier life left must not come back under a new one."""
+        assert not self._tables
+        if self._disk.exists(self._directory):
+            self._disk.remove_tree(self._directory)
+            self._disk.sync_dir(self._directory.parent)
+
     def forget(self, topic_id: int) -> None:
         """A topic was deleted: its queues go."""
         with self._lock:
