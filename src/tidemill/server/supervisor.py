@@ -21,6 +21,7 @@ from typing import Any
 
 from pyvoy import PyvoyServer, StartupError
 
+from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import RequestError, StorageError
 from tidemill.server.envoy import BoundedServer
 from tidemill.server.serve_plan import ServePlan
@@ -29,6 +30,8 @@ _APPLICATION = "tidemill.server.broker_process:application"
 _STOP_SECONDS = 30.0
 _PAUSE_SECONDS_FIRST = 0.2
 _PAUSE_SECONDS_MAX = 10.0
+# A broker that lived this long was well: the next pause is the first one again.
+_WELL_SECONDS = 60.0
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 Say = Callable[[str, dict[str, Any]], None]
@@ -72,7 +75,10 @@ class Supervisor:
             loop.add_signal_handler(number, self._stop.set)
         pause_s = _PAUSE_SECONDS_FIRST
         while True:
+            began_s = stopwatch_s()
             code = await self._run_once()
+            if stopwatch_s() - began_s > _WELL_SECONDS:
+                pause_s = _PAUSE_SECONDS_FIRST
             if self._stop.is_set() or code >= 0:
                 return 0 if self._stop.is_set() and not self._has_failed else 1
             self._say("restarting", {"signal": -code, "pause_s": pause_s})
