@@ -127,7 +127,7 @@ class Broker:
         self.releaser = Releaser(
             self.store,
             ReadyReader(self.disk, self._turning.timer_directory),
-            now_ms=now_ms,
+            clock=self.clock,
             look_at_shards=self._turning.look_at_shards,
             handed_over_ms=self._turning.handed_over_ms,
         )

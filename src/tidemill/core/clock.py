@@ -34,11 +34,19 @@ class Clock(Protocol):
         """Block until `wake` is set or the wall clock reaches `until_ms` (None: only `wake`)."""
         ...
 
+    def doze(self, until_ms: int) -> None:
+        """Return at the very moment the wall clock reads `until_ms`, which is a millisecond or two away.
+
+        Returns before it if the clock is set back meanwhile: look at the clock afterwards.
+        """
+        ...
+
 
 # A wall clock may be set back while a loop waits; looking again this often bounds what that costs.
 _LONGEST_WAIT_S = 1.0
-_DOZE_NS = 1_000_000
-_NAP_S = 0.00005
+# A sleeping thread wakes this late; the rest of a doze is spent giving way to other threads.
+_OVERSLEEP_NS = 100_000
+_LONGEST_DOZE_NS = 10_000_000
 
 
 class SystemClock:
@@ -56,13 +64,14 @@ class SystemClock:
         if until_ms is None:
             wake.wait(_LONGEST_WAIT_S)
             return
-        # A sleeping thread wakes some tenths of a millisecond late. Wake before the moment and doze up to it.
+        left_s = (until_ms * 1_000_000 - time.time_ns()) / 1e9
+        if left_s > 0:
+            wake.wait(min(left_s, _LONGEST_WAIT_S))
+
+    def doze(self, until_ms: int) -> None:
         until_ns = until_ms * 1_000_000
-        left_ns = until_ns - time.time_ns()
-        if left_ns > _DOZE_NS and wake.wait(min((left_ns - _DOZE_NS) / 1e9, _LONGEST_WAIT_S)):
-            return
-        while 0 < until_ns - time.time_ns() <= _DOZE_NS and not wake.is_set():
-            time.sleep(_NAP_S)
+        while 0 < (left_ns := until_ns - time.time_ns()) <= _LONGEST_DOZE_NS:
+            time.sleep(max(0, left_ns - _OVERSLEEP_NS) / 1e9)
 
 
 class SimulatedClock:
@@ -94,6 +103,9 @@ class SimulatedClock:
         # whoever advances the clock sets it.
         if until_ms is None or until_ms > self._now_ms:
             wake.wait(_LONGEST_WAIT_S)
+
+    def doze(self, until_ms: int) -> None:
+        """Return at once: nobody moves the clock for one who dozes."""
 
 
 def stopwatch_s() -> float:

@@ -5,8 +5,9 @@ append the release record (bits flip), sync, queue rows, wake consumers (the las
 `CommitLog.release` and `finish`). Whatever is handed over twice, late or wrongly: it takes only what the
 ledger has pending, takes due time and place from the entry, and never goes before the wall clock.
 
-`step(now)` does what is due and says when to come again. One thread calls it; `add_near` may be called from
-any.
+`step(now)` does what is due and says when to come again: two milliseconds early, so that what to release is
+worked out before the moment and only the record, its sync and the queue rows come after it. One thread calls
+it; `add_near` may be called from any.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tidemill.core.clock import Clock
 from tidemill.core.limits import MIB
 from tidemill.core.model import StoredMessage, Via
 from tidemill.log.arrays import I64, Flags, Rows, picked
 from tidemill.release.backlogs import Backlogs
-from tidemill.release.due_rows import distinct, due_rows, joined
+from tidemill.release.due_rows import NO_ROWS, distinct, due_rows, joined
 from tidemill.release.due_set import DueSet
 from tidemill.release.lateness import Lateness
 from tidemill.release.ready_reader import ReadyReader
@@ -37,6 +39,7 @@ _VALUE_ROWS_MAX = 1 << 12
 _VALUE_BYTES_MAX = 16 * MIB
 _SCAN_ROWS = 1 << 20
 _HELD_PAUSE_MS = 20
+_AHEAD_MS = 2
 
 
 @dataclass(slots=True)
@@ -59,13 +62,14 @@ class Releaser:
         store: MessageStore,
         ready: ReadyReader,
         *,
-        now_ms: Callable[[], int],
+        clock: Clock,
         look_at_shards: Callable[[], FifoSafe],
         handed_over_ms: Callable[[], int],
     ) -> None:
         self._store = store
         self._ready = ready
-        self._now_ms = now_ms
+        self._clock = clock
+        self._ahead_ms = 0 if clock.is_simulated else _AHEAD_MS
         self._look_at_shards = look_at_shards
         self._handed_over_ms = handed_over_ms
         self._lock = threading.Lock()  # protects the near set
@@ -112,7 +116,7 @@ class Releaser:
     # -- the step ---------------------------------------------------------------------------------
 
     def step(self, now_ms: int) -> int | None:
-        """Release everything due at `now_ms`, in bounded batches; returns when something is due next."""
+        """Release everything due at `now_ms`, in bounded batches; returns when to take the next step."""
         # In this order: what is safe is known before the ready files that make it so are looked at.
         self._fifo_safe = self._look_at_shards()
         if self._ready_changed.is_set():
@@ -120,14 +124,31 @@ class Releaser:
             self._ready.look()
         while True:
             rows, has_more = self._take_due(now_ms)
+            if not len(rows) and not has_more:
+                rows, now_ms = self._take_ahead(now_ms)
+                has_more = len(rows) > 0
             if len(rows):
                 self._release(rows, now_ms)
             if not has_more:
                 break
-            now_ms = self._now_ms()
+            now_ms = self._clock.now_ms()
         self._ready.sweep(self._still_needed)
         self.next_wake_ms = self._next_wake_ms(now_ms)
-        return self.next_wake_ms
+        return None if self.next_wake_ms is None else self.next_wake_ms - self._ahead_ms
+
+    def _take_ahead(self, now_ms: int) -> tuple[Rows, int]:
+        """Work out what falls due in a moment; returns it, and the time, when that moment has come."""
+        due_ms = self._next_wake_ms(now_ms)
+        if due_ms is None or not now_ms < due_ms <= now_ms + self._ahead_ms:
+            return NO_ROWS, now_ms
+        rows, _ = self._take_due(due_ms)
+        if not len(rows):
+            return NO_ROWS, now_ms
+        self._clock.doze(due_ms)
+        if self._clock.now_ms() < due_ms:  # the clock was set back
+            self._held.add(rows)
+            return NO_ROWS, now_ms
+        return rows, due_ms
 
     def _take_due(self, now_ms: int) -> tuple[Rows, bool]:
         with self._lock:
@@ -189,7 +210,7 @@ class Releaser:
                 batch["seq"].astype(np.int64), entries, batch["via"], now_ms, messages, is_value
             )
         store.writer.finish(appended)
-        self.lateness.record(self._now_ms() - batch["deliver_at_ms"])
+        self.lateness.record(self._clock.now_ms() - batch["deliver_at_ms"])
         return rows[len(batch) :]
 
     def _with_values(self, rows: Rows, now_ms: int) -> tuple[Rows, Rows, list[StoredMessage], Flags]:

@@ -33,6 +33,17 @@ def test_a_wait_for_the_past_or_a_set_event_returns_at_once() -> None:
     assert stopwatch_s() - started_s < 0.5
 
 
+def test_a_doze_never_ends_before_its_moment_and_does_not_last_when_the_clock_was_set_back() -> None:
+    clock = SystemClock()
+    until_ms = clock.now_ms() + 3
+    clock.doze(until_ms)
+    assert clock.now_ms() >= until_ms
+    started_s = stopwatch_s()
+    clock.doze(clock.now_ms() + 60_000)
+    clock.doze(clock.now_ms() - 60_000)
+    assert stopwatch_s() - started_s < 0.5
+
+
 def test_simulated_time_moves_only_forward_and_only_when_told() -> None:
     clock = SimulatedClock(1_000)
     assert clock.is_simulated

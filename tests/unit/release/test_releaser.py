@@ -9,6 +9,7 @@ from small_broker import RETENTION_MS, START_MS
 from tidemill.core.model import Draft, Via
 from tidemill.release import releaser as releaser_module
 from tidemill.store.frames import Kind, Release
+from tidemill.testing import ManualClock
 
 
 def _seqs(small, topic="t"):
@@ -257,3 +258,48 @@ def test_a_backlog_that_the_clock_ran_away_from_survives_a_restart(leaping):
     leaping.clock.advance(30_000)
     leaping.broker.run_due()
     assert leaping.bodies("t") == [b"x"]
+
+
+class _RealTime(ManualClock):
+    """A clock that is not simulated: a doze ends at its moment, or wherever the test says."""
+
+    is_simulated = False
+
+    def __init__(self, small, wakes_at_ms=None):
+        super().__init__(small.clock.now_ms())
+        self._small, self._wakes_at_ms = small, wakes_at_ms
+        self.dozes = []
+
+    def doze(self, until_ms):
+        self.dozes.append((until_ms - START_MS, _seqs(self._small)))
+        self.advance_to(until_ms if self._wakes_at_ms is None else self._wakes_at_ms)
+
+
+def _in_real_time(small, monkeypatch, **arguments):
+    clock = _RealTime(small, **arguments)
+    monkeypatch.setattr(small.broker.releaser, "_clock", clock)
+    monkeypatch.setattr(small.broker.releaser, "_ahead_ms", 2)
+    return clock
+
+
+def test_what_falls_due_in_a_moment_is_worked_out_before_and_goes_at_its_own_millisecond(small, monkeypatch):
+    small.broker.send([Draft("t", b"", delay_ms=due) for due in (1_000, 1_001, 1_001, 1_004)])
+    clock = _in_real_time(small, monkeypatch)
+    releaser = small.broker.releaser
+    assert releaser.step(START_MS) == START_MS + 998
+    clock.advance_to(START_MS + 998)
+    assert releaser.step(clock.now_ms()) == START_MS + 1_002
+    assert clock.dozes == [(1_000, []), (1_001, [0])]
+    assert [m.released_at_ms - START_MS for m in small.in_topic("t")] == [1_000, 1_001, 1_001]
+
+
+def test_a_clock_set_back_during_the_last_moment_lets_nothing_go_early(small, monkeypatch):
+    small.send("t", delay_ms=1_000)
+    clock = _in_real_time(small, monkeypatch, wakes_at_ms=START_MS + 999)
+    clock.advance_to(START_MS + 999)
+    releaser = small.broker.releaser
+    assert releaser.step(clock.now_ms()) > START_MS + 999
+    assert _seqs(small) == []
+    clock.advance_to(START_MS + 1_000)
+    releaser.step(clock.now_ms())
+    assert _seqs(small) == [0]
