@@ -27,6 +27,7 @@ from tidemill.broker.maintenance import Maintenance
 from tidemill.broker.pipeline_process import PipelineProcess
 from tidemill.broker.receiver import Receiver, TagFilter
 from tidemill.broker.sender import Answer, Sender
+from tidemill.broker.table_parts import TableParts
 from tidemill.broker.table_views import TableViews
 from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.broker.transactions import Transactions
@@ -147,6 +148,7 @@ class Broker:
         self._dead_letters = DeadLetters(self.store, self.topics, now_ms)
         self.views = Views(self.store, self.topics, self.id, now_ms)
         self.tables = TableViews(self.store, self.topics, self.id)
+        self.table_parts = TableParts(self.store, self.tables)
         self._maintenance = Maintenance(self.store, self._sender, settings, self.clock.boot_ms)
         self._keep_service = Service("maintenance", self._maintenance.step, self.clock, make_room)
         self._services = [self._release_service, self._turn_service, self._keep_service]

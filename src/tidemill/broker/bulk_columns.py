@@ -185,8 +185,9 @@ def onces_of(batch: pa.RecordBatch, keys: pa.Array) -> Flags:
         kept = pa.array([text for text in distinct if _ONCES[text]], pa.string())
         column = pc.is_in(texts(batch, "once"), value_set=kept)
     is_once: Flags = column.fill_null(False).to_numpy(zero_copy_only=False)
-    if (slices_of(keys)[2][is_once] == 0).any():
-        raise IllegalKey("sending once needs exactly one key, 0 were given")
+    has_name = (slices_of(keys)[2] > 0) | (slices_of(texts(batch, "id"))[2] > 0)
+    if not has_name[is_once].all():
+        raise IllegalKey("sending once needs a key, or an id; a row has neither")
     return is_once
 
 

@@ -26,6 +26,7 @@ from tidemill.store.hashing import PURPOSE_ID, hash_slices, topic_seeds
 from tidemill.store.ledger import State
 from tidemill.store.message_format import slices_of
 from tidemill.store.message_store import MessageStore
+from tidemill.store.pending_scan import scan_pending
 
 _NOT_FOUND = -1
 _SEQ_MAX = 1 << 63
@@ -234,7 +235,7 @@ class Canceller:
         topic = self._topics.require(topic_name)
         if from_ms >= to_ms:
             raise RequestError("the range is empty: its start is not before its end")
-        found = [seqs for seqs, _ in self._store.scan_pending(topic.id, from_ms, to_ms)]
+        found = [seqs for seqs, _ in scan_pending(self._store, topic.id, from_ms, to_ms)]
         return np.concatenate(found) if found else np.empty(0, np.int64)
 
 

@@ -1,5 +1,7 @@
 """Which rows of a bulk send are there already: by id within the hour, or, sent once, by a key that waits.
 
+The id of a row that is sent once counts for as long as the message is kept, whatever became of it: so a job
+that is run again after hours schedules nothing twice, though its messages went out meanwhile.
 The bulk side of de-duplication. Looks all rows up at once; only hits are read back from the log, frame by
 frame. Call under the writer lock, so that two equal sends at the same moment still make one message.
 """
@@ -44,7 +46,7 @@ def find_repeats(store: MessageStore, batch: pa.RecordBatch, is_once: Flags, now
     count = batch.num_rows
     due = batch.column("deliver_at_ms").to_numpy().copy()
     repeats = Repeats(np.full(count, FRESH), np.full(count, NO_SEQ), due, {})
-    _repeated_ids(store, batch, repeats, now_ms)
+    _repeated_ids(store, batch, repeats, is_once, now_ms)
     if is_once.any():
         _repeated_keys(store, batch, repeats, is_once & (due != NO_TIME_MS))
     return repeats
@@ -53,7 +55,9 @@ def find_repeats(store: MessageStore, batch: pa.RecordBatch, is_once: Flags, now
 # -- by id ----------------------------------------------------------------------------------------
 
 
-def _repeated_ids(store: MessageStore, batch: pa.RecordBatch, repeats: Repeats, now_ms: int) -> None:
+def _repeated_ids(
+    store: MessageStore, batch: pa.RecordBatch, repeats: Repeats, is_once: Flags, now_ms: int
+) -> None:
     given, hashes = _hashes(batch, "id", PURPOSE_ID)
     if not len(given):
         return
@@ -64,7 +68,7 @@ def _repeated_ids(store: MessageStore, batch: pa.RecordBatch, repeats: Repeats, 
         rows, places, seqs, due = given[found_at[there]], places[there], seqs[there], due[there]
         ids, stored_at = columns_at(store, places, ("id", "stored_at_ms"))
         is_same = _are_equal(ids, batch.column("id").take(pa.array(rows)))
-        is_same &= now_ms - stored_at.fill_null(0).to_numpy() < DEDUPLICATION_MS
+        is_same &= is_once[rows] | (now_ms - stored_at.fill_null(0).to_numpy() < DEDUPLICATION_MS)
         hit = rows[is_same]
         repeats.same_as[hit], repeats.seqs[hit], repeats.due[hit] = STORED, seqs[is_same], due[is_same]
     is_fresh = repeats.same_as[given] == FRESH

@@ -1,20 +1,22 @@
-"""What is pending, what was released, what is in a topic: as streams of Arrow batches, for volume.
+"""What is pending, what was released, what is in the topics: as streams of Arrow batches, for volume.
 
-Owns the three tables' columns. Reads a bounded part at a time, so a table of a hundred million rows costs no
-more memory than a small one; what is asked for of the messages' own bytes is read frame by frame, and not at
-all if no such column is wanted. A stream shows each part as it is when the stream gets there.
+Reads a bounded part at a time, so a table of a hundred million rows costs no more memory than a small one.
+Conditions are tried on what the indexes know before a message's own bytes are read; those are read frame by
+frame, and not at all if no such column is wanted. A stream shows each part as it is when the stream gets
+there. The tables' columns are in `table_schemas.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemill.broker.table_conditions import all_true
+from tidemill.broker.table_schemas import QUEUES, STORED, TIME, Wanted
 from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.core.errors import RequestError
 from tidemill.core.limits import MIB
@@ -22,105 +24,16 @@ from tidemill.core.model import NO_TIME_MS, Handle, Via
 from tidemill.log.arrays import I64, U64, Rows
 from tidemill.store.batch_read import columns_at, sizes_at
 from tidemill.store.message_store import MessageStore
+from tidemill.store.pending_scan import scan_pending
 from tidemill.store.topics import Topic
 
-FOREVER_MS = 1 << 62
 _ROWS = 1 << 16
 _BODY_BYTES = 16 * MIB
-_TIME = pa.timestamp("ms", "UTC")
-
-PENDING = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("id", pa.string()),
-        ("seq", pa.int64()),
-        ("key", pa.string()),
-        ("tag", pa.string()),
-        ("stored_at", _TIME),
-        ("deliver_at", _TIME),
-        ("level", pa.int32()),
-        ("queue", pa.int32()),
-        ("size", pa.int64()),
-        ("message_group", pa.string()),
-        ("properties", pa.string()),
-        ("body", pa.binary()),
-        ("handle", pa.string()),
-    ]
-)
-HISTORY = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("id", pa.string()),
-        ("seq", pa.int64()),
-        ("deliver_at", _TIME),
-        ("released_at", _TIME),
-        ("lateness_ms", pa.int64()),
-        ("via", pa.string()),
-        ("queue", pa.int32()),
-        ("offset", pa.int64()),
-        ("key", pa.string()),
-    ]
-)
-MESSAGES = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("queue", pa.int32()),
-        ("offset", pa.int64()),
-        ("id", pa.string()),
-        ("seq", pa.int64()),
-        ("key", pa.string()),
-        ("tag", pa.string()),
-        ("message_group", pa.string()),
-        ("properties", pa.string()),
-        ("body", pa.binary()),
-        ("born_at", _TIME),
-        ("stored_at", _TIME),
-        ("deliver_at", _TIME),
-        ("released_at", _TIME),
-        ("via", pa.string()),
-    ]
-)
-TABLES = {"pending": PENDING, "history": HISTORY, "messages": MESSAGES}
-_DEFAULT = {
-    "pending": [n for n in PENDING.names if n not in ("message_group", "properties", "body", "handle")],
-    "history": [n for n in HISTORY.names if n != "key"],
-    "messages": MESSAGES.names,
-}
-# Columns that are in the messages' bytes, and what the message schema calls them.
-_STORED = {
-    "id": "id",
-    "key": "keys",
-    "tag": "tag",
-    "message_group": "message_group",
-    "properties": "properties",
-    "body": "body",
-    "born_at": "born_at_ms",
-    "stored_at": "stored_at_ms",
-}
 _VIAS = pa.array([via.name.lower() for via in Via])
+_RUNNERS = pa.array([via.name.lower() if via in (Via.EMBEDDED, Via.SPARK) else None for via in Via])
 
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which rows and columns of a table are asked for."""
-
-    table: str
-    topic: str | None = None
-    key: str | None = None
-    from_ms: int = 0  # by the time they fall due (pending) or were released (history, messages)
-    to_ms: int = FOREVER_MS
-    columns: tuple[str, ...] = ()  # empty: those most people want
-    offsets: dict[int, int] = field(default_factory=dict)  # messages: where each queue is read from
-
-    def schema(self) -> pa.Schema:
-        """The columns that come; `RequestError` for one that is not there."""
-        if self.table not in TABLES:
-            raise RequestError(f"there is no table {self.table!r}; there are {', '.join(TABLES)}")
-        known = TABLES[self.table]
-        names = self.columns or _DEFAULT[self.table]
-        if unknown := sorted(set(names) - set(known.names)):
-            raise RequestError(f"unknown columns {unknown}; {self.table} has {known.names}")
-        return pa.schema([known.field(name) for name in names])
+Columns = dict[str, Callable[[], pa.Array]]  # made when they are needed
+MakeColumns = Callable[[Rows, I64], Columns]  # of index rows and their numbers: seqs, or queue offsets
 
 
 class TableViews:
@@ -134,46 +47,70 @@ class TableViews:
     def read(self, wanted: Wanted) -> Iterator[pa.RecordBatch]:
         """The rows asked for. What is wrong with the request is raised at once, not while reading."""
         schema = wanted.schema()
-        topics = [self._topics.require(wanted.topic)] if wanted.topic is not None else None
+        topics = self.topics_of(wanted)
         if wanted.table == "pending":
             return self._pending(schema, wanted, topics)
-        if wanted.table == "messages" and topics is None:
-            raise RequestError("say which topic's messages are wanted")
         if wanted.key is not None:
             raise RequestError(f"{wanted.table} is chosen by time, not by key")
-        return self._released(schema, wanted, topics or list(self._store.indexes.topics))
+        if wanted.table == "queues":
+            return iter([self._queues(wanted, topics).select(schema.names)])
+        return self._released(schema, wanted, topics)
+
+    def topics_of(self, wanted: Wanted) -> list[Topic]:
+        """The topics whose rows may come. One asked for must be there; one in a condition need not."""
+        if wanted.topic is not None:
+            return [self._topics.require(wanted.topic)]
+        if wanted.only_topic is None:
+            return list(self._store.indexes.topics)
+        topic = self._store.indexes.topics.named(wanted.only_topic)
+        return [] if topic is None else [topic]
+
+    def queue_ranges(self, wanted: Wanted, topics: list[Topic]) -> Iterator[tuple[Topic, int, int, int]]:
+        """Topic, queue and the offsets `[first, end)` of it in which every wanted row is."""
+        queues = self._store.queues
+        from_ms, _ = wanted.time_range()
+        for topic in topics:
+            for queue_id in filter(wanted.takes_queue, range(topic.queue_count)):
+                queue = (topic.id, queue_id)
+                low, high = wanted.offset_range(queue_id)
+                first, end = max(queues.first_kept(queue), low), min(queues.end(queue), high)
+                if from_ms > 0 and first < end:
+                    first = max(first, queues.offset_at_time(queue, from_ms))
+                if first < end:
+                    yield topic, queue_id, first, end
 
     # -- pending ----------------------------------------------------------------------------------
 
-    def _pending(
-        self, schema: pa.Schema, wanted: Wanted, topics: list[Topic] | None
-    ) -> Iterator[pa.RecordBatch]:
+    def _pending(self, schema: pa.Schema, wanted: Wanted, topics: list[Topic]) -> Iterator[pa.RecordBatch]:
         for seqs, rows in self._pending_parts(wanted, topics):
             for start in range(0, len(seqs), _ROWS):
-                part = rows[start : start + _ROWS]
-                own: dict[str, Any] = {
-                    "topic": lambda part=part: self._topic_names(part["topic_id"]),
-                    "seq": lambda part=seqs[start : start + _ROWS]: pa.array(part),
-                    "deliver_at": lambda part=part: _times(part["deliver_at_ms"]),
-                    "stored_at": lambda part=part: _times(part["stored_at_ms"]),
-                    "level": lambda part=part: pa.array(part["level"].astype(np.int32)),
-                    "queue": lambda part=part: pa.array(part["queue_id"].astype(np.int32)),
-                    "size": lambda part=part: pa.array(part["size"].astype(np.int64)),
-                }
-                yield from self._batches(schema, part["place"].astype(np.uint64), own)
+                part = slice(start, start + _ROWS)
+                yield from self._batches(schema, wanted, rows[part], seqs[part], self._pending_columns)
 
-    def _pending_parts(self, wanted: Wanted, topics: list[Topic] | None) -> Iterator[tuple[I64, Rows]]:
-        if wanted.key is None:
-            topic_id = topics[0].id if topics is not None else None
-            yield from self._store.scan_pending(topic_id, wanted.from_ms, wanted.to_ms)
+    def _pending_parts(self, wanted: Wanted, topics: list[Topic]) -> Iterator[tuple[I64, Rows]]:
+        (from_ms, to_ms), (from_seq, to_seq) = wanted.time_range(), wanted.seq_range()
+        if wanted.only_key is None:
+            topic_id = topics[0].id if topics and wanted.only_topic is not None else None
+            if topics:
+                yield from scan_pending(self._store, topic_id, from_ms, to_ms, from_seq, to_seq)
             return
         with self._store.writer.lock:
-            where = topics if topics is not None else list(self._store.indexes.topics)
-            found = [s for topic in where for s in self._store.seqs_with_key(topic.id, wanted.key)]
-            seqs = np.array(sorted(found), np.int64)
+            found = [s for topic in topics for s in self._store.seqs_with_key(topic.id, wanted.only_key)]
+            seqs = np.array(sorted(s for s in found if from_seq <= s < to_seq), np.int64)
             rows = self._store.indexes.entries.take(seqs)
-        inside = (rows["deliver_at_ms"] >= wanted.from_ms) & (rows["deliver_at_ms"] < wanted.to_ms)
+        inside = (rows["deliver_at_ms"] >= from_ms) & (rows["deliver_at_ms"] < to_ms)
         yield seqs[inside], rows[inside]
+
+    def _pending_columns(self, rows: Rows, seqs: I64) -> Columns:
+        return {
+            "topic": lambda: self._topic_names(rows["topic_id"]),
+            "seq": lambda: pa.array(seqs),
+            "deliver_at": lambda: _times(rows["deliver_at_ms"]),
+            "stored_at": lambda: _times(rows["stored_at_ms"]),
+            "level": lambda: pa.array(rows["level"].astype(np.int32)),
+            "queue": lambda: pa.array(rows["queue_id"].astype(np.int32)),
+            "size": lambda: pa.array(rows["size"].astype(np.int64)),
+        }
 
     def _topic_names(self, topic_ids: I64) -> pa.Array:
         distinct, which = np.unique(topic_ids, return_inverse=True)
@@ -183,53 +120,66 @@ class TableViews:
 
     # -- released and in a topic ------------------------------------------------------------------
 
-    def _released(
-        self, schema: pa.Schema, wanted: Wanted, topics: Sequence[Topic]
-    ) -> Iterator[pa.RecordBatch]:
-        queues = self._store.queues
-        for topic in topics:
-            for queue_id in range(topic.queue_count):
-                queue = (topic.id, queue_id)
-                first = max(queues.first_kept(queue), wanted.offsets.get(queue_id, 0))
-                if wanted.from_ms > 0:
-                    first = max(first, queues.offset_at_time(queue, wanted.from_ms))
-                end = queues.end(queue)
-                for start in range(first, end, _ROWS):
-                    rows = queues.read(queue, start, min(end, start + _ROWS))
-                    yield from self._released_part(schema, wanted, topic, queue_id, start, rows)
+    def _released(self, schema: pa.Schema, wanted: Wanted, topics: list[Topic]) -> Iterator[pa.RecordBatch]:
+        for topic, queue_id, first, end in self.queue_ranges(wanted, topics):
+            queue, make = (topic.id, queue_id), _released_columns(topic.name, queue_id)
+            for start in range(first, end, _ROWS):
+                rows = self._store.queues.read(queue, start, min(end, start + _ROWS))
+                chosen = np.flatnonzero(self._is_released(wanted, rows))
+                yield from self._batches(schema, wanted, rows[chosen], start + chosen, make)
 
-    def _released_part(
-        self, schema: pa.Schema, wanted: Wanted, topic: Topic, queue_id: int, start: int, rows: Rows
-    ) -> Iterator[pa.RecordBatch]:
-        is_wanted = (rows["place"] > 0) & (rows["released_at_ms"] < wanted.to_ms)
+    def _is_released(self, wanted: Wanted, rows: Rows) -> Any:
+        is_wanted = (rows["place"] > 0) & (rows["released_at_ms"] < wanted.time_range()[1])
         if wanted.table == "history":
-            is_wanted &= rows["seq"] >= 0
-        else:
-            is_wanted &= rows["place"] >> np.uint64(16) >= np.uint64(self._store.log.head)
-        chosen = np.flatnonzero(is_wanted)
-        part = rows[chosen]
-        late = part["released_at_ms"] - part["deliver_at_ms"]
-        own: dict[str, Any] = {
-            "topic": lambda: pa.repeat(pa.scalar(topic.name), len(part)),
-            "seq": lambda: pa.array(part["seq"].astype(np.int64)),
-            "deliver_at": lambda: _times(part["deliver_at_ms"]),
-            "released_at": lambda: _times(part["released_at_ms"]),
-            "lateness_ms": lambda: pa.array(late.astype(np.int64)),
-            "via": lambda: _VIAS.take(pa.array(part["via"])),
-            "queue": lambda: pa.repeat(pa.scalar(queue_id, pa.int32()), len(part)),
-            "offset": lambda: pa.array(start + chosen),
-        }
-        yield from self._batches(schema, part["place"].astype(np.uint64), own)
+            return is_wanted & (rows["seq"] >= 0)
+        return is_wanted & (rows["place"] >> np.uint64(16) >= np.uint64(self._store.log.head))
+
+    def _queues(self, wanted: Wanted, topics: list[Topic]) -> pa.RecordBatch:
+        queues, head = self._store.queues, self._store.log.head
+        found = [
+            (topic.name, queue_id, queues.first_live((topic.id, queue_id), head), end)
+            for topic in topics
+            for queue_id in filter(wanted.takes_queue, range(topic.queue_count))
+            for end in [queues.end((topic.id, queue_id))]
+        ]
+        columns = zip(*found, strict=True) if found else [[] for _ in QUEUES]
+        arrays = [pa.array(values, field.type) for values, field in zip(columns, QUEUES, strict=True)]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=QUEUES)
+        made: Columns = {name: lambda name=name: batch.column(name) for name in QUEUES.names}  # type: ignore[misc]
+        return batch.filter(pa.array(all_true(wanted.where, made, batch.num_rows)))
 
     # -- both -------------------------------------------------------------------------------------
 
-    def _batches(self, schema: pa.Schema, places: U64, own: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, schema: pa.Schema, wanted: Wanted, rows: Rows, numbers: I64, make: MakeColumns
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows that the conditions leave, with the columns asked for: made from the index, or read."""
+        made = make(rows, numbers)
+        conditions = [c for c in wanted.where if c.column in made]
+        others = [c for c in wanted.where if c.column not in made]
+        for stage, reads in ((conditions, False), (others, True)):
+            if stage and len(rows):
+                columns = (
+                    self._read_columns(rows, numbers, make, [c.column for c in stage]) if reads else made
+                )
+                kept = np.flatnonzero(all_true(stage, columns, len(rows)))
+                if len(kept) < len(rows):
+                    rows, numbers = rows[kept], numbers[kept]
+                    made = make(rows, numbers)
+        if len(rows):
+            yield from self._made_batches(schema, rows["place"].astype(np.uint64), made)
+
+    def _read_columns(self, rows: Rows, numbers: I64, make: MakeColumns, names: list[str]) -> Columns:
+        """Columns that the index does not have, whole, to try conditions on."""
+        places = rows["place"].astype(np.uint64)
+        (table,) = self._made_batches(_nullable(names), places, make(rows, numbers))
+        return {name: lambda name=name: table.column(name) for name in names}  # type: ignore[misc]
+
+    def _made_batches(self, schema: pa.Schema, places: U64, own: Columns) -> Iterator[pa.RecordBatch]:
         """Batches of the columns asked for: those in `own` made there, the others read from the log."""
-        if not len(places):
-            return
         columns = {name: own[name]() for name in schema.names if name in own}
         has_handle = "handle" in schema.names
-        stored = [name for name in _STORED if name in schema.names and name not in own]
+        stored = [name for name in STORED if name in schema.names and name not in own]
         if has_handle:
             columns |= {name: own[name]() for name in ("topic", "seq")}
             stored += ["id"] if "id" not in stored else []
@@ -241,7 +191,7 @@ class TableViews:
         for end in ends:
             part = {name: column.slice(start, end - start) for name, column in columns.items()}
             if stored:
-                read = columns_at(self._store, places[start:end], [_STORED[name] for name in stored])
+                read = columns_at(self._store, places[start:end], [STORED[name] for name in stored])
                 part |= dict(zip(stored, read, strict=True))
             if has_handle:
                 part["handle"] = self._handles(part)
@@ -254,7 +204,32 @@ class TableViews:
         return pa.array([str(Handle(self._broker_id, topic, i or "", seq)) for topic, i, seq in rows])
 
 
+def _released_columns(topic_name: str, queue_id: int) -> MakeColumns:
+    def make(rows: Rows, offsets: I64) -> Columns:
+        return {
+            "topic": lambda: pa.repeat(pa.scalar(topic_name), len(rows)),
+            "seq": lambda: pa.array(rows["seq"].astype(np.int64)),
+            "deliver_at": lambda: _times(rows["deliver_at_ms"]),
+            "released_at": lambda: _times(rows["released_at_ms"]),
+            "lateness_ms": lambda: pa.array(
+                (rows["released_at_ms"] - rows["deliver_at_ms"]).astype(np.int64)
+            ),
+            "via": lambda: _VIAS.take(pa.array(rows["via"])),
+            "runner": lambda: _RUNNERS.take(pa.array(rows["via"])),
+            "queue": lambda: pa.repeat(pa.scalar(queue_id, pa.int32()), len(rows)),
+            "offset": lambda: pa.array(offsets),
+        }
+
+    return make
+
+
+def _nullable(names: list[str]) -> pa.Schema:
+    """A schema of stored columns in which the tables agree on every type."""
+    kinds = {"born_at": TIME, "stored_at": TIME, "body": pa.binary()}
+    return pa.schema([(name, kinds.get(name, pa.string())) for name in dict.fromkeys(names)])
+
+
 def _times(ms: I64) -> pa.Array:
     """Times of an Arrow column; null where there is none."""
     times = pa.array(ms.astype(np.int64))
-    return pc.if_else(pa.array(ms != NO_TIME_MS), times, None).cast(_TIME)
+    return pc.if_else(pa.array(ms != NO_TIME_MS), times, None).cast(TIME)

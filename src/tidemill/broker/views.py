@@ -16,6 +16,7 @@ from tidemill.log.arrays import I64
 from tidemill.release.lateness import LatenessSummary
 from tidemill.store.consumer_state import Lane, Progress
 from tidemill.store.message_store import MessageStore
+from tidemill.store.pending_scan import scan_pending
 
 _FOREVER_MS = 1 << 62
 
@@ -116,7 +117,7 @@ class Views:
             inside = (due >= from_ms) & (due < to_ms)
             return _earliest(seqs[inside], due[inside], limit)
         best_seqs, best_due = np.empty(0, np.int64), np.empty(0, np.int64)
-        for seqs, rows in self._store.scan_pending(topic_id, from_ms, to_ms):
+        for seqs, rows in scan_pending(self._store, topic_id, from_ms, to_ms):
             due = rows["deliver_at_ms"].astype(np.int64)
             best_seqs, best_due = np.concatenate((best_seqs, seqs)), np.concatenate((best_due, due))
             if len(best_seqs) > 4 * limit:

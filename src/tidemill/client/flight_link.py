@@ -107,8 +107,44 @@ class FlightLink:
         """A table of the broker as an Arrow table."""
         from pyarrow import flight
 
-        ticket = flight.Ticket(json.dumps({k: v for k, v in request.items() if v is not None}).encode())
+        ticket = flight.Ticket(_json(request))
         return self._retried(lambda client: client.do_get(ticket, self._options()).read_all())
+
+    def put_whole(self, table: Any, topic: str | None) -> StoredPart:
+        """Store a table as one frame; raises what is wrong with it, and then nothing of it is stored."""
+        parts: list[StoredPart | list[Answer]] = []
+        batches = _with_ids(table).combine_chunks().to_batches()
+        self._retried(lambda client: _put(client, batches, topic, self._options(), parts))
+        (part,) = parts
+        assert isinstance(part, StoredPart)
+        return part
+
+    def schema(self, request: dict[str, Any]) -> Any:
+        """The columns that would come."""
+        return self._retried(lambda client: client.get_schema(_descriptor(request), self._options()).schema)
+
+    def parts(self, request: dict[str, Any]) -> list[bytes]:
+        """Tickets that together ask for what is requested, for several readers."""
+        info = self._retried(lambda client: client.get_flight_info(_descriptor(request), self._options()))
+        return [endpoint.ticket.ticket for endpoint in info.endpoints]
+
+    def stream(self, ticket: bytes) -> Iterator[Any]:
+        """The batches of a ticket as they come. Lost in the middle, it raises: what came has been used."""
+        import pyarrow as pa
+        from pyarrow import flight
+
+        def begin(client: Any) -> tuple[Any, Any]:
+            reader = client.do_get(flight.Ticket(ticket), self._options())
+            return reader, _next_batch(reader)
+
+        reader, batch = self._retried(begin)
+        while batch is not None:
+            yield batch
+            try:
+                batch = _next_batch(reader)
+            except pa.ArrowException as error:
+                self.close()
+                raise _fault(error) from None
 
     def cancel(self, handles: Sequence[Handle]) -> list[CancelAnswer]:
         """Cancel many; says definitely of each what became of it."""
@@ -176,6 +212,24 @@ class FlightLink:
 
         headers = [(b"authorization", f"Bearer {self._token}".encode())] if self._token else []
         return flight.FlightCallOptions(timeout=_PATIENCE_S, headers=headers)
+
+
+def _json(request: dict[str, Any]) -> bytes:
+    return json.dumps({name: value for name, value in request.items() if value is not None}).encode()
+
+
+def _descriptor(request: dict[str, Any]) -> Any:
+    from pyarrow import flight
+
+    return flight.FlightDescriptor.for_command(_json(request))
+
+
+def _next_batch(reader: Any) -> Any:
+    """The next batch of a stream; None at its end."""
+    try:
+        return reader.read_chunk().data
+    except StopIteration:
+        return None
 
 
 def _put(client: Any, batches: Sequence[Any], topic: str | None, options: Any, parts: list[Any]) -> None:

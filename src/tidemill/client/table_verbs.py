@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tidemill.client.arguments import table_request
 from tidemill.client.flight_link import FlightLink
+from tidemill.client.scheduled import StoredPart
 from tidemill.core.durations import Moment
 
 
@@ -50,3 +51,28 @@ class TableVerbs:
         """What is in a topic's queues, from these offsets on, as an Arrow table; nothing is taken."""
         request = table_request("messages", topic, start, end, columns)
         return self._flight.read(request | {"offsets": offsets})
+
+    # -- for programs that read and write in parts, side by side ----------------------------------
+
+    def table_schema(self, request: dict[str, Any]) -> Any:
+        """The Arrow schema of what a request asks for; a request is a ticket of docs/flight.md."""
+        return self._flight.schema(request)
+
+    def table_parts(self, request: dict[str, Any], count: int) -> list[bytes]:
+        """About `count` tickets that together hold every row of a request once, for `table_stream`."""
+        return self._flight.parts(request | {"parts": count})
+
+    def table_stream(self, ticket: bytes) -> Iterator[Any]:
+        """The Arrow batches of a ticket as they come, so that a table need not fit into memory."""
+        return self._flight.stream(ticket)
+
+    def read_table(self, request: dict[str, Any]) -> Any:
+        """What a request asks for as an Arrow table."""
+        return self._flight.read(request)
+
+    def schedule_whole(self, table: Any, *, topic: str | None = None) -> StoredPart:
+        """Send an Arrow table of at most 65,536 rows as one batch, stored whole or not at all.
+
+        Raises what is wrong with it. `schedule` answers row by row instead, and takes any number of them.
+        """
+        return self._flight.put_whole(table, topic)

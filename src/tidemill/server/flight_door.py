@@ -23,7 +23,7 @@ from pyarrow import flight
 from tidemill.broker.broker import Broker
 from tidemill.broker.bulk import BulkReceipt
 from tidemill.broker.canceller import ANSWERS
-from tidemill.broker.table_views import Wanted
+from tidemill.broker.table_schemas import Wanted
 from tidemill.core.errors import BrokerClosed, BusyError, Forbidden, RequestError, TidemillError, Unauthorized
 from tidemill.core.limits import FRAME_ROWS_MAX
 from tidemill.server.flight_auth import MIDDLEWARE, AllowAll, Authorizer, BearerFactory, authorization_of
@@ -31,6 +31,7 @@ from tidemill.server.flight_requests import (
     cancel_columns,
     command_of,
     parse_ticket,
+    parts_of,
     put_topic_of,
     ticket_content,
     wanted_of,
@@ -159,7 +160,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
         return flight.GeneratorStream(wanted.schema(), self._stream_out(batches))
 
     def _read(self, context: Any, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-        self._authorizer.authorize(authorization_of(context), Verb.LOOK, wanted.topic)
+        self._authorizer.authorize(authorization_of(context), Verb.LOOK, wanted.only_topic)
         self._broker.require_open()
         return self._broker.tables.read(wanted)
 
@@ -178,12 +179,19 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
                 continue
             except Unauthorized as error:
                 raise _refusal(error) from None
-            yield _info(wanted, _path(wanted))
+            yield _info([wanted], _path(wanted))
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
-        wanted = _said(lambda: wanted_of(command_of(descriptor)))
-        _said(self._authorizer.authorize, authorization_of(context), Verb.LOOK, wanted.topic)
-        return _info(wanted, descriptor)
+        """The table's schema and a ticket for each of its parts, which may be read side by side."""
+        said = _said(command_of, descriptor)
+        count = _said(parts_of, said)
+        wanted = _said(wanted_of, said)
+        return _info(_said(self._parts, context, wanted, count), descriptor)
+
+    def _parts(self, context: Any, wanted: Wanted, count: int) -> list[Wanted]:
+        self._authorizer.authorize(authorization_of(context), Verb.LOOK, wanted.only_topic)
+        self._broker.require_open()
+        return self._broker.table_parts.parts(wanted, count) if count > 1 else [wanted]
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
         return flight.SchemaResult(_said(lambda: wanted_of(command_of(descriptor)).schema()))
@@ -194,9 +202,9 @@ def _path(wanted: Wanted) -> Any:
     return flight.FlightDescriptor.for_path(*names)
 
 
-def _info(wanted: Wanted, descriptor: Any) -> Any:
-    endpoint = flight.FlightEndpoint(flight.Ticket(ticket_content(wanted)), [])
-    return flight.FlightInfo(wanted.schema(), descriptor, [endpoint], -1, -1)
+def _info(parts: list[Wanted], descriptor: Any) -> Any:
+    endpoints = [flight.FlightEndpoint(flight.Ticket(ticket_content(part)), []) for part in parts]
+    return flight.FlightInfo(parts[0].schema(), descriptor, endpoints, -1, -1)
 
 
 def _batches(reader: Any) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,9 @@
 """What a Flight call asks for: the JSON of a ticket or command, and the columns of a cancel, checked.
 
-    {"table": "pending" | "history" | "messages", "topic": "orders", "key": "order-17",
-     "from_ms": 0, "to_ms": 1900000000000, "columns": ["id", "deliver_at"], "offsets": {"0": 1200}}
+    {"table": "pending" | "history" | "messages" | "queues", "topic": "orders", "key": "order-17",
+     "from_ms": 0, "to_ms": 1900000000000, "from_seq": 0, "to_seq": 5000, "queues": [0],
+     "offsets": {"0": 1200}, "until": {"0": 2400}, "columns": ["id", "deliver_at"],
+     "where": [["lateness_ms", ">", 50]]}
 
 A descriptor may also be a path: `pending`, `history`, or `messages` and a topic. Nothing here touches the
 broker.
@@ -17,13 +19,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import flight
 
-from tidemill.broker.table_views import FOREVER_MS, Wanted
+from tidemill.broker.table_conditions import Condition
+from tidemill.broker.table_parts import PARTS_MAX
+from tidemill.broker.table_schemas import FOREVER_MS, Wanted
 from tidemill.core.errors import MalformedRequest, RequestError
 from tidemill.core.limits import QUEUES_PER_TOPIC_MAX
 from tidemill.core.model import SEQ_MAX, Handle
 from tidemill.log.arrays import I64
 
-_FIELDS = {"table", "topic", "key", "from_ms", "to_ms", "columns", "offsets"}
+_FIELDS = {
+    "table",
+    "topic",
+    "key",
+    "from_ms",
+    "to_ms",
+    "from_seq",
+    "to_seq",
+    "queues",
+    "offsets",
+    "until",
+    "columns",
+    "where",
+}
+_PARTS = "parts"
+_CONDITIONS_MAX = 64
 
 
 def command_of(descriptor: Any) -> dict[str, Any]:
@@ -51,30 +70,56 @@ def wanted_of(said: dict[str, Any]) -> Wanted:
     """The rows and columns that a ticket asks for."""
     if unknown := sorted(set(said) - _FIELDS):
         raise MalformedRequest(f"unknown fields {unknown}; known are {sorted(_FIELDS)}")
-    columns, offsets = said.get("columns", []), said.get("offsets", {})
+    columns, queues = said.get("columns", []), said.get("queues", [])
     if not isinstance(columns, list) or not all(type(name) is str for name in columns):
         raise MalformedRequest("columns must be a list of names")
-    if not isinstance(offsets, dict) or not all(_is_place(queue, at) for queue, at in offsets.items()):
-        raise MalformedRequest("offsets must map each queue's number to an offset")
+    if not isinstance(queues, list) or not all(_is_queue(queue) for queue in queues):
+        raise MalformedRequest("queues must be a list of queues' numbers")
     wanted = Wanted(
         _text(said, "table") or "",
         _text(said, "topic"),
         _text(said, "key"),
-        _moment(said, "from_ms", 0),
-        _moment(said, "to_ms", FOREVER_MS),
+        _number(said, "from_ms", 0),
+        _number(said, "to_ms", FOREVER_MS),
         tuple(dict.fromkeys(columns)),
-        {int(queue): at for queue, at in offsets.items()},
+        _places(said, "offsets"),
+        _places(said, "until"),
+        tuple(queues),
+        _number(said, "from_seq", 0),
+        _number(said, "to_seq", FOREVER_MS),
+        _conditions(said),
     )
     wanted.schema()
     return wanted
 
 
+def parts_of(said: dict[str, Any]) -> int:
+    """Into how many parts the command of a flight info wants the table cut; taken out of the command."""
+    count = said.pop(_PARTS, 1)
+    if type(count) is not int or not 1 <= count <= PARTS_MAX:
+        raise MalformedRequest(f"parts must be a whole number from 1 to {PARTS_MAX}")
+    return int(count)
+
+
 def ticket_content(wanted: Wanted) -> bytes:
     """The ticket that asks for what is wanted."""
-    said: dict[str, Any] = {"table": wanted.table, "from_ms": wanted.from_ms, "to_ms": wanted.to_ms}
-    said |= {name: value for name in ("topic", "key") if (value := getattr(wanted, name)) is not None}
-    said |= {"columns": list(wanted.columns)} if wanted.columns else {}
-    said |= {"offsets": wanted.offsets} if wanted.offsets else {}
+    plain = Wanted(wanted.table)
+    names = (
+        "topic",
+        "key",
+        "from_ms",
+        "to_ms",
+        "from_seq",
+        "to_seq",
+        "columns",
+        "offsets",
+        "until",
+        "queues",
+    )
+    said: dict[str, Any] = {"table": wanted.table}
+    said |= {name: value for name in names if (value := getattr(wanted, name)) != getattr(plain, name)}
+    if wanted.where:
+        said["where"] = [[c.column, c.operator, c.value] for c in wanted.where]
     return json.dumps(said).encode()
 
 
@@ -128,15 +173,39 @@ def _text(said: dict[str, Any], name: str) -> str | None:
     return value
 
 
-def _moment(said: dict[str, Any], name: str, default: int) -> int:
+def _number(said: dict[str, Any], name: str, default: int) -> int:
     value = said.get(name, default)
     if value is None:
         return default
     if type(value) is not int or not -FOREVER_MS <= value <= FOREVER_MS:
-        raise MalformedRequest(f"{name} must be a whole number of milliseconds")
+        raise MalformedRequest(f"{name} must be a whole number")
     return int(value)
 
 
-def _is_place(queue: Any, offset: Any) -> bool:
-    is_queue = isinstance(queue, str) and queue.isdecimal() and int(queue) < QUEUES_PER_TOPIC_MAX
-    return is_queue and type(offset) is int and 0 <= offset < FOREVER_MS
+def _places(said: dict[str, Any], name: str) -> dict[int, int]:
+    """Offsets by queue. JSON has them by text."""
+    places = said.get(name, {})
+    is_right = isinstance(places, dict) and all(
+        queue.isdecimal() and _is_queue(int(queue)) and type(at) is int and 0 <= at <= FOREVER_MS
+        for queue, at in places.items()
+    )
+    if not is_right:
+        raise MalformedRequest(f"{name} must map each queue's number to an offset")
+    return {int(queue): at for queue, at in places.items()}
+
+
+def _is_queue(queue: Any) -> bool:
+    return type(queue) is int and 0 <= queue < QUEUES_PER_TOPIC_MAX
+
+
+def _conditions(said: dict[str, Any]) -> tuple[Condition, ...]:
+    given = said.get("where", [])
+    is_right = isinstance(given, list) and all(
+        isinstance(row, list) and len(row) in (2, 3) and all(type(text) is str for text in row[:2])
+        for row in given
+    )
+    if not is_right or len(given) > _CONDITIONS_MAX:
+        raise MalformedRequest(
+            f'where is a list of at most {_CONDITIONS_MAX} conditions like ["lateness_ms", ">", 50]'
+        )
+    return tuple(Condition(*row) for row in given)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -42,7 +42,6 @@ from tidemill.store.topic_queues import TopicQueues
 _SECTIONS_KEPT = 16
 _MOVE_COUNT_MAX = 1024
 _MOVE_BYTES_MAX = 4 * MIB
-_SCAN_ROWS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,28 +186,6 @@ class MessageStore:
     def places_with_key(self, topic_id: int, key: str) -> list[int]:
         """Places, newest first, of the untimed messages with this key."""
         return self._places(key_hash(topic_id, key), lambda m: key in m.keys)
-
-    def scan_pending(self, topic_id: int | None, from_ms: int, to_ms: int) -> Iterator[tuple[I64, Rows]]:
-        """Seqs and entries of what is pending and due in `[from_ms, to_ms)`, a bounded part at a time.
-
-        Call under the writer lock, or be content with what was pending at some moment.
-        """
-        ledger = self.indexes.ledger
-        first = ledger.head_seq
-        while first < ledger.next_seq:
-            end = min(ledger.next_seq, first + _SCAN_ROWS)
-            with self.writer.lock:
-                first = max(first, ledger.head_seq)
-                rows = self.indexes.entries.read(first, end)
-                wanted = ledger.range_states(first, end) == State.PENDING
-                wanted &= (rows["deliver_at_ms"] >= from_ms) & (rows["deliver_at_ms"] < to_ms)
-                if topic_id is not None:
-                    wanted &= rows["topic_id"] == topic_id
-                chosen = np.flatnonzero(wanted)
-                part = (first + chosen, rows[chosen])
-            if len(chosen):
-                yield part
-            first = end
 
     def _places(self, hashed: int, matches: Callable[[StoredMessage], bool]) -> list[int]:
         refs = self.indexes.find.find(hashed)

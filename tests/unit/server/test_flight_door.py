@@ -228,6 +228,123 @@ def test_a_table_of_many_frames_comes_in_order(small, client) -> None:
     assert found == {(m.queue_id, m.offset): m.body for m in small.in_topic("t")}
 
 
+def _some_of_everything(small) -> None:
+    for number in range(24):
+        keys = ("a",) if number % 3 == 0 else (f"k{number}",) if number % 3 == 1 else ()
+        delay_ms = None if number % 5 == 0 else number * 1_000
+        small.send(f"t{number % 2}", b"x" * number, delay_ms=delay_ms, keys=keys, tag="odd" * (number % 2))
+    small.advance(9_000)
+
+
+_CONDITIONS = [
+    ("pending", ["deliver_at", ">", START_MS + 13_000], lambda r: r["deliver_at"] > START_MS + 13_000),
+    ("pending", ["deliver_at", "<=", START_MS + 13_000], lambda r: r["deliver_at"] <= START_MS + 13_000),
+    ("pending", ["seq", ">=", 10], lambda r: r["seq"] >= 10),
+    ("pending", ["key", "=", "a"], lambda r: r["key"] == "a"),
+    ("pending", ["key", "!=", "a"], lambda r: r["key"] != "a"),
+    ("pending", ["key", "starts-with", "k1"], lambda r: r["key"].startswith("k1")),
+    ("pending", ["key", "ends-with", "3"], lambda r: r["key"].endswith("3")),
+    ("pending", ["key", "contains", "1"], lambda r: "1" in r["key"]),
+    ("pending", ["key", "in", ["a", "k13"]], lambda r: r["key"] in ("a", "k13")),
+    ("pending", ["topic", "=", "t1"], lambda r: r["topic"] == "t1"),
+    ("pending", ["topic", "=", "nobody"], lambda r: False),
+    ("pending", ["stored_at", "<", START_MS + 1], lambda r: r["stored_at"] < START_MS + 1),
+    ("history", ["released_at", "<", START_MS + 5_000], lambda r: r["released_at"] < START_MS + 5_000),
+    ("history", ["released_at", ">=", START_MS + 5_000], lambda r: r["released_at"] >= START_MS + 5_000),
+    ("history", ["via", "=", "near"], lambda r: r["via"] == "near"),
+    ("history", ["runner", "is-null"], lambda r: r["runner"] is None),
+    ("history", ["runner", "!=", "spark"], lambda r: r["runner"] not in (None, "spark")),
+    ("history", ["lateness_ms", "=", 0], lambda r: r["lateness_ms"] == 0),
+    ("history", ["queue", "=", 1], lambda r: r["queue"] == 1),
+    ("history", ["offset", ">", 1], lambda r: r["offset"] > 1),
+    ("messages", ["deliver_at", "is-null"], lambda r: r["deliver_at"] is None),
+    ("messages", ["deliver_at", "not-null"], lambda r: r["deliver_at"] is not None),
+    ("messages", ["tag", "=", "odd"], lambda r: r["tag"] == "odd"),
+    ("messages", ["stored_at", "<", START_MS + 1], lambda r: r["stored_at"] < START_MS + 1),
+    ("queues", ["end_offset", ">", 3], lambda r: r["end_offset"] > 3),
+    ("queues", ["topic", "=", "t0"], lambda r: r["topic"] == "t0"),
+]
+
+
+_ALL_OR_NONE = {"topic", "lateness_ms", "stored_at", "runner", "via"}
+
+
+def _rows(table: pa.Table) -> list[dict[str, object]]:
+    """Rows with times as Unix milliseconds, in one order."""
+    columns = [c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c for c in table.columns]
+    rows = pa.table(columns, names=table.column_names).to_pylist()
+    return sorted(rows, key=str)
+
+
+@pytest.mark.parametrize(("table", "condition", "is_so"), _CONDITIONS)
+def test_a_condition_leaves_the_rows_it_is_true_of(small, client, table, condition, is_so) -> None:
+    _some_of_everything(small)
+    everything = _rows(_get(client, table=table, columns=["*"]))
+    expected = [row for row in everything if is_so(row)]
+    assert _rows(_get(client, table=table, columns=["*"], where=[condition])) == expected
+    assert 0 < len(expected) < len(everything) or condition[0] in _ALL_OR_NONE
+    (only, *_) = everything[0]
+    assert _get(client, table=table, columns=[only], where=[condition]).num_rows == len(expected)
+
+
+def test_conditions_are_all_to_be_true(small, client) -> None:
+    _some_of_everything(small)
+    where = [["topic", "=", "t1"], ["seq", ">", 3], ["key", "=", "a"], ["deliver_at", "not-null"]]
+    rows = _rows(_get(client, table="pending", columns=["*"], where=where))
+    assert rows
+    assert all(row["topic"] == "t1" and row["key"] == "a" for row in rows)
+
+
+@pytest.mark.parametrize("table", ["pending", "history", "messages"])
+@pytest.mark.parametrize("count", [2, 3, 50])
+def test_parts_hold_every_row_once(small, client, table, count, monkeypatch) -> None:
+    monkeypatch.setattr("tidemill.broker.table_parts._ROWS_MIN", 2)
+    _some_of_everything(small)
+    for where in ([], [["topic", "=", "t1"]], [["queue", "=", 0]]):
+        command = {"table": table, "columns": ["*"], "where": where}
+        descriptor = flight.FlightDescriptor.for_command(json.dumps({**command, "parts": count}).encode())
+        info = client.get_flight_info(descriptor)
+        assert 1 < len(info.endpoints) <= count + 4
+        parts = [client.do_get(endpoint.ticket).read_all() for endpoint in info.endpoints]
+        assert _rows(pa.concat_tables(parts)) == _rows(_get(client, **command))
+
+
+def test_parts_are_fixed_when_they_are_made(small, client) -> None:
+    small.send("t", b"before")
+    descriptor = flight.FlightDescriptor.for_command(b'{"table": "messages", "topic": "t", "parts": 4}')
+    (endpoint,) = client.get_flight_info(descriptor).endpoints
+    small.send("t", b"after")
+    small.send("t", b"after")
+    assert client.do_get(endpoint.ticket).read_all()["body"].to_pylist() == [b"before"]
+
+
+def test_parts_of_nothing_are_one_empty_part(small, client) -> None:
+    for table in ("pending", "history", "messages"):
+        descriptor = flight.FlightDescriptor.for_command(json.dumps({"table": table, "parts": 4}).encode())
+        (endpoint,) = client.get_flight_info(descriptor).endpoints
+        assert client.do_get(endpoint.ticket).read_all().num_rows == 0
+
+
+def test_offsets_and_until_bound_each_queue(small, client) -> None:
+    for number in range(8):
+        small.send("t", f"m{number}".encode())
+    (queues,) = [_get(client, table="queues", topic="t").to_pylist()]
+    assert [(q["queue"], q["first_offset"], q["end_offset"]) for q in queues] == [(0, 0, 4), (1, 0, 4)]
+    table = _get(client, table="messages", topic="t", queues=[1], offsets={"1": 1}, until={"1": 3})
+    assert table["offset"].to_pylist() == [1, 2]
+    assert set(table["queue"].to_pylist()) == {1}
+
+
+def test_an_id_sent_once_counts_for_as_long_as_the_message_is_kept(small, client) -> None:
+    batch = _batch(3, id=["i", "j", "k"], key=["x", "y", ""], once=[True, False, True])
+    (first,) = _put(client, batch)
+    small.advance(2 * 3_600_000)
+    (again,) = _put(client, batch)
+    assert again["is_repeat"].to_pylist() == [True, False, True]
+    assert again["seq"][0] == first["seq"][0]
+    assert sorted(small.bodies("t")) == [b"b0", b"b1", b"b2"]
+
+
 def test_flights_and_schemas_are_listed(small, client) -> None:
     small.send("t")
     paths = [[part.decode() for part in info.descriptor.path] for info in client.list_flights()]
@@ -248,9 +365,20 @@ def test_flights_and_schemas_are_listed(small, client) -> None:
         b'{"table": "pending", "columns": ["no"]}',
         b'{"table": "pending", "from_ms": "x"}',
         b'{"table": "pending", "no": 1}',
-        b'{"table": "messages"}',
         b'{"table": "messages", "topic": "missing"}',
         b'{"table": "messages", "offsets": {"x": 1}}',
+        b'{"table": "messages", "until": {"0": -1}}',
+        b'{"table": "messages", "queues": ["0"]}',
+        b'{"table": "pending", "where": ["seq"]}',
+        b'{"table": "pending", "where": [["no", "=", 1]]}',
+        b'{"table": "pending", "where": [["seq", "like", 1]]}',
+        b'{"table": "pending", "where": [["seq", "=", "1"]]}',
+        b'{"table": "pending", "where": [["seq", "=", 18446744073709551616]]}',
+        b'{"table": "pending", "where": [["key", "=", 1]]}',
+        b'{"table": "pending", "where": [["key", "in", "abc"]]}',
+        b'{"table": "pending", "where": [["size", "contains", "1"]]}',
+        b'{"table": "pending", "where": [["body", "is-null"]]}',
+        b'{"table": "history", "key": "k"}',
     ],
 )
 def test_a_wrong_ticket_is_told(client, ticket) -> None:
