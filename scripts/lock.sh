@@ -3,14 +3,25 @@
 # supported Pythons. Names no index, so it installs from whichever one the machine uses.
 set -eu
 cd "$(dirname "$0")/.."
-.venv/bin/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes \
-    --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --quiet -o requirements.new
-{
-    echo "# Exact versions of everything, with hashes. Made by \`make lock\` from pyproject.toml; do not edit."
-    cat requirements.new
-} > requirements.lock
-rm requirements.new
-if grep -nE '://|^-' requirements.lock; then
+
+lock() { # FILE COMMENT FLAGS...: pins what the flags ask for
+    file=$1 comment=$2
+    shift 2
+    .venv/bin/uv pip compile pyproject.toml "$@" --universal --python-version 3.11 --generate-hashes \
+        --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet -o requirements.new
+    { echo "$comment"; cat requirements.new; } > "$file"
+    rm requirements.new
+}
+
+lock requirements.lock \
+    "# Exact versions of everything, with hashes. Made by \`make lock\` from pyproject.toml; do not edit." \
+    --all-extras --upgrade
+# The same versions, but only what a broker needs to run: for the container.
+lock deploy/requirements.lock \
+    "# Exact versions of what a broker needs, with hashes. Made by \`make lock\`; do not edit." \
+    --extra server --extra spark --constraint requirements.lock
+
+if grep -nE '://|^-' requirements.lock deploy/requirements.lock; then
     echo "lock: the lines above name a place; a lock names only packages" >&2
     exit 1
 fi

@@ -323,6 +323,7 @@ class Broker:
             near=self.releaser.near_count,
             ready=self.releaser.ready_count,
             backlog=self.releaser.backlogs.count,
+            in_flight_bytes=self._sender.in_flight_bytes,
             lateness_ms=self.releaser.lateness.summary(),
             pipeline=self._turning.view(now_ms),
             clock_leaps=self._guard.leap_count,

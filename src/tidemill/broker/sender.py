@@ -78,6 +78,11 @@ class Sender:
         self._wake = wake
         self._in_flight = InFlight(settings.in_flight_bytes_max)
 
+    @property
+    def in_flight_bytes(self) -> int:
+        """Bodies of sends that are not answered yet."""
+        return self._in_flight.held_bytes
+
     def send(self, drafts: Sequence[Draft], *, creates_topics: bool = True) -> list[Receipt]:
         """Store all drafts or, if one of them is wrong, none."""
         receipts: list[Receipt] = []

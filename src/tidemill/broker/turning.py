@@ -263,6 +263,7 @@ class Turning:
             state=self._state.name,
             lag_ms=self._lag_ms(now_ms),
             takeovers=self.takeover_count,
+            unabsorbed=max(0, self._store.writer.safe_seq() - min(cursor.seq for cursor in self._cursors())),
             since_ms=self._since_ms,
             problem=self._state.problem,
         )

@@ -50,6 +50,7 @@ class PipelineView:
     state: str
     lag_ms: int
     takeovers: int
+    unabsorbed: int  # timed messages that the slowest shard has not read yet
     since_ms: int  # when it took the shards
     problem: str  # what is wrong with the pipeline, and what to do
 
@@ -64,6 +65,7 @@ class Status:
     near: int
     ready: int
     backlog: int
+    in_flight_bytes: int  # bodies of sends that are not answered yet
     lateness_ms: LatenessSummary
     pipeline: PipelineView
     clock_leaps: int

@@ -25,6 +25,7 @@ from tidemill.core.errors import (
     Unauthorized,
     UnknownTopic,
 )
+from tidemill.server.rejects import REJECTS
 
 # The first class that fits counts, so the special stands before its family.
 _STATUS: tuple[tuple[type[TidemillError], int], ...] = (
@@ -52,6 +53,7 @@ def error_response(error: TidemillError) -> JSONResponse:
 
 
 def _response(status: int, code: str, message: str, headers: Any = None) -> JSONResponse:
+    REJECTS.add("http", code)
     return JSONResponse({"code": code, "message": message}, status, headers)
 
 
@@ -80,4 +82,10 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 def error_bytes(error: TidemillError) -> bytes:
-    return json.dumps({"code": error.code, "message": str(error)}).encode()
+    """The body that refuses a request, where no web framework is at hand."""
+    return refusal_bytes(error.code, str(error))
+
+
+def refusal_bytes(code: str, message: str) -> bytes:
+    REJECTS.add("http", code)
+    return json.dumps({"code": code, "message": message}).encode()

@@ -39,6 +39,7 @@ from tidemill.server.admin_models import (
     SettledOut,
 )
 from tidemill.server.caller import CANCEL, RECEIVE, SEND, caller, require
+from tidemill.server.rejects import REJECTS
 from tidemill.server.waiting_room import WaitingRoom
 
 _SEQ_MAX = 1 << 62
@@ -72,6 +73,7 @@ def send_routes(broker: Broker) -> APIRouter:
             if isinstance(answer, Receipt):
                 answers.append(AnswerOut(receipt=receipt_out(answer)))
             else:
+                REJECTS.add("http", answer.code)
                 answers.append(AnswerOut(error=ErrorAnswer(code=answer.code, message=str(answer))))
         return ManyOut(answers=answers)
 

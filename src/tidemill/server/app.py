@@ -10,6 +10,7 @@ back (gRPC UNAVAILABLE, HTTP 503).
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from tidemill.broker.broker import Broker
 from tidemill.core.errors import Forbidden
 from tidemill.core.limits import FRAME_BYTES_MAX, MIB
-from tidemill.server.admin_errors import error_bytes
+from tidemill.server.admin_errors import error_bytes, refusal_bytes
 from tidemill.server.batch_door import PATH as BATCH_PATH
 from tidemill.server.body_budget import BodyBudget, BodyRefused, Unread
 from tidemill.server.caller import LOOK, require
@@ -52,7 +53,7 @@ class Opened:
     registry: CollectorRegistry = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "registry", registry_of(self.broker))
+        object.__setattr__(self, "registry", registry_of(self.broker, self.gateway))
 
 
 class Door:
@@ -119,8 +120,7 @@ class Door:
             await http(scope, body, self._unread.count(send))
         except BodyRefused as refused:
             code = "body-too-large" if refused.status_code == 413 else "too-many-requests"
-            content = json.dumps({"code": code, "message": refused.detail}).encode()
-            await _page(send, refused.status_code, _JSON, content)
+            await _page(send, refused.status_code, _JSON, refusal_bytes(code, refused.detail))
         finally:
             body.close()
 
@@ -130,7 +130,8 @@ class Door:
         except Forbidden as error:
             await _page(send, 403, _JSON, error_bytes(error))
         else:
-            await _page(send, 200, _TEXT, generate_latest(opened.registry))
+            # Gathering takes the broker's locks, which the event loop must not wait for.
+            await _page(send, 200, _TEXT, await asyncio.to_thread(generate_latest, opened.registry))
 
 
 def _is_grpc(scope: Scope) -> bool:

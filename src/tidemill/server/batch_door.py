@@ -22,6 +22,7 @@ from tidemill.core.send_batch import Answer, decode_drafts, encode_answers
 from tidemill.server.admin_errors import error_bytes, status_of
 from tidemill.server.batching import Batcher
 from tidemill.server.caller import SEND, caller
+from tidemill.server.rejects import REJECTS
 
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
@@ -73,6 +74,8 @@ class BatchDoor:
         try:
             drafts = decode_drafts(await _body(receive))
             answers = await self._send(drafts) if drafts else []
+            for refusal in [answer for answer in answers if isinstance(answer, TidemillError)]:
+                REJECTS.add("http", refusal.code)
             status, content = 200, encode_answers(self._broker.id, answers)
         except TidemillError as error:
             status, content = status_of(error), error_bytes(error)

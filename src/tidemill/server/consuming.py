@@ -190,7 +190,7 @@ class Consuming:
         if len(set(answers)) > 1:
             response.status.CopyFrom(status(Code.MULTIPLE_RESULTS))
         else:
-            response.status.CopyFrom(OK if all(answers) else status_of(_INVALID))
+            response.status.CopyFrom(OK if all(answers) else response.entries[0].status)
         return response
 
     async def change_invisibility(self, request: Any, _: Call) -> Any:

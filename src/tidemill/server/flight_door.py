@@ -37,6 +37,7 @@ from tidemill.server.flight_requests import (
     wanted_of,
 )
 from tidemill.server.permissions import Verb
+from tidemill.server.rejects import REJECTS
 
 T = TypeVar("T")
 _STOP_SECONDS = 5.0
@@ -252,6 +253,7 @@ def _said(act: Callable[..., T], *arguments: Any) -> T:
 
 
 def _refusal(error: TidemillError) -> Exception:
+    REJECTS.add("flight", error.code)
     kind = flight.FlightServerError
     if isinstance(error, Unauthorized):
         kind = flight.FlightUnauthenticatedError

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -57,7 +58,8 @@ class Gateway:
         self.consuming = Consuming(broker, self._executor, self._leases)
         self.sessions = Sessions(broker.settings)
         self._asked: dict[str, tuple[int, int]] = {}  # transaction -> when to ask again, how often asked
-        self._calls_under_way = 0
+        self.calls_under_way = 0
+        self.call_counts: Counter[str] = Counter()  # by method, since the start
         self._is_draining = False
         self._is_idle = asyncio.Event()
         self._chores = [
@@ -92,7 +94,7 @@ class Gateway:
 
         async def serve(data: bytes, call: Call) -> bytes:
             self._require_open()
-            self._calls_under_way += 1
+            self._enter(name)
             try:
                 response = await method(_decoded(decode, data), call)
             except TidemillError as error:
@@ -113,14 +115,18 @@ class Gateway:
         if self._is_draining:
             raise GrpcError(Status.UNAVAILABLE, "the broker is stopping")
 
+    def _enter(self, method: str) -> None:
+        self.call_counts[method] += 1
+        self.calls_under_way += 1
+
     def _leave(self) -> None:
-        self._calls_under_way -= 1
-        if self._is_draining and not self._calls_under_way:
+        self.calls_under_way -= 1
+        if self._is_draining and not self.calls_under_way:
             self._is_idle.set()
 
     async def _receive(self, stream: Stream, call: Call) -> None:
         self._require_open()
-        self._calls_under_way += 1
+        self._enter("ReceiveMessage")
         try:
             request = _decoded(service.ReceiveMessageRequest.FromString, await stream.read() or b"")
             topic_name = resource_name(request.message_queue.topic)
@@ -205,6 +211,7 @@ class Gateway:
 
     async def _telemetry(self, stream: Stream, call: Call) -> None:
         self._require_open()
+        self.call_counts["Telemetry"] += 1
         session = self.sessions.open(call.header(CLIENT_ID), caller())
         await stream.start()
         writing = asyncio.create_task(_write_out(session, stream))
@@ -267,7 +274,7 @@ class Gateway:
         for chore in self._chores:
             chore.cancel()
         self.consuming.polls.close()
-        if self._calls_under_way:
+        if self.calls_under_way:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await self._is_idle.wait()

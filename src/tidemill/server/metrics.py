@@ -1,13 +1,18 @@
 """Figures for Prometheus: gathered when somebody asks, so that they cost nothing otherwise.
 
-Owns the names, which stay. Counts come from the log's own totals, so they survive a restart.
+Owns the names, which stay: dashboards, alert rules and the reference are compared with what is gathered here.
+Counts of messages come from the log's own totals, so they survive a restart; what a process counts (rejects,
+takeovers, calls, histograms) begins with it, as Prometheus expects.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
+from importlib.metadata import version
+from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -18,7 +23,13 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from tidemill.broker.broker import Broker
+from tidemill.broker.views import Status
+from tidemill.core.histogram import Histogram
 from tidemill.server.disk_watch import is_disk_low
+from tidemill.server.rejects import REJECTS
+
+if TYPE_CHECKING:
+    from tidemill.server.gateway import Gateway
 
 
 class BrokerCollector(Collector):
@@ -28,70 +39,42 @@ class BrokerCollector(Collector):
         self._broker = broker
 
     def collect(self) -> Iterable[Metric]:
+        status = self._broker.status()
         yield from self._by_topic()
-        yield from self._overall()
-        yield from self._histograms()
         yield from self._by_group()
+        yield from self._on_the_way(status)
+        yield from self._pipeline(status)
+        yield from self._room(status)
+        yield from self._histograms()
+        yield from self._settings()
 
     def _by_topic(self) -> Iterator[Metric]:
-        sent = CounterMetricFamily("tidemill_messages_sent", "Messages stored", labels=["topic"])
+        sent = CounterMetricFamily("tidemill_messages_sent", "Messages stored.", labels=["topic"])
         released = CounterMetricFamily(
-            "tidemill_messages_released", "Timed messages put into their topic", labels=["topic"]
+            "tidemill_messages_released", "Timed messages put into their topic.", labels=["topic"]
         )
-        cancelled = CounterMetricFamily("tidemill_messages_cancelled", "Messages cancelled", labels=["topic"])
-        pending = GaugeMetricFamily("tidemill_pending_messages", "Messages that wait", labels=["topic"])
-        paused = GaugeMetricFamily("tidemill_topic_paused", "1 where releases are held", labels=["topic"])
+        cancelled = CounterMetricFamily(
+            "tidemill_messages_cancelled", "Messages cancelled.", labels=["topic"]
+        )
+        visible = CounterMetricFamily(
+            "tidemill_messages_visible", "Messages put into a topic's queues, timed or not.", labels=["topic"]
+        )
+        pending = GaugeMetricFamily("tidemill_pending_messages", "Messages that wait.", labels=["topic"])
+        paused = GaugeMetricFamily("tidemill_topic_paused", "1 where releases are held.", labels=["topic"])
         for topic in self._broker.views.topics():
             sent.add_metric([topic.name], topic.sent)
             released.add_metric([topic.name], topic.released)
             cancelled.add_metric([topic.name], topic.cancelled)
+            visible.add_metric([topic.name], topic.visible)
             pending.add_metric([topic.name], topic.pending)
             paused.add_metric([topic.name], float(topic.is_paused))
-        yield from (sent, released, cancelled, pending, paused)
-
-    def _overall(self) -> Iterator[Metric]:
-        status = self._broker.status()
-        for name, text, value in (
-            ("near_messages", "Messages due within the lead, held in memory", status.near),
-            ("ready_messages", "Messages handed over by the pipeline, not due yet", status.ready),
-            ("backlog_messages", "Messages due but held by a pause or a rate limit", status.backlog),
-            ("log_bytes", "Bytes of the commit log", status.log_bytes),
-            ("disk_free_bytes", "Free bytes of the data directory's disk", status.disk_free_bytes),
-            ("disk_full", "1 while sends are refused for want of room", float(status.is_disk_full)),
-            ("disk_low", "1 while the disk is nearly full", float(is_disk_low(self._broker))),
-            ("clock_leaps", "Forward leaps of the wall clock that were seen", status.clock_leaps),
-            ("lateness_p99_seconds", "99th percentile of recent lateness", status.lateness_ms.p99_ms / 1000),
-            ("lateness_max_seconds", "Worst lateness since the start", status.lateness_ms.max_ms / 1000),
-            ("pipeline_lag_seconds", "How far the timer pipeline is behind", status.pipeline.lag_ms / 1000),
-            ("pipeline_takeovers", "Times the broker took the wheel over", status.pipeline.takeovers),
-        ):
-            yield GaugeMetricFamily(f"tidemill_{name}", text, value=value)
-        runner = InfoMetricFamily("tidemill_pipeline", "Who turns the wheel, and its state")
-        runner.add_metric([], {"runner": status.pipeline.runner, "state": status.pipeline.state})
-        yield runner
-
-    def _histograms(self) -> Iterator[Metric]:
-        late = self._broker.releaser.lateness.histogram
-        yield HistogramMetricFamily(
-            "tidemill_release_lateness_seconds",
-            "From due time to visible in the topic",
-            buckets=late.cumulative(),
-            sum_value=late.sum_s,
-        )
-        commit = self._broker.store.writer.sync_durations
-        yield HistogramMetricFamily(
-            "tidemill_commit_seconds",
-            "Time of one sync of the commit log",
-            buckets=commit.cumulative(),
-            sum_value=commit.sum_s,
-        )
+        yield from (sent, released, cancelled, visible, pending, paused)
 
     def _by_group(self) -> Iterator[Metric]:
-        lag = GaugeMetricFamily(
-            "tidemill_group_lag", "Messages not handed out yet", labels=["group", "topic"]
-        )
+        labels = ["group", "topic"]
+        lag = GaugeMetricFamily("tidemill_group_lag", "Messages not handed out yet.", labels=labels)
         unsettled = GaugeMetricFamily(
-            "tidemill_group_unsettled", "Messages handed out and not settled", labels=["group", "topic"]
+            "tidemill_group_unsettled", "Messages handed out and not settled.", labels=labels
         )
         for group in self._broker.views.groups():
             for topic, count in group.lag.items():
@@ -100,9 +83,125 @@ class BrokerCollector(Collector):
                 unsettled.add_metric([group.name, topic], count)
         yield from (lag, unsettled)
 
+    def _on_the_way(self, status: Status) -> Iterator[Metric]:
+        late = status.lateness_ms
+        yield _gauge("near_messages", "Messages due within the lead, held in memory.", status.near)
+        yield _gauge(
+            "ready_messages", "The ready set: handed over by the pipeline, not due yet.", status.ready
+        )
+        yield _gauge("backlog_messages", "Messages due but held by a pause or a rate limit.", status.backlog)
+        yield _gauge("lateness_p99_seconds", "99th percentile of recent lateness.", late.p99_ms / 1000)
+        yield _gauge("lateness_max_seconds", "Worst lateness since the start.", late.max_ms / 1000)
+        yield _gauge("in_flight_send_bytes", "Bodies of sends not answered yet.", status.in_flight_bytes)
+        rejects = CounterMetricFamily(
+            "tidemill_rejects",
+            "Requests and messages refused, by door (grpc, http, flight) and error code.",
+            labels=["door", "code"],
+        )
+        for (door, code), count in sorted(REJECTS.counts().items()):
+            rejects.add_metric([door, code], count)
+        yield rejects
 
-def registry_of(broker: Broker) -> CollectorRegistry:
-    """A registry with this broker's figures alone."""
+    def _pipeline(self, status: Status) -> Iterator[Metric]:
+        pipeline = status.pipeline
+        yield _gauge(
+            "pipeline_lag_seconds",
+            "By how much the slowest shard is later than it should be; 0 while all is well.",
+            pipeline.lag_ms / 1000,
+        )
+        yield _gauge(
+            "pipeline_unabsorbed_messages",
+            "Timed messages that the slowest shard has not read yet.",
+            pipeline.unabsorbed,
+        )
+        yield _counter(
+            "pipeline_takeovers", "Times the broker took the wheel over from Spark.", pipeline.takeovers
+        )
+        runner = InfoMetricFamily(
+            "tidemill_pipeline", "Who turns the wheel (runner), and how Spark is (state)."
+        )
+        runner.add_metric([], {"runner": pipeline.runner, "state": pipeline.state})
+        yield runner
+        yield _counter(
+            "clock_leaps", "Forward leaps of the wall clock; each held releases for 10 s.", status.clock_leaps
+        )
+
+    def _room(self, status: Status) -> Iterator[Metric]:
+        yield _gauge("log_bytes", "Bytes of the commit log.", status.log_bytes)
+        yield _gauge("disk_free_bytes", "Free bytes of the data directory's disk.", status.disk_free_bytes)
+        yield _gauge("disk_size_bytes", "Size of the data directory's disk.", _disk_size(self._broker))
+        yield _gauge("disk_low", "1 while the disk is nearly full.", is_disk_low(self._broker))
+        yield _gauge("disk_full", "1 while sends are refused for want of room.", status.is_disk_full)
+
+    def _histograms(self) -> Iterator[Metric]:
+        yield _histogram(
+            "release_lateness_seconds",
+            "From due time to visible in the topic.",
+            self._broker.releaser.lateness.histogram,
+        )
+        yield _histogram(
+            "commit_seconds", "Time of one sync of the commit log.", self._broker.store.writer.sync_durations
+        )
+
+    def _settings(self) -> Iterator[Metric]:
+        settings = self._broker.settings
+        yield _gauge("lead_seconds", "How far the timer works ahead.", settings.lead_ms / 1000)
+        yield _gauge(
+            "in_flight_send_limit_bytes",
+            "Where sends are told to wait: the limit of in_flight_send_bytes.",
+            settings.in_flight_bytes_max,
+        )
+        build = InfoMetricFamily("tidemill_build", "The version that runs.")
+        build.add_metric([], {"version": version("tidemill"), "broker": self._broker.id})
+        yield build
+
+
+class DoorCollector(Collector):
+    """What the gRPC door counts."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def collect(self) -> Iterable[Metric]:
+        calls = CounterMetricFamily("tidemill_grpc_calls", "gRPC calls taken, by method.", labels=["method"])
+        for method, count in sorted(self._gateway.call_counts.copy().items()):
+            calls.add_metric([method], count)
+        yield calls
+        yield _gauge(
+            "grpc_calls_in_flight",
+            "gRPC calls not answered yet, waiting polls among them.",
+            self._gateway.calls_under_way,
+        )
+        yield _gauge("grpc_clients", "Clients with an open telemetry stream.", len(self._gateway.sessions))
+
+
+def registry_of(broker: Broker, gateway: Gateway | None = None) -> CollectorRegistry:
+    """A registry with this broker's figures, its door's and its process's."""
     registry = CollectorRegistry()
     registry.register(BrokerCollector(broker))
+    if gateway is not None:
+        registry.register(DoorCollector(gateway))
+    ProcessCollector(registry=registry)
     return registry
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"tidemill_{name}", text, value=float(value))
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"tidemill_{name}", text, value=value)
+
+
+def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
+    return HistogramMetricFamily(
+        f"tidemill_{name}", text, buckets=histogram.cumulative(), sum_value=histogram.sum_s
+    )
+
+
+def _disk_size(broker: Broker) -> int:
+    try:
+        found = os.statvfs(broker.directory)
+    except OSError:
+        return 0  # the directory is gone; that is told elsewhere, and louder
+    return found.f_blocks * found.f_frsize

@@ -10,6 +10,7 @@ from typing import Any
 
 from tidemill.core.errors import TidemillError
 from tidemill.server.protocol import Code, definition
+from tidemill.server.rejects import REJECTS
 
 _CODES: dict[str, int] = {
     "bad-request": Code.BAD_REQUEST,
@@ -51,7 +52,8 @@ def status(code: int, text: str = "") -> Any:
 
 
 def status_of(error: TidemillError) -> Any:
-    """The status for an error raised on purpose."""
+    """The status that refuses a call for an error raised on purpose; the refusal is counted."""
+    REJECTS.add("grpc", error.code)
     return status(_CODES.get(error.code, Code.INTERNAL_SERVER_ERROR), str(error))
 
 

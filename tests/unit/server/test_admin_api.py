@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 
 import pytest
 
@@ -245,6 +246,53 @@ def test_status_metrics_and_health(http, small) -> None:
         assert line in text
     assert http.get("/healthz").json()["status"] == "ok"
     assert "/v1/receive" in http.get("/openapi.json").json()["paths"]
+
+
+def _rejects(http, code):
+    found = re.search(
+        rf'tidemill_rejects_total{{code="{code}",door="http"}} (\d+)', http.get("/metrics").text
+    )
+    return int(found[1]) if found else 0
+
+
+def test_every_refusal_is_counted_once(http, small) -> None:
+    def counted(code, act):
+        before = _rejects(http, code)
+        act()
+        return _rejects(http, code) - before
+
+    wrong = {"topic": "no good", "body": "x"}
+    batch = encode_drafts([Draft("no good", b"x"), Draft("fine", b"y"), Draft("no good", b"z")])
+    assert counted("illegal-topic", lambda: http.post("/v1/messages", json=wrong)) == 1
+    assert (
+        counted("illegal-topic", lambda: http.post("/v1/messages/many", json={"messages": [wrong] * 3})) == 3
+    )
+    assert counted("illegal-topic", lambda: http.post("/v1/send-batch", content=batch)) == 2
+    assert counted("bad-request", lambda: http.post("/v1/send-batch", content=b"nothing")) == 1
+    assert counted("bad-request", lambda: http.post("/v1/messages", json={})) == 1
+    assert counted("http-404", lambda: http.get("/v1/nothing")) == 1
+    assert counted("illegal-topic", lambda: _send(http)) == 0
+
+
+def test_takeovers_and_leaps_are_counters_and_the_settings_are_there(http) -> None:
+    text = http.get("/metrics").text
+    for line in (
+        "tidemill_pipeline_takeovers_total 0.0",
+        "tidemill_clock_leaps_total 0.0",
+        "tidemill_lead_seconds 30.0",
+        "tidemill_in_flight_send_bytes 0.0",
+        "tidemill_pipeline_unabsorbed_messages 0.0",
+        'tidemill_pipeline_info{runner="embedded",state="running"} 1.0',
+        "process_resident_memory_bytes",
+    ):
+        assert line in text
+
+
+def test_a_timed_message_is_unabsorbed_until_the_timer_has_read_it(http, small) -> None:
+    _send(http, delay_ms=3_600_000)
+    assert "tidemill_pipeline_unabsorbed_messages 1.0" in http.get("/metrics").text
+    small.advance(60_000)
+    assert "tidemill_pipeline_unabsorbed_messages 0.0" in http.get("/metrics").text
 
 
 def test_a_closed_broker_is_unavailable(tmp_path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from types import SimpleNamespace
 
 import httpx
@@ -49,7 +50,8 @@ def door(tmp_path):
         door = GuardedDoor()
         door.guard = Guard(Authority(path))
         app = admin_app(broker)
-        door.opened = Opened(broker, SimpleNamespace(), app)  # type: ignore[arg-type]
+        gateway = SimpleNamespace(call_counts=Counter(), calls_under_way=0, sessions=())
+        door.opened = Opened(broker, gateway, app)  # type: ignore[arg-type]
         with asyncio.Runner() as door.runner:
             life = app.router.lifespan_context(app)
             door.runner.run(life.__aenter__())

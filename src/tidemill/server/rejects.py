@@ -1,0 +1,31 @@
+"""How often the doors said no: by door and by the error's code, since this process began.
+
+Owns the counts. They belong to the process and not to a broker, because much is refused before any broker is
+asked: a wrong token, a rate, a body that is too large. Whoever turns an error into an answer adds it here,
+once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+
+class Rejects:
+    """Counts by (door, code). Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # protects _counts
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    def add(self, door: str, code: str) -> None:
+        with self._lock:
+            self._counts[door, code] += 1
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """A copy of how things stand."""
+        with self._lock:
+            return dict(self._counts)
+
+
+REJECTS = Rejects()
