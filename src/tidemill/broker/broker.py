@@ -329,7 +329,7 @@ class Broker:
             clock_leaps=self._guard.leap_count,
             log_bytes=self.store.log.written_end - self.store.log.head,
             disk_free_bytes=self.disk.free_bytes(self.directory),
-            is_disk_full=not self.store.ballast.is_whole,
+            is_disk_full=self.store.is_full,
         )
 
     def check(self, scratch: Path, on_progress: Progress | None = None) -> list[str]:

@@ -7,8 +7,10 @@ optional, unless `topic` is given for all):
     level int          id string                 key string                         once bool or 'keep'
     tag string         message_group string      properties string (JSON object)
 
-A table is stored frame by frame; each frame whole or not at all. De-duplication by id and once by key work
-as for single sends (`repeats.py`); `replace` belongs to single sends.
+A table is checked whole and room is made for all of it before the first row is stored. Then it is stored
+frame by frame, and others may send between two frames: if they take the last room, `PartlyStored` says how
+many rows are there. De-duplication by id and once by key work as for single sends (`repeats.py`); `replace`
+belongs to single sends.
 """
 
 from __future__ import annotations
@@ -40,14 +42,18 @@ from tidemill.broker.repeats import FRESH, Repeats, find_repeats
 from tidemill.broker.sender import Sender
 from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.core.config import BrokerSettings
-from tidemill.core.errors import IllegalId, IllegalKey
-from tidemill.core.limits import ID_CHARS_MAX, KEY_CHARS_MAX
+from tidemill.core.errors import DiskFull, IllegalId, IllegalKey, PartlyStored
+from tidemill.core.limits import ID_CHARS_MAX, KEY_CHARS_MAX, KIB
 from tidemill.core.model import NO_TIME_MS, Handle, MessageType
 from tidemill.log.arrays import I64, U8, Flags
 from tidemill.store.entry_format import FLAG_FIFO, FLAG_NEAR
 from tidemill.store.message_format import SCHEMA, slices_of
 from tidemill.store.message_store import MessageStore
 from tidemill.store.topics import Topic
+
+# What the message schema adds to a caller's columns: numbers, offsets of texts, an id; and once for a frame.
+_ROW_BYTES = 128
+_FRAME_BYTES = 8 * KIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,15 @@ class _Checked:
     properties: pa.Array
     bodies: pa.Array
 
+    def __len__(self) -> int:
+        return len(self.due)
+
+    @property
+    def bytes_at_most(self) -> int:
+        """No fewer bytes than these rows will take in the log."""
+        given = (self.ids, self.tags, self.keys, self.groups, self.properties, self.bodies)
+        return sum(int(array.nbytes) for array in given) + len(self) * _ROW_BYTES + _FRAME_BYTES
+
 
 class Bulk:
     """The bulk send verb. Thread-safe."""
@@ -122,8 +137,22 @@ class Bulk:
         checked = [
             self._checked(part, topic_name, now_ms) for batch in table.to_batches() for part in framed(batch)
         ]
+        self._require_room(checked)
         batches = [(self._canonical(part, now_ms), part) for part in checked]
-        return self._joined([self._store_batch(batch, part, now_ms) for batch, part in batches])
+        done: list[BulkReceipt] = []
+        for batch, part in batches:
+            try:
+                done.append(self._store_batch(batch, part, now_ms))
+            except DiskFull as full:
+                if not done:
+                    raise
+                receipt = self._joined(done)
+                raise PartlyStored(
+                    f"{full}. The first {len(receipt):,} of {table.num_rows:,} rows are stored; "
+                    "send the rest again when there is room",
+                    receipt,
+                ) from full
+        return self._joined(done)
 
     def send_whole(self, batch: pa.RecordBatch, topic_name: str | None) -> BulkReceipt:
         """Store a batch as one frame, so that all of it is there or nothing, whatever happens meanwhile."""
@@ -133,6 +162,7 @@ class Bulk:
             return self._joined([])
         now_ms = self._now_ms()
         part = self._checked(batch, topic_name, now_ms)
+        self._require_room([part])
         return self._store_batch(self._canonical(part, now_ms), part, now_ms)
 
     def _joined(self, parts: list[BulkReceipt]) -> BulkReceipt:
@@ -184,10 +214,14 @@ class Bulk:
             check_topic_name(name)
             topic = self._store.indexes.topics.named(name)
             if topic is None:
-                self._store.ballast.require_whole()  # a send that will be refused makes no topic
                 continue
             for kind in np.unique(types[which == index]).tolist():
                 check_type(MessageType(kind), topic.name, topic.type)
+
+    def _require_room(self, parts: list[_Checked]) -> None:
+        """`DiskFull` unless all of it can be stored: a send that will be refused makes no topic."""
+        with self._store.writer.lock:
+            self._store.writer.reserve([part.bytes_at_most for part in parts], sum(map(len, parts)))
 
     def _canonical(self, part: _Checked, now_ms: int) -> pa.RecordBatch:
         """A batch of the message schema; ids and offsets are still to be given."""

@@ -21,7 +21,6 @@ from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import IllegalHandle, RequestError
 from tidemill.core.model import SEQ_MAX, CancelAnswer, Handle
 from tidemill.log.arrays import I64, U8
-from tidemill.store.frames import ReEnterReason
 from tidemill.store.hashing import PURPOSE_ID, hash_slices, topic_seeds
 from tidemill.store.ledger import State
 from tidemill.store.message_format import slices_of
@@ -30,7 +29,6 @@ from tidemill.store.pending_scan import scan_pending
 
 _NOT_FOUND = -1
 _SEQ_MAX = 1 << 63
-_MOVE_BATCH = 1024
 _UNKNOWN = int(State.MOVED)
 # What to answer to a cancel, by the state that the message was found in.
 ANSWERS = {
@@ -179,17 +177,14 @@ class Canceller:
         if len(due):
             check_delay(int(due.max()), self._settings, now_ms)
         moved: dict[int, tuple[int, int]] = {}
-        for start in range(0, len(seqs), _MOVE_BATCH):
-            batch, times = seqs[start : start + _MOVE_BATCH], due[start : start + _MOVE_BATCH]
-            near_below_ms = now_ms + self._settings.lead_ms
-            result = self._store.re_enter(batch, times, ReEnterReason.RESCHEDULE, near_below_ms, now_ms)
-            first = result.appended.first_seq
-            moved.update(
-                (old, (first + i, at))
-                for i, (old, at) in enumerate(zip(batch.tolist(), times.tolist(), strict=True))
-            )
-            self._store.writer.finish(result.appended)
-            self._sender.hand_over(times, first, result.flags)
+        near_below_ms = now_ms + self._settings.lead_ms
+        self._store.writer.reserve(self._store.move_payloads(seqs), len(seqs))  # all of them move, or none
+        for part in self._store.re_enter_all(seqs, due, near_below_ms, now_ms):
+            first = part.appended.first_seq
+            pairs = zip(part.old_seqs.tolist(), part.deliver_at_ms.tolist(), strict=True)
+            moved.update((old, (first + i, at)) for i, (old, at) in enumerate(pairs))
+            self._store.writer.finish(part.appended)
+            self._sender.hand_over(part.deliver_at_ms, first, part.flags)
         return moved
 
     # -- finding, under the writer lock -----------------------------------------------------------

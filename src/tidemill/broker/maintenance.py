@@ -8,6 +8,7 @@ from tidemill.broker.memory import give_back_memory, keep_memory_flat
 from tidemill.broker.sender import Sender
 from tidemill.core.config import BrokerSettings
 from tidemill.core.limits import MIB
+from tidemill.store.head_cut import cut_head
 from tidemill.store.message_store import MessageStore, MovedMessages
 
 _EVERY_MS = 1_000
@@ -39,7 +40,7 @@ class Maintenance:
 
     def step(self, now_ms: int) -> int:
         """Do what is due; periods are measured on the boot clock, which does not leap."""
-        self._store.ballast.fill()
+        self._store.look_for_room()
         boot_ms = self._boot_ms()
         if boot_ms - self._retained_at_ms >= min(_RETENTION_EVERY_MS, self._settings.retention_ms):
             self._retained_at_ms = boot_ms
@@ -66,7 +67,7 @@ class Maintenance:
         def hand_over(moved: MovedMessages) -> None:
             self._sender.hand_over(moved.deliver_at_ms, moved.appended.first_seq, moved.flags)
 
-        self._store.cut_head(now_ms, now_ms + self._settings.lead_ms, hand_over)
+        cut_head(self._store, now_ms, now_ms + self._settings.lead_ms, hand_over)
 
     def _wants_checkpoint(self, boot_ms: int) -> bool:
         store = self._store

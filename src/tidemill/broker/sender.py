@@ -1,15 +1,18 @@
-"""Sending: drafts in, receipts out, one frame for the whole batch.
+"""Sending: drafts in, receipts out, one frame for the whole batch (or a few, if it is very large).
 
 Owns the way from a draft to a stored message: admission, topic and queue, de-duplication by (topic, client-
 given id) within an hour, once and replace by key, the near flag. Check and append happen under the writer
 lock, so two equal sends at the same moment still make one message. A receipt leaves only after its frame
 (or the frame of the message it repeats) is safe.
+
+Invariant: a send that meets a full disk leaves nothing behind, however many frames it would have been: room
+for all of them is set aside before the first is written.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,21 +23,22 @@ from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.core.arguments import require_kind
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import BusyError, RequestError, TooManyRequests
-from tidemill.core.limits import DEDUPLICATION_MS, MIB, MINUTE_MS, NEAR_COUNT_MAX
+from tidemill.core.limits import DEDUPLICATION_MS, MINUTE_MS, NEAR_COUNT_MAX
 from tidemill.core.model import NO_TIME_MS, Draft, Handle, MessageType, Once, Receipt, StoredMessage
 from tidemill.log.arrays import I64
 from tidemill.release.releaser import Releaser
 from tidemill.store.entry_format import FLAG_FIFO, FLAG_NEAR
-from tidemill.store.frames import ReEnterReason
+from tidemill.store.framing import framed
 from tidemill.store.hashing import PURPOSE_ID, PURPOSE_KEY, hash_texts, seed_of
-from tidemill.store.message_store import MessageStore
+from tidemill.store.message_store import MessageStore, MovedMessages
 from tidemill.store.topics import Topic
 
 Answer = Receipt | RequestError | BusyError
 
-_FRAME_COUNT = 8192
-_FRAME_BYTES = 16 * MIB
-
+# Bytes of a stored message beside its body and the texts that nearly every message has none of.
+_FIXED_BYTES = 256
+_TEXT_BYTES_MAX = 6  # of one character, escaped in the JSON of the properties
+_TOPIC_FRAME_BYTES = 512
 
 # When a draft falls due (None: it is not timed), its level, a note for the receipt, and what it is.
 _Admitted = tuple[int | None, int, str, MessageType]
@@ -54,6 +58,8 @@ class _Batch:
     fresh_keys: dict[tuple[int, str], int] = field(default_factory=dict)  # keys of timed ones -> message
     repeats: list[tuple[int, int]] = field(default_factory=list)  # answers that repeat a message of the batch
     due: Counter[tuple[int, int]] = field(default_factory=Counter)  # by topic id and minute
+    moves: dict[int, int] = field(default_factory=dict)  # seqs whose time is replaced -> new time
+    moved: list[MovedMessages] = field(default_factory=list)  # the same, after it was done
 
 
 class Sender:
@@ -108,14 +114,14 @@ class Sender:
                     is_all_or_none,
                     lambda i, d: self._check(batch, i, d, now_ms, creates_topics),
                 )
+                self._require_room_for_topics(batch, drafts)
                 batch.suspects = self._suspects(batch, drafts)
                 self._each(batch, drafts, is_all_or_none, lambda i, d: self._plan(batch, i, d, now_ms))
-                first_seq = self._store.indexes.ledger.next_seq
-                stored, refusal = self._put(batch.messages, now_ms)
+                first_seq = self._append(batch, now_ms)
             self._store.writer.finish_written()
-            self._hand_over_near(batch.messages[:stored], first_seq)
-            if refusal is not None:
-                raise refusal
+            self._hand_over_near(batch.messages, first_seq)
+            for part in batch.moved:
+                self.hand_over(part.deliver_at_ms, part.appended.first_seq, part.flags)
             self._fill(batch, first_seq)
             return [answer for answer in batch.answers if answer is not None]
 
@@ -133,16 +139,19 @@ class Sender:
                         raise
                     batch.answers[index] = error
 
-    def _put(self, messages: Sequence[StoredMessage], now_ms: int) -> tuple[int, BusyError | None]:
-        """Append; says how many were stored, and why the rest was refused: a full disk may stop us midway."""
-        stored = 0
-        for part in _framed(messages):
-            try:
-                self._store.writer.put(part, now_ms)
-            except BusyError as refusal:
-                return stored, refusal
-            stored += len(part)
-        return stored, None
+    def _append(self, batch: _Batch, now_ms: int) -> int:
+        """Write what was planned, all or, on a full disk, nothing; returns the first seq it made."""
+        store = self._store
+        seqs = np.array(list(batch.moves), np.int64)
+        payloads = store.move_payloads(seqs)
+        first_seq = store.indexes.ledger.next_seq
+        if batch.messages:
+            store.writer.put(batch.messages, now_ms, more_bytes=payloads)
+        elif payloads:
+            store.writer.reserve(payloads, len(seqs))
+        due, near_below_ms = np.array(list(batch.moves.values())), now_ms + self._settings.lead_ms
+        batch.moved = list(store.re_enter_all(seqs, due, near_below_ms, now_ms))
+        return first_seq
 
     # -- planning, under the writer lock ----------------------------------------------------------
 
@@ -178,10 +187,19 @@ class Sender:
         topic = self._store.indexes.topics.named(draft.topic)
         if topic is not None:
             check_type(kind, topic.name, topic.type)
-        elif creates_topics:
-            self._store.ballast.require_whole()  # a send that will be refused makes no topic
-        else:
+        elif not creates_topics:
             self._topics.require(draft.topic)
+
+    def _require_room_for_topics(self, batch: _Batch, drafts: Sequence[Draft]) -> None:
+        """A send that will be refused makes no topic: see that there is room before one is made."""
+        named = self._store.indexes.topics.named
+        wanted = [draft for draft, answer in zip(drafts, batch.answers, strict=True) if answer is None]
+        new_topics = {draft.topic for draft in wanted if named(draft.topic) is None}
+        if new_topics:
+            frames = [_TOPIC_FRAME_BYTES] * len(new_topics) + [
+                _bytes_at_most(part) for part in framed(wanted)
+            ]
+            self._store.writer.reserve(frames, len(wanted))
 
     def _plan(self, batch: _Batch, index: int, draft: Draft, now_ms: int) -> None:
         admitted = batch.admitted[index]
@@ -192,12 +210,12 @@ class Sender:
         if fresh is not None:
             batch.repeats.append((index, fresh))
             return
-        repeat = self._repeat(topic, draft, due_ms, now_ms) if index in batch.suspects else None
+        repeat = self._repeat(batch, topic, draft, due_ms, now_ms) if index in batch.suspects else None
         if repeat is not None:
             batch.answers[index] = repeat
             return
         self._check_tick_limit(batch, topic, due_ms)
-        message_id = draft.id or f"{self._broker_id}{self._store.log.written_end << 16 | index:016X}"
+        message_id = draft.id or f"{self._broker_id}{(self._store.log.written_end << 16) + index:016X}"
         if draft.id is not None:
             batch.fresh_ids[topic.id, message_id] = len(batch.messages)
         if draft.keys and due_ms is not None:
@@ -263,15 +281,17 @@ class Sender:
             batch.messages[index] = replace(message, deliver_at_ms=due_ms, flags=flags, level=0)
         return index
 
-    def _repeat(self, topic: Topic, draft: Draft, due_ms: int | None, now_ms: int) -> Receipt | None:
-        """The receipt of the stored message that this draft repeats, if it does."""
+    def _repeat(
+        self, batch: _Batch, topic: Topic, draft: Draft, due_ms: int | None, now_ms: int
+    ) -> Receipt | None:
+        """The receipt of the stored message that this draft repeats (and perhaps moves), if it does."""
         if draft.id is not None:
             found = self._stored_before(topic, draft.id, now_ms)
             if found is not None:
                 return found
         if draft.once is Once.NO or due_ms is None:
             return None
-        return self._once(topic, draft, due_ms, now_ms)
+        return self._once(batch, topic, draft, due_ms)
 
     def _stored_before(self, topic: Topic, message_id: str, now_ms: int) -> Receipt | None:
         for seq in self._store.seqs_with_id(topic.id, message_id):
@@ -283,25 +303,14 @@ class Sender:
                 return Receipt(message_id, topic.name, None, NO_TIME_MS, is_repeat=True)
         return None
 
-    def _once(self, topic: Topic, draft: Draft, due_ms: int, now_ms: int) -> Receipt | None:
+    def _once(self, batch: _Batch, topic: Topic, draft: Draft, due_ms: int) -> Receipt | None:
         pending = self._store.seqs_with_key(topic.id, draft.keys[0])
         if not pending:
             return None
-        seq = pending[0]
-        if draft.once is Once.KEEP:
-            message = self._store.message(int(self._store.entry(seq)["place"]))
-            return self._receipt(topic, message.id, seq, message.deliver_at_ms, is_repeat=True)
-        moved = self._store.re_enter(
-            np.array([seq]),
-            np.array([due_ms]),
-            ReEnterReason.RESCHEDULE,
-            now_ms + self._settings.lead_ms,
-            now_ms,
-        )
-        self._store.writer.finish(moved.appended)
-        self.hand_over(moved.deliver_at_ms, moved.appended.first_seq, moved.flags)
-        message = self._store.message(int(self._store.entry(moved.appended.first_seq)["place"]))
-        return self._receipt(topic, message.id, moved.appended.first_seq, due_ms, is_repeat=True)
+        if draft.once is Once.REPLACE:
+            batch.moves[pending[0]] = due_ms
+        message = self._store.message(int(self._store.entry(pending[0])["place"]))
+        return self._receipt(topic, message.id, pending[0], message.deliver_at_ms, is_repeat=True)
 
     # -- answering, after the frame is safe -------------------------------------------------------
 
@@ -341,6 +350,22 @@ class Sender:
             first = batch.answers[batch.slots[index]]
             assert isinstance(first, Receipt)
             batch.answers[slot] = replace(first, is_repeat=True, note="")
+        if batch.moved:
+            self._fill_moved(batch)
+
+    @staticmethod
+    def _fill_moved(batch: _Batch) -> None:
+        """Let the receipts of messages whose time was replaced say where those are now."""
+        now_at: dict[int, tuple[int, int]] = {}
+        for part in batch.moved:
+            new_seqs = range(part.appended.first_seq, part.appended.first_seq + len(part.old_seqs))
+            pairs = zip(new_seqs, part.deliver_at_ms.tolist(), strict=True)
+            now_at.update(zip(part.old_seqs.tolist(), pairs, strict=True))
+        for index, answer in enumerate(batch.answers):
+            if isinstance(answer, Receipt) and answer.handle is not None and answer.handle.seq in now_at:
+                seq, due_ms = now_at[answer.handle.seq]
+                handle = replace(answer.handle, seq=seq)
+                batch.answers[index] = replace(answer, handle=handle, deliver_at_ms=due_ms)
 
     def _receipt(self, topic: Topic, message_id: str, seq: int, due_ms: int, *, is_repeat: bool) -> Receipt:
         handle = Handle(self._broker_id, topic.name, message_id, seq)
@@ -353,13 +378,11 @@ def _body_bytes(drafts: Sequence[Draft]) -> int:
     return sum(len(body) for body in bodies if isinstance(body, bytes | bytearray | memoryview))
 
 
-def _framed(messages: Sequence[StoredMessage]) -> Iterator[Sequence[StoredMessage]]:
-    """The messages in parts that each fit a frame."""
-    start = size = 0
-    for index, message in enumerate(messages):
-        size += len(message.body)
-        if index > start and (index - start >= _FRAME_COUNT or size > _FRAME_BYTES):
-            yield messages[start:index]
-            start, size = index, len(message.body)
-    if start < len(messages):
-        yield messages[start:]
+def _bytes_at_most(drafts: Sequence[Draft]) -> int:
+    """No fewer bytes than the drafts will take in the log."""
+    total = _body_bytes(drafts) + len(drafts) * _FIXED_BYTES
+    for draft in drafts:
+        texts = (draft.tag, *draft.keys, draft.message_group, draft.id or "")
+        named = (text for pair in draft.properties.items() for text in pair)
+        total += _TEXT_BYTES_MAX * sum(len(text) + 1 for text in (*texts, *named))
+    return total

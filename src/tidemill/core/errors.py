@@ -1,7 +1,7 @@
 """Every error Tidemill raises on purpose, grouped by who must act.
 
 `RequestError`     the caller: the request itself is wrong; nothing was written.
-`BusyError`        nobody yet: try again later; nothing was written.
+`BusyError`        nobody yet: try again later; nothing was written (but see `PartlyStored`).
 `StorageError`     the operator: the machine or the directory needs attention.
 `CorruptionError`  the operator: bytes on disk are not what was written.
 
@@ -10,6 +10,8 @@ Bugs are asserts, not errors.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sized
 
 
 class TidemillError(Exception):
@@ -142,6 +144,16 @@ class DiskFull(BusyError):
     """Sends are refused until there is room again; releases and cancels go on."""
 
     code = "disk-full"
+
+
+class PartlyStored(DiskFull):
+    """A table met a full disk midway: `receipt` answers for its first rows, which are stored."""
+
+    code = "partly-stored"
+
+    def __init__(self, message: str, receipt: Sized = ()) -> None:
+        super().__init__(message)
+        self.receipt = receipt
 
 
 class StorageError(TidemillError):

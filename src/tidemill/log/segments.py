@@ -1,10 +1,9 @@
 """The segmented log: frames in files of bounded size, appended at the tail, dropped at the head.
 
-Owns the files `<start offset, 20 digits>.log` and `spare` of one directory. Every segment is preallocated
-and opens with an *opening* frame that the owner supplies, so that any suffix of the log explains itself.
-A spare segment is kept back: an append that is `reserved` (releases, cancels) may take it when the disk
-is full, and after that asks its owner to make room; any other append is refused then, before anything is
-written.
+Owns the files `<start offset, 20 digits>.log` of one directory. Every segment is preallocated and opens with
+an *opening* frame that the owner supplies, so that any suffix of the log explains itself. `room.py` keeps a
+spare segment back: an append that is `reserved` (releases, cancels) may take it when the disk is full, and
+after that asks its owner to make room; any other append is refused then, before anything is written.
 
 Invariants:
 - segments are contiguous: each starts where the one before ends; no frame crosses a border;
@@ -33,12 +32,12 @@ from tidemill.log.frame import (
     newest_synced_end_after,
 )
 from tidemill.log.head_record import HeadRecord
+from tidemill.log.room import Room
 from tidemill.log.row_table import MakeRoom
 
 # Below this it is cheaper to join header and payload than to write twice.
 _JOIN_BYTES_MAX = 64 * 1024
 _SUFFIX = ".log"
-_SPARE = "spare"
 
 Opening = Callable[[int], tuple[int, bytes]]
 
@@ -71,15 +70,12 @@ class SegmentedLog:
         self._directory = directory
         self._segment_bytes = segment_bytes
         self._opening = opening
-        self._make_room = make_room
-        self._sync_lock = threading.Lock()  # protects the two ends, _unsynced and the name counters
+        self._sync_lock = threading.Lock()  # protects the two ends and _unsynced
         self._unsynced: list[_Segment] = []
-        self._names_made = 0
-        self._names_synced = 0
         self.synced_end = 0
         self.written_end = 0
         disk.make_dir(directory)
-        self._has_spare = self._spare_is_whole()
+        self.room = Room(disk, directory, segment_bytes, make_room)
         self._head_record = HeadRecord(disk, directory)
         starts = self._present_starts()
         # Replaced, never cut in place, so that readers need no lock.
@@ -175,7 +171,8 @@ class SegmentedLog:
             frame = decode_frame(segment.bytes(), at - segment.start, at, verify=True)
             if frame is None:
                 raise CorruptionError(
-                    f"the frame at offset {at} of {self._path(segment.start)} does not read back"
+                    f"{self._path(segment.start)}: the frame at offset {at} does not read back: the file is "
+                    "damaged. Nothing was changed. Restore it from a backup"
                 )
             yield frame
             at = frame.end
@@ -223,6 +220,7 @@ class SegmentedLog:
             self._disk.remove(self._path(segment.start))
             self._disk.sync_dir(self._directory)
         self._segments = self._segments[:kept]
+        self.room.forget_leftovers()
         self.written_end = at
         if self._segments:
             last = self._segments[-1]
@@ -250,7 +248,7 @@ class SegmentedLog:
         """Write one frame and return its offset. Not synced. `DiskFull` leaves the log as it was."""
         needed = frame_bytes(sum(len(part) for part in parts))
         if not reserved:
-            self._keep_spare()
+            self.room.set_aside([])
         if not self._segments or not self._fits(self._segments[-1], needed):
             self._roll(needed, stamp_ms, reserved)
         return self._write(kind, parts, stamp_ms)
@@ -282,58 +280,34 @@ class SegmentedLog:
         start = self.written_end
         opening_kind, opening_payload = self._opening(start)
         size = max(self._segment_bytes, frame_bytes(len(opening_payload)) + needed)
-        file = self._allocate(self._path(start), size, reserved)
+        file = self.room.take(self._path(start), size, is_reserved=reserved)
         if self._segments:
             sealed = self._segments[-1]
             sealed.view = None
             sealed.file.truncate(start - sealed.start)
         self._segments.append(_Segment(start, file))
-        with self._sync_lock:
-            self._names_made += 1
         self._write(opening_kind, [opening_payload], stamp_ms)
 
-    def _allocate(self, path: Path, size: int, reserved: bool) -> DiskFile:
-        """A new file under `path` with `size` bytes of disk behind it."""
-        while True:
-            try:
-                made = self._preallocated("next", size)
-                break
-            except DiskFull:
-                if reserved and self._has_spare and size <= self._segment_bytes:
-                    self._has_spare = False
-                    made = self._directory / _SPARE
-                    break
-                if not (reserved and self._make_room()):
-                    raise
-        self._disk.rename(made, path)
-        return self._disk.open(path)
+    def reserve(
+        self, payload_bytes: Sequence[int], *, opening_growth_max: int, also_free_bytes: int = 0
+    ) -> None:
+        """Make sure that frames with payloads of these sizes, appended next, cannot meet a full disk.
 
-    def _preallocated(self, name: str, size: int) -> Path:
-        path = self._directory / name
-        file = self._disk.open(path, create=True)
-        try:
-            file.preallocate(size)
-        except DiskFull:
-            self._disk.remove(path)
-            raise
-        finally:
-            file.close()
-        return path
-
-    def _spare_is_whole(self) -> bool:
-        path = self._directory / _SPARE
-        if not self._disk.exists(path):
-            return False
-        file = self._disk.open(path)
-        try:
-            return file.size() >= self._segment_bytes
-        finally:
-            file.close()
-
-    def _keep_spare(self) -> None:
-        if not self._has_spare:
-            self._preallocated(_SPARE, self._segment_bytes)
-            self._has_spare = True
+        On `DiskFull` nothing has changed. `opening_growth_max` is how many bytes longer the owner's opening
+        frame may become by those frames; `also_free_bytes` must be left on the disk for other files.
+        """
+        segment = self._segments[-1] if self._segments else None
+        at, size = (self.written_end - segment.start, segment.file.size()) if segment else (0, 0)
+        opening = 0
+        wanted: list[int] = []
+        for needed in map(frame_bytes, payload_bytes):
+            if at + needed > size:
+                opening = opening or frame_bytes(len(self._opening(self.written_end)[1]) + opening_growth_max)
+                size = max(self._segment_bytes, opening + needed)
+                wanted.append(size)
+                at = opening
+            at += needed
+        self.room.set_aside(wanted, also_free_bytes=also_free_bytes)
 
     # -- safety -----------------------------------------------------------------------------------
 
@@ -347,14 +321,9 @@ class SegmentedLog:
             if target == self.synced_end:
                 return target
             dirty = list(self._unsynced)
-            names_made = self._names_made
-            names_synced = self._names_synced
-        if names_made != names_synced:
-            self._disk.sync_dir(self._directory)
         for segment in dirty:
             segment.file.sync()
         with self._sync_lock:
-            self._names_synced = max(self._names_synced, names_made)
             # The last of them may have grown while it was synced; the others are sealed.
             done = dirty[:-1]
             self._unsynced = [segment for segment in self._unsynced if segment not in done]

@@ -41,6 +41,7 @@ _CODES: dict[str, int] = {
     "busy": Code.TOO_MANY_REQUESTS,  # clients back off on this one
     "too-many-requests": Code.TOO_MANY_REQUESTS,
     "disk-full": Code.TOO_MANY_REQUESTS,
+    "partly-stored": Code.TOO_MANY_REQUESTS,
     "closed": Code.INTERNAL_SERVER_ERROR,
 }
 

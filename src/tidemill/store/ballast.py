@@ -40,6 +40,12 @@ class Ballast:
             file = self._disk.open(self._path, create=True)
             try:
                 file.preallocate(self._size)
+            except DiskFull as error:
+                free_bytes = max(0, self._disk.free_bytes(self._path.parent))
+                raise DiskFull(
+                    f"the disk is full: {self._size - file.size():,} more bytes are needed to keep releases "
+                    f"going, {free_bytes:,} are free; free some space or lower --retention"
+                ) from error
             finally:
                 file.close()
             self._held = self._size

@@ -45,12 +45,16 @@ from tidemill.store.frames import (
     Settlement,
     TopicChange,
 )
+from tidemill.store.framing import framed
 from tidemill.store.indexes import Effects, Indexes, OpenHalf
 from tidemill.store.message_format import Section, encode_arrow, encode_rows
 from tidemill.store.topic_queues import TopicQueues, grouped
 from tidemill.store.topics import Topic
 
-_NONE = np.empty(0, np.int64)
+# At most how much longer one message makes the base frame: its topic's first totals, a digit here and there.
+_BASE_GROWTH = 48
+# At most what a message takes in derived files until the next checkpoint: entry, queue row, index pairs.
+_DERIVED_BYTES = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,24 +111,47 @@ class CommitLog:
 
     # -- messages ---------------------------------------------------------------------------------
 
-    def put(self, messages: Sequence[StoredMessage], now_ms: int) -> Appended:
-        """Append messages as rows: the timed ones wait, the others go to their queues."""
+    def put(
+        self, messages: Sequence[StoredMessage], now_ms: int, *, more_bytes: Sequence[int] = ()
+    ) -> Appended:
+        """Append messages as rows, all or, on a full disk, none; the untimed ones go to their queues.
+
+        `more_bytes` are payloads that the caller appends right after, under the same lock: there is room for
+        those as well, or nothing is written.
+        """
         with self.lock:
-            self._ballast.require_whole()
-            parts = self._rows(messages)
-            return self._append(Kind.MESSAGES, parts, now_ms)
+            sections = self._sections(messages)
+            self.reserve([len(section) for section in sections] + list(more_bytes), len(messages))
+            first_seq = self._indexes.ledger.next_seq
+            done = [self._append(Kind.MESSAGES, [section], now_ms) for section in sections]
+            seq_count = self._indexes.ledger.next_seq - first_seq
+            return Appended(done[0].offset, done[-1].end, first_seq, seq_count)
+
+    def reserve(self, payload_bytes: Sequence[int], message_count: int) -> None:
+        """Return if frames with these payloads can be appended next, all of them; else `DiskFull`.
+
+        Call under the lock. `message_count` is how many messages they hold.
+        """
+        self._ballast.require_whole()
+        self._log.reserve(
+            payload_bytes,
+            opening_growth_max=_BASE_GROWTH * (message_count + 1),
+            # Some derived rows find room in the ballast; for many there must be room beside it.
+            also_free_bytes=max(0, _DERIVED_BYTES * message_count - self._ballast.size // 2),
+        )
 
     def put_batch(self, batch: pa.RecordBatch, now_ms: int) -> Appended:
         """Append an Arrow batch of the message schema as it is; queue offsets are filled in."""
         with self.lock:
-            self._ballast.require_whole()
             topic_ids = batch.column("topic_id").to_numpy()
             queue_ids = batch.column("queue_id").to_numpy()
             self._require_topics(np.unique(topic_ids).tolist())
             offsets = self._plan(topic_ids, queue_ids, batch.column("deliver_at_ms").to_numpy())
             column = batch.schema.get_field_index("queue_offset")
             batch = batch.set_column(column, batch.schema.field(column), pa.array(offsets, pa.int64()))
-            return self._append(Kind.MESSAGES, encode_arrow(batch, self._indexes.ledger.next_seq), now_ms)
+            parts = encode_arrow(batch, self._indexes.ledger.next_seq)
+            self.reserve([sum(len(part) for part in parts)], batch.num_rows)
+            return self._append(Kind.MESSAGES, parts, now_ms)
 
     def send_back(
         self, messages: Sequence[StoredMessage], settles: Sequence[Settlement], now_ms: int
@@ -137,14 +164,32 @@ class CommitLog:
             return self._append(Kind.SEND_BACK, frame.parts(), now_ms, reserved=True)
 
     def _rows(self, messages: Sequence[StoredMessage]) -> list[Bytes]:
+        """Messages of one frame, encoded."""
         self._require_topics({m.topic_id for m in messages})
+        return [encode_rows(messages, self._offsets_of(messages), self._indexes.ledger.next_seq)]
+
+    def _sections(self, messages: Sequence[StoredMessage]) -> list[bytes]:
+        """Messages of as many frames as they need, encoded as if appended one frame after the other."""
+        self._require_topics({m.topic_id for m in messages})
+        offsets = self._offsets_of(messages)
+        first_seq, start = self._indexes.ledger.next_seq, 0
+        sections = []
+        for part in framed(messages):
+            end = start + len(part)
+            sections.append(encode_rows(part, offsets[start:end], first_seq))
+            first_seq += sum(m.deliver_at_ms != NO_TIME_MS for m in part)
+            start = end
+        return sections
+
+    def _offsets_of(self, messages: Sequence[StoredMessage]) -> list[int]:
+        """Queue offsets of the untimed messages, -1 for the timed ones."""
         if all(m.deliver_at_ms != NO_TIME_MS for m in messages):
-            return [encode_rows(messages, [-1] * len(messages), self._indexes.ledger.next_seq)]
+            return [-1] * len(messages)
         topic_ids = np.array([m.topic_id for m in messages], np.int64)
         queue_ids = np.array([m.queue_id for m in messages], np.int64)
         deliver_at = np.array([m.deliver_at_ms for m in messages], np.int64)
-        offsets = self._plan(topic_ids, queue_ids, deliver_at)
-        return [encode_rows(messages, offsets.tolist(), self._indexes.ledger.next_seq)]
+        offsets: list[int] = self._plan(topic_ids, queue_ids, deliver_at).tolist()
+        return offsets
 
     def _require_topics(self, topic_ids: Sequence[int] | set[int]) -> None:
         for topic_id in topic_ids:

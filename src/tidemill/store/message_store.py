@@ -2,16 +2,16 @@
 
 Owns the parts and their wiring: commit log, consumer log, indexes, queues, ballast, checkpoints. Writing
 goes through `writer` (commit_log.py) and `consumers` (consumer_log.py); this module reads messages back,
-finds them, takes checkpoints and cuts the head. It knows no clock: whoever calls says what time it is.
+finds them, and takes checkpoints; `head_cut.py` applies retention. It knows no clock: whoever calls says
+what time it is.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -29,19 +29,17 @@ from tidemill.store.commit_log import Appended, CommitLog, moved
 from tidemill.store.consumer_log import ConsumerLog
 from tidemill.store.entry_format import FLAG_FIFO, FLAG_NEAR
 from tidemill.store.find_index import PLACE_BIT
-from tidemill.store.frames import Base, Kind, ReEnterReason, section_in
+from tidemill.store.frames import Kind, ReEnterReason, section_in
+from tidemill.store.framing import move_payload_bytes, moved_together
 from tidemill.store.hashing import id_hash, key_hash
 from tidemill.store.index_checkpoint import INDEX_FORMAT, encode_indexes
 from tidemill.store.indexes import Indexes, IndexSizes
 from tidemill.store.ledger import State
 from tidemill.store.message_format import Section
 from tidemill.store.recovery import Progress, recover
-from tidemill.store.retention import SegmentUse, cut_offset
 from tidemill.store.topic_queues import TopicQueues
 
 _SECTIONS_KEPT = 16
-_MOVE_COUNT_MAX = 1024
-_MOVE_BYTES_MAX = 4 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +221,34 @@ class MessageStore:
         appended = self.writer.re_enter(seqs, messages, reason, now_ms)
         return MovedMessages(appended, seqs, deliver_at_ms, flags)
 
+    def move_payloads(self, seqs: I64) -> list[int]:
+        """Payload bytes of the frames in which `re_enter_all` would move these messages."""
+        sizes = self.indexes.entries.take(seqs)["size"]
+        return [move_payload_bytes(sizes[start:end]) for start, end in moved_together(sizes)]
+
+    def re_enter_all(
+        self, seqs: I64, deliver_at_ms: I64, near_below_ms: int, now_ms: int
+    ) -> Iterator[MovedMessages]:
+        """Reschedule pending messages, in as many frames as they need.
+
+        Call under the writer lock, with room reserved for them, and keep it until the last has come.
+        """
+        for start, end in moved_together(self.indexes.entries.take(seqs)["size"]):
+            part, due = seqs[start:end], deliver_at_ms[start:end]
+            yield self.re_enter(part, due, ReEnterReason.RESCHEDULE, near_below_ms, now_ms)
+
     # -- keeping ----------------------------------------------------------------------------------
+
+    @property
+    def is_full(self) -> bool:
+        """True while sends are refused for want of room."""
+        return self.log.room.is_short or not self.ballast.is_whole
+
+    def look_for_room(self) -> None:
+        """Fill up what is kept back, and see whether sends can be taken again."""
+        self.ballast.fill()
+        with self.writer.lock:
+            self.log.room.look_again()
 
     @property
     def bytes_since_checkpoint(self) -> int:
@@ -266,31 +291,6 @@ class MessageStore:
             with self.writer.lock:
                 find.replace(pair, merged)
 
-    def cut_head(
-        self, now_ms: int, near_below_ms: int, on_moved: Callable[[MovedMessages], None] | None = None
-    ) -> list[MovedMessages]:
-        """Apply retention: let survivors re-enter, then cut. Returns the survivors' new seqs.
-
-        `on_moved` hears of each batch of them as soon as it is safe: some may be due any moment.
-        """
-        with self.upkeep_lock:
-            with self.writer.lock:
-                segments = self._segment_uses()
-                cut = cut_offset(segments, now_ms, self.settings.retention_ms, self._leased_from(now_ms))
-            if cut <= self.log.head:
-                return []
-            survivors = self._move_survivors(cut, now_ms, near_below_ms, on_moved)
-            self.writer.finish_all()
-            with self.writer.lock:
-                below_seq = self._base_at(cut).next_seq
-                # The log first: as long as it holds a frame, a replay may ask for the entries it names.
-                self.log.cut_head(cut)
-                self.indexes.cut_head(below_seq)
-                self.indexes.find.cut_head(cut)
-            for queue in self.queues.ends():
-                self.queues.cut_head(queue, self.queues.first_live(queue, cut))
-            return survivors
-
     def value_below(self, now_ms: int) -> int:
         """Bytes below this log offset are older than half the retention: release those by value."""
         below = self.log.head
@@ -300,65 +300,6 @@ class MessageStore:
                 break
             below = start
         return below
-
-    def _segment_uses(self) -> list[SegmentUse]:
-        starts = self.log.segment_starts()
-        halves = sorted(half.place >> 16 for half in self.indexes.open_halves.values())
-        uses = []
-        for start, end in pairwise(starts):
-            first_seq, end_seq = self._base_at(start).next_seq, self._base_at(end).next_seq
-            rows = self.indexes.entries.read(first_seq, end_seq)
-            pending = self.indexes.ledger.range_states(first_seq, end_seq) == State.PENDING
-            live = int(rows["size"][pending].sum(dtype=np.int64))
-            live += sum(1 for offset in halves if start <= offset < end)
-            uses.append(SegmentUse(start, end, self.log.frame(end).stamp_ms, live))
-        return uses
-
-    def _base_at(self, segment_start: int) -> Base:
-        return Base.read(self.log.frame(segment_start).payload)
-
-    def _leased_from(self, now_ms: int) -> int | None:
-        offsets: list[int] = []
-        with self.consumers.lock:
-            leased = list(self.consumers.state.leased(now_ms))
-        for (_, topic_id, queue_id), offset in leased:
-            rows = self.queues.read((topic_id, queue_id), offset, offset + 1)
-            offsets.extend(int(place) >> 16 for place in rows["place"] if not self.is_expired(int(place)))
-        return min(offsets, default=None)
-
-    def _move_survivors(
-        self, cut: int, now_ms: int, near_below_ms: int, on_moved: Callable[[MovedMessages], None] | None
-    ) -> list[MovedMessages]:
-        survivors = []
-        end_seq = self._base_at(cut).next_seq
-        first = self.indexes.ledger.head_seq
-        while first < end_seq:
-            with self.writer.lock:
-                # A bounded look at a time, so that sends and releases get their turn between.
-                stop = min(end_seq, first + 64 * _MOVE_COUNT_MAX)
-                pending = np.flatnonzero(self.indexes.ledger.range_states(first, stop) == State.PENDING)
-                seqs = first + pending[:_MOVE_COUNT_MAX]
-                if not len(seqs):
-                    first = stop
-                    continue
-                rows = self.indexes.entries.take(seqs)
-                fits = max(1, int(np.searchsorted(np.cumsum(rows["size"], dtype=np.int64), _MOVE_BYTES_MAX)))
-                seqs = seqs[:fits]
-                due = rows["deliver_at_ms"][:fits].astype(np.int64)
-                moved_now = self.re_enter(seqs, due, ReEnterReason.RETENTION, near_below_ms, now_ms)
-                first = int(seqs[-1]) + 1
-            survivors.append(moved_now)
-            self.writer.finish(moved_now.appended)
-            if on_moved is not None:
-                on_moved(moved_now)
-        self._move_halves(cut, now_ms)
-        return survivors
-
-    def _move_halves(self, cut: int, now_ms: int) -> None:
-        with self.writer.lock:
-            for half in list(self.indexes.open_halves.values()):
-                if half.place >> 16 < cut:
-                    self.writer.put_halves([self.message(half.place)], now_ms, [half.place])
 
     # -- closing ----------------------------------------------------------------------------------
 

@@ -51,7 +51,8 @@ def recover(
         # below it was settled since, but its entries are gone and can no longer be counted out.
         # Where it reflects no frame at all, even the first one may be torn.
         has_base = reflected > log.head
-        head_seq = _first_base(log.frame(log.head)).next_seq if has_base else indexes.ledger.head_seq
+        first = next(log.frames(log.head, reflected)) if has_base else None  # its checksum is looked at
+        head_seq = _first_base(first).next_seq if first is not None else indexes.ledger.head_seq
         if indexes.ledger.first_pending() < head_seq:
             content, reflected = None, log.head
         else:
@@ -90,7 +91,8 @@ def _first_base(frame: Frame) -> Base:
     if frame.kind != Kind.BASE:
         raise CorruptionError(
             f"the log begins at offset {frame.offset} with a frame of kind {frame.kind} instead of a base "
-            "frame; a segment file is missing: restore it from a backup"
+            "frame: its first file is not one that Tidemill began. Nothing was changed. Restore the files of "
+            "`log` from a backup"
         )
     return Base.read(frame.payload)
 

@@ -164,18 +164,6 @@ def test_a_disk_that_is_full_for_long_loses_nothing_and_recovers(small):
     small.send("t", b"300")
 
 
-def test_near_messages_of_a_batch_that_met_a_full_disk_midway_still_go_out(small):
-    small.send("t", b"first")
-    small.disk.capacity_bytes = small.disk.allocated_bytes(small.directory) + 2_000_000
-    with pytest.raises(DiskFull):
-        small.broker.send([Draft("t", bytes(100), delay_ms=1_000) for _ in range(30_000)])
-    stored = small.broker.status().pending
-    assert stored < 30_000
-    small.disk.capacity_bytes = None
-    small.advance(1_000)
-    assert (small.broker.status().pending, small.broker.status().released) == (0, stored)
-
-
 def test_a_failed_sync_stops_the_broker_and_what_was_acknowledged_is_there_after(small):
     small.send("t", b"safe", delay_ms=60_000)
     small.disk.arm(FaultPlan(fail_sync_at=1))

@@ -164,3 +164,23 @@ def test_progress_is_told_while_the_log_is_read(small):
     assert len(seen) >= 50
     assert all(0 <= done <= size for done, size in seen)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+@pytest.mark.parametrize("at", [4, 45])
+def test_a_damaged_first_frame_is_called_damage_and_names_its_file(small, has_index, at):
+    _work(small)
+    small.close()
+    if not has_index:
+        small.delete("index")
+    (path,) = [p for p in (small.directory / "log").glob("*.log") if int(p.stem) == 0]
+    whole = path.read_bytes()
+    path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+    with pytest.raises(
+        CorruptionError, match=rf"{path.name}: the frame at offset 0 does not read back"
+    ) as said:
+        small.open()
+    assert "Nothing was changed. Restore" in str(said.value)
+    assert "missing" not in str(said.value)
+    path.write_bytes(whole)
+    small.open()

@@ -1,0 +1,54 @@
+"""How many messages go into one frame. Pure: sizes in, parts out.
+
+A frame of single sends or of moved messages is bounded by rows and by bytes, so that it fits a segment, is
+read back quickly, and holds the writer's lock only for a moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from tidemill.core.limits import MIB
+from tidemill.core.model import Draft, StoredMessage
+from tidemill.log.arrays import U32
+
+_FRAME_COUNT = 8192
+_FRAME_BYTES = 16 * MIB
+MOVE_COUNT_MAX = 1024
+_MOVE_BYTES = 4 * MIB
+# What a re-enter frame holds for each message beside the message, and once.
+_MOVE_ROW_BYTES = 8
+_MOVE_HEADER_BYTES = 64
+
+
+Sent = TypeVar("Sent", StoredMessage, Draft)
+
+
+def framed(messages: Sequence[Sent]) -> Iterator[Sequence[Sent]]:
+    """The messages in parts that each fit a frame."""
+    start = size = 0
+    for index, message in enumerate(messages):
+        size += len(message.body)
+        if index > start and (index - start >= _FRAME_COUNT or size > _FRAME_BYTES):
+            yield messages[start:index]
+            start, size = index, len(message.body)
+    if start < len(messages):
+        yield messages[start:]
+
+
+def moved_together(sizes: U32) -> Iterator[tuple[int, int]]:
+    """Where each part of messages with these stored sizes starts and ends that may move in one frame."""
+    start = 0
+    while start < len(sizes):
+        total = np.cumsum(sizes[start : start + MOVE_COUNT_MAX], dtype=np.int64)
+        end = start + max(1, int(np.searchsorted(total, _MOVE_BYTES, "right")))
+        yield start, end
+        start = end
+
+
+def move_payload_bytes(sizes: U32) -> int:
+    """At most how long the payload of a re-enter frame for messages with these stored sizes is."""
+    return _MOVE_HEADER_BYTES + len(sizes) * _MOVE_ROW_BYTES + int(sizes.sum(dtype=np.int64))

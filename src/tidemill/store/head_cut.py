@@ -1,0 +1,115 @@
+"""Cutting the head: what is past retention goes, and what is still alive there moves to the tail first.
+
+Owns the order: choose the cut (`retention.py`), let pending messages and open transactions re-enter, make
+that safe, then cut the log and after it everything derived. Survivors move a bounded part at a time, so that
+sends and releases get their turn between.
+
+Invariant: nothing pending is ever below the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+
+from tidemill.store.frames import Base, ReEnterReason
+from tidemill.store.framing import MOVE_COUNT_MAX, moved_together
+from tidemill.store.ledger import State
+from tidemill.store.message_store import MessageStore, MovedMessages
+from tidemill.store.retention import SegmentUse, cut_offset
+
+OnMoved = Callable[[MovedMessages], None]
+
+# How many seqs one look for survivors passes over.
+_LOOK_ROWS = 64 * MOVE_COUNT_MAX
+
+
+def cut_head(
+    store: MessageStore, now_ms: int, near_below_ms: int, on_moved: OnMoved | None = None
+) -> list[MovedMessages]:
+    """Apply retention: let survivors re-enter, then cut. Returns the survivors' new seqs.
+
+    `on_moved` hears of each part of them as soon as it is safe: some may be due any moment.
+    """
+    with store.upkeep_lock:
+        with store.writer.lock:
+            leased_from = _leased_from(store, now_ms)
+            cut = cut_offset(_segment_uses(store), now_ms, store.settings.retention_ms, leased_from)
+        if cut <= store.log.head:
+            return []
+        survivors = _move_survivors(store, cut, now_ms, near_below_ms, on_moved)
+        _move_halves(store, cut, now_ms)
+        store.writer.finish_all()
+        with store.writer.lock:
+            below_seq = _base_at(store, cut).next_seq
+            # The log first: as long as it holds a frame, a replay may ask for the entries it names.
+            store.log.cut_head(cut)
+            store.indexes.cut_head(below_seq)
+            store.indexes.find.cut_head(cut)
+        for queue in store.queues.ends():
+            store.queues.cut_head(queue, store.queues.first_live(queue, cut))
+        return survivors
+
+
+def _segment_uses(store: MessageStore) -> list[SegmentUse]:
+    halves = sorted(half.place >> 16 for half in store.indexes.open_halves.values())
+    uses = []
+    for start, end in pairwise(store.log.segment_starts()):
+        first_seq, end_seq = _base_at(store, start).next_seq, _base_at(store, end).next_seq
+        rows = store.indexes.entries.read(first_seq, end_seq)
+        pending = store.indexes.ledger.range_states(first_seq, end_seq) == State.PENDING
+        live = int(rows["size"][pending].sum(dtype=np.int64))
+        live += sum(1 for offset in halves if start <= offset < end)
+        uses.append(SegmentUse(start, end, store.log.frame(end).stamp_ms, live))
+    return uses
+
+
+def _base_at(store: MessageStore, segment_start: int) -> Base:
+    return Base.read(store.log.frame(segment_start).payload)
+
+
+def _leased_from(store: MessageStore, now_ms: int) -> int | None:
+    """The lowest log offset of a message in a consumer's hands."""
+    offsets: list[int] = []
+    with store.consumers.lock:
+        leased = list(store.consumers.state.leased(now_ms))
+    for (_, topic_id, queue_id), offset in leased:
+        rows = store.queues.read((topic_id, queue_id), offset, offset + 1)
+        offsets.extend(int(place) >> 16 for place in rows["place"] if not store.is_expired(int(place)))
+    return min(offsets, default=None)
+
+
+def _move_survivors(
+    store: MessageStore, cut: int, now_ms: int, near_below_ms: int, on_moved: OnMoved | None
+) -> list[MovedMessages]:
+    survivors = []
+    end_seq = _base_at(store, cut).next_seq
+    first = store.indexes.ledger.head_seq
+    while first < end_seq:
+        with store.writer.lock:
+            stop = min(end_seq, first + _LOOK_ROWS)
+            pending = np.flatnonzero(store.indexes.ledger.range_states(first, stop) == State.PENDING)
+            seqs = first + pending[:MOVE_COUNT_MAX]
+            if not len(seqs):
+                first = stop
+                continue
+            rows = store.indexes.entries.take(seqs)
+            _, fits = next(moved_together(rows["size"]))
+            seqs = seqs[:fits]
+            due = rows["deliver_at_ms"][:fits].astype(np.int64)
+            moved_now = store.re_enter(seqs, due, ReEnterReason.RETENTION, near_below_ms, now_ms)
+            first = int(seqs[-1]) + 1
+        survivors.append(moved_now)
+        store.writer.finish(moved_now.appended)
+        if on_moved is not None:
+            on_moved(moved_now)
+    return survivors
+
+
+def _move_halves(store: MessageStore, cut: int, now_ms: int) -> None:
+    with store.writer.lock:
+        for half in list(store.indexes.open_halves.values()):
+            if half.place >> 16 < cut:
+                store.writer.put_halves([store.message(half.place)], now_ms, [half.place])
