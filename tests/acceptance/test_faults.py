@@ -195,14 +195,14 @@ def test_a_gibibyte_over_http_is_not_gathered(served, path):
 
 
 def test_many_large_requests_that_never_end_are_bounded(served):
-    # 720 MiB are offered; the broker gathers 195 MiB of them, and Envoy has its own buffers.
-    with _unharmed(served, 450 * _MIB):
+    # 720 MiB are offered; the broker gathers 96 MiB of them, and Envoy has its own buffers.
+    with _unharmed(served, 180 * _MIB):
         connections = []
         try:
             for _ in range(12):
                 connection = _Http2(served)
                 connections.append(connection)
-                stream = connection.call("SendMessage", struct.pack(">BI", 0, 100 * _MIB), ends=False)
+                stream = connection.call("SendMessage", struct.pack(">BI", 0, 63 * _MIB), ends=False)
                 connection.socket.settimeout(0.5)
                 _pump(connection, stream, 60 * _MIB)
         finally:
@@ -285,6 +285,55 @@ def test_a_client_that_never_reads_is_left_waiting_alone(served):
             threading.Event().wait(0.3)
         for connection in connections:
             connection.close()
+
+
+def test_calls_that_are_given_up_leave_no_trace_in_the_log(served, http2):
+    with _unharmed(served), tidemill.Client(served.endpoint, retry_for=0) as client:
+        for number in range(5):
+            assert not client.receive_batch("orders", f"nobody-{number}", wait=50, tags=["none such"])
+        request = service.ReceiveMessageRequest(batch_size=1)
+        request.message_queue.topic.name = "large"
+        request.filter_expression.expression = "none-such"
+        with grpc.insecure_channel(served.endpoint) as channel:
+            receive = channel.unary_stream(SERVICE + "ReceiveMessage")
+            converse = channel.stream_stream(SERVICE + "Telemetry")
+            for number in range(5):
+                request.group.name = f"hurried-{number}"
+                poll = receive(request.SerializeToString(), timeout=20)
+                _wait_for_group(client, request.group.name)
+                poll.cancel()
+                with pytest.raises(grpc.RpcError):
+                    list(converse(_never_ends(), timeout=0.1))
+        for _ in range(5):
+            stream = http2.call("SendMessage", struct.pack(">BI", 0, 1000) + b"the beginning", ends=False)
+            http2.state.reset_stream(stream)
+            http2.flush()
+        client.send("orders", b"all of that has been dealt with")
+    assert "Traceback" not in served.log()
+    assert "InvalidStateError" not in served.log()
+
+
+def _wait_for_group(client: tidemill.Client, name: str) -> None:
+    """A poll has begun when its group is there."""
+    wait_until(lambda: any(group.name == name for group in client.groups()), f"a poll of {name}", 10)
+
+
+def _never_ends() -> Iterator[bytes]:
+    threading.Event().wait(1)
+    yield b""
+
+
+def test_a_consumer_that_leaves_while_it_waits_takes_nothing_along(served):
+    with tidemill.Client(served.endpoint) as client:
+        client.create_topic("left")
+        with _connect(served) as connection:
+            content = b'{"topic": "left", "group": "g", "wait_ms": 20000, "invisible_ms": 600000}'
+            head = b"POST /v1/receive HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\n"
+            connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(content) + content)
+            _wait_for_group(client, "g")
+        client.send("left", b"for somebody who is there")
+        (message,) = client.receive_batch("left", "g", wait="5s")
+        assert message.text == "for somebody who is there"
 
 
 def test_a_head_that_never_ends_is_cut_off(served):

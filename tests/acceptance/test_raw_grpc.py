@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import struct
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -185,3 +187,17 @@ def test_what_is_not_offered_is_unimplemented(channel):
         with pytest.raises(grpc.RpcError) as caught:
             channel.unary_unary(SERVICE + name)(b"", timeout=5)
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_a_telemetry_stream_begins_before_anything_is_said(channel):
+    begun = threading.Event()
+
+    def says_nothing_before_it_begins() -> Iterator[bytes]:
+        begun.wait(10)
+        yield b""
+
+    talk = channel.stream_stream(SERVICE + "Telemetry")(says_nothing_before_it_begins(), timeout=9)
+    talk.initial_metadata()  # waits until there is some, or the call has failed
+    assert talk.is_active()
+    begun.set()
+    talk.cancel()

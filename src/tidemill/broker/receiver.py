@@ -21,7 +21,7 @@ from tidemill.broker.receipts import decode_receipt, encode_receipt
 from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.core.arguments import require_kind, require_whole
 from tidemill.core.errors import RequestError
-from tidemill.core.limits import DAY_MS
+from tidemill.core.limits import ANSWER_BYTES_MAX, DAY_MS
 from tidemill.core.model import Delivery, StoredMessage, TopicType, Via
 from tidemill.log.arrays import Rows
 from tidemill.store.consumer_log import change_rows
@@ -131,7 +131,10 @@ class Receiver:
         invisible_ms: int = 30_000,
         accepts_tag: TagFilter | None = None,
     ) -> list[Delivery]:
-        """Hand out up to `count` messages that are there now; each stays invisible for `invisible_ms`."""
+        """Hand out up to `count` messages that are there now; each stays invisible for `invisible_ms`.
+
+        Large ones come in smaller numbers: an answer ends with the one that takes it over 16 MiB.
+        """
         require_whole("count", count, 1, _COUNT_MAX)
         require_whole("invisible_ms", invisible_ms, 1, _INVISIBLE_MS_MAX)
         group, topic = self.group(group_name), self._topics.require(topic_name)
@@ -145,9 +148,8 @@ class Receiver:
             for step in range(topic.queue_count):
                 lane = (group.id, topic.id, (self._turn + step) % topic.queue_count)
                 progress = self._progress(lane, group, now_ms)
-                chosen, unwanted = self._choose(
-                    lane, progress, topic, group, count - len(found), accepts_tag, now_ms
-                )
+                limit = (count - len(found), ANSWER_BYTES_MAX - sum(len(f.message.body) for f in found))
+                chosen, unwanted = self._choose(lane, progress, topic, group, limit, accepts_tag, now_ms)
                 alive = [f for f in chosen if f.attempt <= group.attempts_max]
                 spent = [f for f in chosen if f.attempt > group.attempts_max]
                 # In one frame: the cursor passes all of them together, or none.
@@ -162,7 +164,7 @@ class Receiver:
                     end = consumers.append(rows, now_ms)
                 found.extend(alive)
                 dead.extend(spent)
-                if len(found) >= count:
+                if len(found) >= count or sum(len(f.message.body) for f in found) >= ANSWER_BYTES_MAX:
                     break
         consumers.wait(end)
         if dead:
@@ -214,11 +216,13 @@ class Receiver:
         progress: Progress,
         topic: Topic,
         group: Group,
-        limit: int,
+        at_most: tuple[int, int],
         accepts_tag: TagFilter | None,
         now_ms: int,
     ) -> tuple[list[_Found], list[int]]:
-        """Messages of one queue that may go out, at most `limit`; and offsets of what is not wanted."""
+        """Messages of one queue that may go out, at most so many and so many bytes; and offsets of what is
+        not wanted."""
+        limit, room = at_most
         is_ordered = group.is_fifo or topic.type is TopicType.FIFO
         blocked = self._groups_out(lane, progress, now_ms) if is_ordered else set()
         found: list[_Found] = []
@@ -228,7 +232,7 @@ class Receiver:
         again = progress.visible_again(now_ms, len(progress.taken) if is_ordered else limit)
         offsets = sorted(again) if is_ordered else again
         fresh = progress.next_offset
-        while len(found) < limit and (offsets or fresh < end):
+        while len(found) < limit and room > 0 and (offsets or fresh < end):
             if not offsets:
                 stop = min(end, fresh + min(_READ_AHEAD, limit - len(found)))
                 offsets = list(range(fresh, stop))
@@ -248,6 +252,7 @@ class Receiver:
                     break  # the cursor must not pass it
             else:
                 found.append(_Found(lane, offset, held[0] + 1 if held else 1, row, message))
+                room -= len(message.body)
         return found, unwanted
 
     def _groups_out(self, lane: Lane, progress: Progress, now_ms: int) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import accumulate, repeat
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from tidemill.store.message_store import MessageStore
 from tidemill.store.pending_scan import scan_pending
 
 _FOREVER_MS = 1 << 62
+ALL_BYTES = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,27 +201,43 @@ class Views:
         next_offset = progress.next_offset if progress is not None else 0
         return self._store.queues.end(lane[1:]) - max(next_offset, first_live)
 
-    def read(self, topic_name: str, queue_id: int, first_offset: int, count: int) -> list[QueuedMessage]:
-        """Messages of a queue by offset; what has expired is left out."""
+    def read(
+        self,
+        topic_name: str,
+        queue_id: int,
+        first_offset: int,
+        count: int,
+        *,
+        bytes_max: int = ALL_BYTES,
+    ) -> list[QueuedMessage]:
+        """Messages of a queue by offset; what has expired is left out.
+
+        Ends with the one whose body takes it over `bytes_max`.
+        """
         topic = self._topics.require(topic_name)
         rows = self._store.queues.read((topic.id, queue_id), first_offset, first_offset + count)
-        return [
-            QueuedMessage(
-                queue_id,
-                first_offset + index,
-                int(row["released_at_ms"]),
-                Via(int(row["via"])),
-                self._store.message(int(row["place"])),
-            )
-            for index, row in enumerate(rows)
-            if not self._store.is_expired(int(row["place"]))
-        ]
+        found: list[QueuedMessage] = []
+        room = bytes_max
+        for index, row in enumerate(rows):
+            place, released_at_ms, via = int(row["place"]), int(row["released_at_ms"]), Via(int(row["via"]))
+            if room <= 0:
+                break
+            if not self._store.is_expired(place):
+                message = self._store.message(place)
+                room -= len(message.body)
+                found.append(QueuedMessage(queue_id, first_offset + index, released_at_ms, via, message))
+        return found
 
-    def find(self, topic_name: str, key: str) -> Sequence[StoredMessage]:
-        """Messages with this key that are still in the log, pending or delivered, newest first."""
+    def find(self, topic_name: str, key: str, *, bytes_max: int = ALL_BYTES) -> Sequence[StoredMessage]:
+        """Messages with this key that are still in the log, pending or delivered, newest first.
+
+        Ends with the one whose body takes it over `bytes_max`.
+        """
         topic = self._topics.require(topic_name)
         with self._store.writer.lock:
-            return self._store.messages_with_key(topic.id, key)
+            found = self._store.messages_with_key(topic.id, key)
+        before = accumulate((len(message.body) for message in found), initial=0)
+        return [message for message, size in zip(found, before, strict=False) if size < bytes_max]
 
 
 def _earliest(seqs: I64, due: I64, limit: int) -> I64:

@@ -32,6 +32,9 @@ LOG_OFFSET_MAX = 1 << (63 - ROW_BITS)
 FRAME_BYTES_MAX = 64 * MIB
 SEGMENT_BYTES = 128 * MIB
 
+# An answer that carries bodies ends with the message that takes it over this.
+ANSWER_BYTES_MAX = 16 * MIB
+
 QUEUES_PER_TOPIC_MAX = 1024
 QUEUES_PER_TOPIC_DEFAULT = 4
 

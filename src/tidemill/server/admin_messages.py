@@ -38,6 +38,7 @@ from tidemill.server.admin_models import (
     RescheduleOut,
     SettledOut,
 )
+from tidemill.server.asgi import is_gone
 from tidemill.server.caller import CANCEL, RECEIVE, SEND, caller, require
 from tidemill.server.rejects import REJECTS
 from tidemill.server.waiting_room import WaitingRoom
@@ -92,6 +93,7 @@ def receive_routes(broker: Broker, waiting: WaitingRoom) -> APIRouter:
         key = (request.topic, request.group)
         # Whoever waits does so in real time, also where the broker's clock is simulated.
         until_s = stopwatch_s() + request.wait_ms / 1000
+        has_waited = False
         while True:
             bell = waiting.bell
             found = await run_in_threadpool(
@@ -103,9 +105,14 @@ def receive_routes(broker: Broker, waiting: WaitingRoom) -> APIRouter:
                 accepts_tag=accepts,
             )
             left_ms = round((until_s - stopwatch_s()) * 1000)
-            if found or left_ms <= 0 or waiting.is_closed or await http.is_disconnected():
+            if has_waited and await is_gone(http.receive):
+                await run_in_threadpool(broker.change_invisibility, [d.receipt for d in found], 0)
+                found = []
+                left_ms = 0
+            if found or left_ms <= 0 or waiting.is_closed:
                 waiting.nudge(key)
                 return ReceiveOut(deliveries=[delivery_out(delivery) for delivery in found])
+            has_waited = True
             await waiting.wait(key, bell, left_ms)
 
     @routes.post("/ack", response_model=SettledOut)

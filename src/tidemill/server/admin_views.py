@@ -15,7 +15,7 @@ from tidemill.broker.backup import BackupReport, back_up
 from tidemill.broker.broker import Broker
 from tidemill.broker.views import TopicView
 from tidemill.core.errors import RequestError
-from tidemill.core.limits import DAY_MS, QUEUES_PER_TOPIC_MAX
+from tidemill.core.limits import ANSWER_BYTES_MAX, DAY_MS, QUEUES_PER_TOPIC_MAX
 from tidemill.core.model import NO_TIME_MS, StoredMessage
 from tidemill.server.admin_messages import body_out
 from tidemill.server.admin_models import (
@@ -113,9 +113,10 @@ def find_routes(broker: Broker) -> APIRouter:
 
     @routes.get("/topics/{name}/find", response_model=FoundListOut)
     def find(name: Name, key: Key) -> FoundListOut:
-        """Messages with a key, waiting or delivered, newest first."""
+        """Messages with a key, waiting or delivered, newest first, up to 16 MiB."""
         require(LOOK, topic=name)
-        return FoundListOut(messages=[_found_out(message) for message in broker.views.find(name, key)])
+        found = broker.views.find(name, key, bytes_max=ANSWER_BYTES_MAX)
+        return FoundListOut(messages=[_found_out(message) for message in found[:LOOK_COUNT_MAX]])
 
     @routes.get("/topics/{name}/read", response_model=FoundListOut)
     def read(
@@ -124,7 +125,7 @@ def find_routes(broker: Broker) -> APIRouter:
         offset: Annotated[int, Query(ge=0, le=_OFFSET_MAX)] = 0,
         count: Count = 32,
     ) -> FoundListOut:
-        """Messages of a queue by offset, without taking them."""
+        """Messages of a queue by offset, without taking them, up to 16 MiB."""
         require(LOOK, topic=name)
         topic = broker.topics.require(name)
         if queue >= topic.queue_count:
@@ -133,7 +134,7 @@ def find_routes(broker: Broker) -> APIRouter:
             _found_out(q.message).model_copy(
                 update={"queue": q.queue_id, "offset": q.offset, "released_at_ms": q.released_at_ms}
             )
-            for q in broker.views.read(name, queue, offset, count)
+            for q in broker.views.read(name, queue, offset, count, bytes_max=ANSWER_BYTES_MAX)
         ]
         return FoundListOut(messages=rows)
 

@@ -21,11 +21,12 @@ from tidemill.broker.broker import Broker
 from tidemill.core.errors import Forbidden
 from tidemill.core.limits import FRAME_BYTES_MAX, MIB
 from tidemill.server.admin_errors import error_bytes, refusal_bytes
+from tidemill.server.asgi import Receive, Scope, Send, SteadyReceive, steady_send
 from tidemill.server.batch_door import PATH as BATCH_PATH
 from tidemill.server.body_budget import BodyBudget, BodyRefused, Unread
 from tidemill.server.caller import LOOK, require
 from tidemill.server.gateway import Gateway
-from tidemill.server.grpc_framing import Receive, Scope, Send, Status, Stream
+from tidemill.server.grpc_framing import Status, Stream
 from tidemill.server.guard import Guard
 from tidemill.server.metrics import registry_of
 from tidemill.server.protocol import SERVICE
@@ -115,9 +116,9 @@ class Door:
             await _page(send, 404, _JSON, b'{"error": "there is nothing here"}')
 
     async def _admin(self, http: Application, scope: Scope, receive: Receive, send: Send) -> None:
-        body = self._budget.watch(receive)
+        body = self._budget.watch(SteadyReceive(receive))
         try:
-            await http(scope, body, self._unread.count(send))
+            await http(scope, body, self._unread.count(steady_send(send)))
         except BodyRefused as refused:
             code = "body-too-large" if refused.status_code == 413 else "too-many-requests"
             await _page(send, refused.status_code, _JSON, refusal_bytes(code, refused.detail))

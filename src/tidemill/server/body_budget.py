@@ -10,9 +10,11 @@ from starlette.exceptions import HTTPException
 
 from tidemill.core.errors import TooManyRequests
 from tidemill.core.limits import KIB
-from tidemill.server.grpc_framing import Event, Receive, Send
+from tidemill.server.asgi import Event, Receive, Send
 
 _PIECE_BYTES = 256 * KIB
+# What one piece costs besides its bytes, so that a body of single bytes is no way around the limit.
+_PIECE_COST_BYTES = 128
 _TOO_LARGE = 413
 _TOO_MANY = 429
 
@@ -54,7 +56,7 @@ class WatchedBody:
 
     async def __call__(self) -> Event:
         event = await self._receive()
-        size = len(event.get("body", b""))
+        size = len(event.get("body", b"")) + _PIECE_COST_BYTES
         if self._held + size > self._request_max:
             raise BodyRefused(_TOO_LARGE, f"a request has at most {self._request_max} bytes; split it")
         if not self._budget.take(size):

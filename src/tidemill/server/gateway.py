@@ -19,7 +19,7 @@ from typing import Any
 
 from tidemill.broker.broker import Broker
 from tidemill.core.errors import RequestError, TidemillError, UnknownTopic
-from tidemill.core.limits import MIB
+from tidemill.core.limits import FRAME_BYTES_MAX
 from tidemill.server.caller import RECEIVE, SEND, caller, require, require_any
 from tidemill.server.consuming import Consuming
 from tidemill.server.conversion import ACCEPTED_TYPES, resource_name
@@ -33,7 +33,7 @@ from tidemill.store.topics import Topic
 
 logger = logging.getLogger(__name__)
 
-MESSAGE_BYTES_MAX = 130 * MIB
+MESSAGE_BYTES_MAX = FRAME_BYTES_MAX
 _WORKERS = 8
 _LEASES_EVERY_S = 5.0
 _TRANSACTIONS_EVERY_S = 1.0
@@ -213,7 +213,7 @@ class Gateway:
         self._require_open()
         self.call_counts["Telemetry"] += 1
         session = self.sessions.open(call.header(CLIENT_ID), caller())
-        await stream.start()
+        await stream.probe()  # sends the headers: some clients wait for them before they say anything
         writing = asyncio.create_task(_write_out(session, stream))
         try:
             while (data := await stream.read()) is not None:

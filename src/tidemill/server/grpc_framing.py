@@ -17,19 +17,16 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import IntEnum
-from typing import Any
 from urllib.parse import quote
 
-Event = MutableMapping[str, Any]
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Event]]
-Send = Callable[[Event], Awaitable[None]]
+from tidemill.server.asgi import Event, Receive, Scope, Send, SteadyReceive, steady_send
 
 _PREFIX = struct.Struct(">BI")
 _PLAIN = 0
 _COMPRESSED = 1
+_CRUMB_BYTES = 16_384
 # How long a client may take to hand over a request that has no deadline of its own.
 _BODY_SECONDS_MAX = 30.0
 _TIMEOUT_UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
@@ -73,27 +70,58 @@ class ClientGone(Exception):
 
 
 class MessageReader:
-    """Cuts a stream of bytes into messages, wherever the bytes were split."""
+    """Cuts a stream of bytes into messages, wherever the bytes were split.
+
+    Pieces are kept as they came and joined when a message is whole: a buffer that grows would be moved again
+    and again, and hold twice the bytes while it is. Crumbs are swept together, because each costs far more
+    than its bytes.
+    """
 
     def __init__(self, message_bytes_max: int) -> None:
         self._message_bytes_max = message_bytes_max
-        self._buffer = bytearray()
+        self._pieces: list[bytes] = []
+        self._crumbs = bytearray()
+        self._held = 0
+        self._needed = _PREFIX.size  # bytes that must be here before there is anything to do
 
     def feed(self, data: bytes) -> list[bytes]:
         """The messages that `data` completes."""
-        self._buffer += data
+        self._held += len(data)
+        if self._held < self._needed:
+            self._keep(data)
+            return []
+        data = self._joined(data)
         messages: list[bytes] = []
         at = 0
-        while (length := self._length_at(at)) is not None and len(self._buffer) - at >= 5 + length:
-            messages.append(bytes(self._buffer[at + 5 : at + 5 + length]))
+        while (length := self._length_at(data, at)) is not None and len(data) - at >= 5 + length:
+            messages.append(data[at + 5 : at + 5 + length])
             at += 5 + length
-        del self._buffer[:at]
+        self._held = len(data) - at
+        self._needed = _PREFIX.size + (length or 0)
+        self._keep(data[at:])
         return messages
 
-    def _length_at(self, at: int) -> int | None:
-        if len(self._buffer) - at < _PREFIX.size:
+    def _keep(self, data: bytes) -> None:
+        if len(data) < _CRUMB_BYTES:
+            self._crumbs += data
+            if len(self._crumbs) < _CRUMB_BYTES:
+                return
+            data = b""
+        self._pieces += [bytes(self._crumbs), data]
+        self._crumbs.clear()
+
+    def _joined(self, data: bytes) -> bytes:
+        if not self._pieces and not self._crumbs:
+            return data
+        joined = b"".join((*self._pieces, self._crumbs, data))
+        self._pieces.clear()
+        self._crumbs.clear()
+        return joined
+
+    def _length_at(self, data: bytes, at: int) -> int | None:
+        if len(data) - at < _PREFIX.size:
             return None
-        flag, length = _PREFIX.unpack_from(self._buffer, at)
+        flag, length = _PREFIX.unpack_from(data, at)
         if flag == _COMPRESSED:
             raise GrpcError(Status.UNIMPLEMENTED, "compressed messages are not taken; send them plain")
         if flag != _PLAIN:
@@ -107,7 +135,7 @@ class MessageReader:
 
     def finish(self) -> None:
         """The stream has ended: nothing may be left over."""
-        if self._buffer:
+        if self._held:
             raise GrpcError(Status.INTERNAL, "the request ended in the middle of a message")
 
 
@@ -185,7 +213,7 @@ class Stream:
         return self._messages.popleft() if self._messages else None
 
     async def start(self) -> None:
-        """Send the response's headers now: some clients wait for them before they go on."""
+        """Begin the response. Some servers hold its headers back until there is a piece of the body."""
         if not self._has_started:
             self._has_started = True
             await self._send(_START)
@@ -269,6 +297,7 @@ class GrpcService:
     async def _gather(self, event: Event, receive: Receive) -> bytes:
         """The one message of a request that came in pieces, or the error that it is."""
         reader = MessageReader(self._message_bytes_max)
+        receive = SteadyReceive(receive)
         held = 0
         try:
             async with asyncio.timeout(_BODY_SECONDS_MAX):
@@ -298,7 +327,7 @@ class GrpcService:
         return size
 
     async def _converse(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
-        stream = Stream(receive, send, self._message_bytes_max)
+        stream = Stream(SteadyReceive(receive), steady_send(send), self._message_bytes_max)
         status, message = Status.OK, ""
         try:
             method = self._streaming.get(path)

@@ -12,10 +12,11 @@ from typing import Any
 from tidemill.core.errors import TidemillError, Unauthorized
 from tidemill.server.admin_errors import error_bytes
 from tidemill.server.admin_errors import status_of as http_status_of
+from tidemill.server.asgi import Receive, Scope, Send
 from tidemill.server.authority import Authority
 from tidemill.server.body_budget import Unread
 from tidemill.server.caller import set_caller
-from tidemill.server.grpc_framing import Receive, Scope, Send, Status, Stream
+from tidemill.server.grpc_framing import Status, Stream
 from tidemill.server.permissions import User
 from tidemill.server.protocol import SERVICE, service
 from tidemill.server.rates import Rates

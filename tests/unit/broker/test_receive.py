@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from small_broker import START_MS
+from tidemill.core.limits import ANSWER_BYTES_MAX, MIB
 from tidemill.core.model import Draft, TopicType, Via
 
 
@@ -53,6 +54,31 @@ def test_invisibility_can_be_cut_short_and_prolonged(small):
     assert small.broker.receive("work", "g") == []
     small.clock.advance(1)
     assert _bodies(small.broker.receive("work", "g")) == [b"long"]
+
+
+def test_large_messages_come_in_smaller_numbers_and_none_is_left_out(small):
+    bodies = [bytes([65 + number]) * (3 * MIB) for number in range(12)]
+    for body in bodies:
+        small.send("work", body)
+    answers = []
+    while found := small.broker.receive("work", "g"):
+        answers.append(_bodies(found))
+    assert all(sum(map(len, answer)) < ANSWER_BYTES_MAX + 3 * MIB for answer in answers)
+    assert sorted(body for answer in answers for body in answer) == bodies
+    assert len(answers) < len(bodies)
+
+
+def test_looking_is_bounded_by_bytes_too(small):
+    small.broker.topics.create("work", queue_count=1)
+    for number in range(12):
+        small.send("work", bytes([65 + number]) * (3 * MIB), keys=("k",))
+    views = small.broker.views
+    assert len(views.read("work", 0, 0, 100)) == len(views.find("work", "k")) == 12
+    first = views.read("work", 0, 0, 100, bytes_max=ANSWER_BYTES_MAX)
+    assert [row.offset for row in first] == [0, 1, 2, 3, 4, 5]
+    rest = views.read("work", 0, 6, 100, bytes_max=ANSWER_BYTES_MAX)
+    assert [row.offset for row in rest] == [6, 7, 8, 9, 10, 11]
+    assert len(views.find("work", "k", bytes_max=ANSWER_BYTES_MAX)) == 6
 
 
 def test_groups_read_a_topic_each_for_itself(small):

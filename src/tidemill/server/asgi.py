@@ -1,0 +1,61 @@
+"""What an ASGI server hands to an application: its types, and a `receive` and `send` that may be cancelled.
+
+The server resolves the future that such a call waits for, whatever has become of the caller. Cancelled with
+its caller, that future would be resolved a second time (pyvoy writes a traceback for each), and what it
+brought would be lost. So the future lives on: what a cancelled `receive` brings is kept for the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final
+
+Event = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+
+# Longer than any server takes to say what it knows already.
+_KNOWN_SECONDS: Final = 0.02
+
+
+class SteadyReceive:
+    """A `receive` that may be cancelled. One caller at a time."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._pending: asyncio.Future[Event] | None = None
+
+    async def __call__(self) -> Event:
+        if self._pending is None:
+            self._pending = asyncio.ensure_future(self._receive())
+        event = await asyncio.shield(self._pending)
+        self._pending = None
+        return event
+
+
+def steady_send(send: Send) -> Send:
+    """A `send` that may be cancelled; what it was given is sent all the same."""
+
+    async def steady(event: Event) -> None:
+        sending = send(event)
+        if isinstance(sending, asyncio.Future):
+            await asyncio.shield(sending)
+        else:  # cannot wait, or belongs to a server whose coroutines know of cancellation
+            await sending
+
+    return steady
+
+
+async def is_gone(receive: Receive) -> bool:
+    """Whether the client of a request that was read whole has gone.
+
+    Some servers answer at once either way, others only when it goes.
+    """
+    try:
+        async with asyncio.timeout(_KNOWN_SECONDS):
+            event = await receive()
+    except TimeoutError:
+        return False
+    return bool(event["type"] == "http.disconnect")
