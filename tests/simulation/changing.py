@@ -113,7 +113,7 @@ class Changing:
             new_due = plans[message.body][1]
             if result.answer is not None or result.handle is None or result.deliver_at_ms != new_due:
                 raise Broken(f"reschedule of {message} to {new_due} says {result}")
-            message.dues, message.turn = {new_due}, self.world.model.turn
+            message.dues, message.turn, message.level_delay_ms = {new_due}, self.world.model.turn, 0
             message.handles.append(result.handle)
 
     def _take_back(self, plans: dict[bytes, tuple[int, int]]) -> None:
@@ -135,6 +135,7 @@ class Changing:
             raise Broken(f"{count} were moved, {len(waiting)} waited")
         for message in waiting:
             message.dues, message.turn = {plans[message.body][1]}, self.world.model.turn
+            message.level_delay_ms = 0
 
     def reschedule_key(self) -> None:
         topic, key = self.world.some_topic(), self.world.random.choice(KEYS)

@@ -52,6 +52,7 @@ class Message:
     handles: list[Handle] = field(default_factory=list)
     seen: Seen | None = None
     unseen_at: int = 0  # the last turn at which it was certainly not in its topic
+    level_delay_ms: int = 0  # of its level; 0: on none (any more)
 
     @property
     def is_timed(self) -> bool:
@@ -245,9 +246,12 @@ class Model:
         message.seen, message.is_stored, message.is_cancelled = seen, True, False
         if message.group and message.is_timed:
             self._check_order(life.groups.setdefault(message.group, []), message)
+        elif message.level_delay_ms:  # a group's order goes before that of a level
+            name = f"level {message.level_delay_ms} of queue {row.queue_id}"
+            self._check_order(life.groups.setdefault(name, []), message)
 
     def _check_order(self, before: list[Message], message: Message) -> None:
-        """FIFO: by due time, then by arrival, among messages that waited at the same time."""
+        """By due time, then by arrival, among messages of a group or level that waited at the same time."""
         for other in before:
             both_waited = message.turn <= other.unseen_at
             # A retention move gives a message a new place in the order of arrival.
@@ -256,7 +260,7 @@ class Model:
                 0 if self.has_cut else message.turn,
             )
             if both_waited and is_later:
-                raise Broken(f"{message.body!r} of group {message.group} came after {other.body!r}")
+                raise Broken(f"{message} came after {other}")
         before.append(message)
 
     # -- what is pending --------------------------------------------------------------------------

@@ -34,11 +34,14 @@ class Sending:
             else None
         )
         has_id = key is not None or self.world.random.random() < 0.4
-        due = self._due()
+        level = self.world.random.randrange(1, 8) if self.world.random.random() < 0.25 else 0
+        due = None if level else self._due()
+        is_due = due is None and once is not Once.NO and not level
         return Draft(
             topic=self.world.random.choice(TOPICS),
             body=body,
-            deliver_at_ms=self.world.now_ms + 7_000 if due is None and once is not Once.NO else due,
+            deliver_at_ms=self.world.now_ms + 7_000 if is_due else due,
+            level=level,
             id=f"id-{self.world.made}" if has_id else None,
             keys=(key,) if key else (),
             tag=self.world.random.choice(("", "a", "b")),
@@ -47,7 +50,7 @@ class Sending:
         )
 
     def _begin(self, draft: Draft) -> Message:
-        due = draft.deliver_at_ms
+        due = self._due_of(draft)
         message = Message(
             draft.body,
             self.world.model.topic_life(draft.topic),
@@ -59,8 +62,16 @@ class Sending:
             self.world.model.turn,
             self.world.now_ms,
         )
+        if draft.level:
+            message.level_delay_ms = min(message.dues) - self.world.now_ms
         self.world.model.messages[draft.body] = message
         return message
+
+    def _due_of(self, draft: Draft) -> int | None:
+        if not draft.level:
+            return draft.deliver_at_ms
+        delays_ms = self.world.broker.settings.level_delays_ms
+        return self.world.now_ms + delays_ms[min(draft.level, len(delays_ms)) - 1]
 
     def _send(self, drafts: list[Draft]) -> None:
         messages = [self._begin(draft) for draft in drafts]
@@ -93,6 +104,7 @@ class Sending:
                 "topic": [d.topic for d in drafts],
                 "body": [d.body for d in drafts],
                 "deliver_at": pa.array([d.deliver_at_ms for d in drafts], pa.int64()),
+                "level": pa.array([d.level for d in drafts], pa.int32()),
                 "id": pa.array([d.id for d in drafts], pa.string()),
                 "key": pa.array([d.keys[0] if d.keys else None for d in drafts], pa.string()),
                 "tag": [d.tag for d in drafts],
@@ -129,7 +141,7 @@ class Sending:
             message_group=message.group,
         )
         if not was_stored:
-            message.is_stored, message.is_cancelled = None, False
+            message.is_stored, message.is_cancelled, message.level_delay_ms = None, False, 0
             message.turn, message.born_ms = self.world.model.turn, self.world.now_ms
         try:
             (receipt,) = self.world.broker.send([draft])
@@ -155,12 +167,13 @@ class Sending:
         once = self.world.random.choice((Once.KEEP, Once.REPLACE))
         draft = self._draft(once)
         waiting = self.world.model.pending(draft.topic, draft.keys[0])
-        assert draft.deliver_at_ms is not None
+        due_ms = self._due_of(draft)
+        assert due_ms is not None
         message = self._begin(draft)
         doubted = [(m, m.dues) for m in waiting]
         if once is Once.REPLACE:
             for other, dues in doubted:
-                other.dues = dues | {draft.deliver_at_ms}
+                other.dues = dues | {due_ms}
         try:
             (receipt,) = self.world.broker.send([draft])
         except DiskFull:
@@ -181,7 +194,7 @@ class Sending:
         if kept not in waiting or receipt.handle is None:
             raise Broken(f"{receipt} repeats a message that does not wait with key {draft.keys}")
         if once is Once.REPLACE:
-            kept.dues, kept.turn = {draft.deliver_at_ms}, self.world.model.turn
+            kept.dues, kept.turn, kept.level_delay_ms = {due_ms}, self.world.model.turn, 0
         if receipt.deliver_at_ms != kept.due_ms:
             raise Broken(f"{receipt} says another time than {kept}")
         kept.handles.append(receipt.handle)

@@ -23,7 +23,7 @@ _UNIT_BYTES = 52
 
 @dataclass
 class Shape:
-    """The settings of one run. Tick, shards and lead may change from life to life, the rest stays."""
+    """The settings of one run. Tick, shards, lead and levels may change from life to life, the rest stays."""
 
     random: Random
 
@@ -45,6 +45,7 @@ class Shape:
         self.tick_ms = self.random.choice((200, 500, 1_000))
         self.shards = self.random.choice((1, 2, 3))
         self.lead_ms = self.random.choice((2_000, 5_000, 12_000))
+        self.levels = self.random.choice(("1s 5s 10s 30s 1m 2m", "5s 1s 1m", "3s", "1m 1m 4s 10m"))
 
     def open(self, directory: Path, clock: ManualClock, disk: FaultyDisk) -> Broker:
         window = _ROLL_WINDOW_MS // self.tick_ms
@@ -55,6 +56,7 @@ class Shape:
             retention_ms=self.retention_ms,
             durability="sync" if self.is_sync else "async",
             queues_per_topic=2,
+            levels=self.levels,
         )
         sizes = Sizes(
             store=StoreSettings(

@@ -18,13 +18,13 @@ from tidemill.core.errors import (
     IllegalGroup,
     IllegalId,
     IllegalKey,
-    IllegalLevel,
     IllegalProperty,
     IllegalTag,
     IllegalTopic,
     RequestError,
     WrongMessageType,
 )
+from tidemill.core.levels import clamped_level
 from tidemill.core.limits import (
     GROUP_CHARS_MAX,
     ID_CHARS_MAX,
@@ -191,11 +191,9 @@ def due_time_ms(draft: Draft, settings: BrokerSettings, now_ms: int) -> tuple[in
 
 
 def level_due_ms(level: int, settings: BrokerSettings, now_ms: int) -> tuple[int, int, str]:
+    """When a message of a level (not 0) falls due, the level it is on, and a note for the receipt."""
     delays_ms = settings.level_delays_ms
-    if level < 0:
-        raise IllegalLevel(f"level {level} is negative; use 1 to {len(delays_ms)}, or 0 for none")
-    clamped = min(level, len(delays_ms))
-    note = f"level {level} is above the highest, {clamped} was used" if clamped != level else ""
+    clamped, note = clamped_level(level, delays_ms)
     return now_ms + delays_ms[clamped - 1], clamped, note
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemill.broker.broker import Broker
+from tidemill.broker.level_table import LEVELS_NAME
 from tidemill.core.errors import RequestError
 from tidemill.core.limits import MIB
 from tidemill.log.checkpoint import Checkpoint
@@ -59,7 +60,8 @@ def back_up(broker: Broker, target: Path) -> BackupReport:
     HeadRecord(disk, target / "log").save(starts[0] if starts else 0)
     disk.sync_dir(target / "log")
     disk.sync_dir(target / "consumers")
-    marks = [name for name in disk.names(source) if name.startswith("identity.")]
+    marks = [name for name in disk.names(source) if name.startswith(("identity.", f"{LEVELS_NAME}."))]
+    marks.sort(key=lambda name: name.startswith("identity."))
     sizes += [_copy(disk, source / name, target / name, None) for name in marks]
     disk.sync_dir(target)
     return BackupReport(target, log_end, len(sizes) + 1, sum(sizes) + len(consumers), pending)

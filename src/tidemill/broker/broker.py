@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -22,6 +22,8 @@ from tidemill.broker.bulk import Bulk, BulkReceipt
 from tidemill.broker.canceller import Canceller, Rescheduled
 from tidemill.broker.dead_letters import DeadLetters
 from tidemill.broker.identity import broker_id_of
+from tidemill.broker.level_table import level_table_of
+from tidemill.broker.level_views import level_views
 from tidemill.broker.loop import Service
 from tidemill.broker.maintenance import Maintenance
 from tidemill.broker.pipeline_process import PipelineProcess
@@ -103,8 +105,10 @@ class Broker:
                 service.start(self._fail)
 
     def _open(self, sizes: Sizes, on_progress: Progress | None, pipeline_command: Sequence[str]) -> None:
-        settings, now_ms = self.settings, self.clock.now_ms
         self.id = broker_id_of(self.disk, self.directory)
+        levels = level_table_of(self.disk, self.directory, self.settings.levels)
+        settings, now_ms = replace(self.settings, levels=levels), self.clock.now_ms
+        self.settings = settings
         store_settings = sizes.store or StoreSettings(
             segment_bytes=settings.segment_bytes,
             commits_in_flight=settings.commits_in_flight,
@@ -330,6 +334,7 @@ class Broker:
             log_bytes=self.store.log.written_end - self.store.log.head,
             disk_free_bytes=self.disk.free_bytes(self.directory),
             is_disk_full=self.store.is_full,
+            levels=level_views(self.store, self.settings, now_ms),
         )
 
     def check(self, scratch: Path, on_progress: Progress | None = None) -> list[str]:

@@ -46,7 +46,7 @@ from tidemill.core.errors import DiskFull, IllegalId, IllegalKey, PartlyStored
 from tidemill.core.limits import ID_CHARS_MAX, KEY_CHARS_MAX, KIB
 from tidemill.core.model import NO_TIME_MS, Handle, MessageType
 from tidemill.log.arrays import I64, U8, Flags
-from tidemill.store.entry_format import FLAG_FIFO, FLAG_NEAR
+from tidemill.store.entry_format import FLAG_FIFO, FLAG_LEVEL, FLAG_NEAR
 from tidemill.store.message_format import SCHEMA, slices_of
 from tidemill.store.message_store import MessageStore
 from tidemill.store.topics import Topic
@@ -235,7 +235,7 @@ class Bulk:
             "queue_id": self._queues(topics, which, part.groups, part.has_group),
             "type": part.types,
             "level": part.levels,
-            "flags": self._flags(part.due, part.has_group, now_ms),
+            "flags": self._flags(part.due, part.levels, part.has_group, now_ms),
             "born_at_ms": np.full(count, now_ms),
             "stored_at_ms": np.full(count, now_ms),
             "deliver_at_ms": part.due,
@@ -249,12 +249,16 @@ class Bulk:
         arrays = [pa.array(columns[field.name], field.type) for field in SCHEMA]
         return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
-    def _flags(self, due: I64, has_group: Flags, now_ms: int) -> U8:
+    def _flags(self, due: I64, levels: I64, has_group: Flags, now_ms: int) -> U8:
         is_timed = due != NO_TIME_MS
-        near = is_timed & (due < now_ms + self._settings.lead_ms)
+        on_level = levels > 0
+        if self._sender.level_room() < int(on_level.sum()):
+            on_level[:] = False
+        near = is_timed & ~on_level & (due < now_ms + self._settings.lead_ms)
         if self._sender.near_room() < int(near.sum()):
             near[:] = False
-        flags: U8 = (near * FLAG_NEAR | (has_group & is_timed) * FLAG_FIFO).astype(np.uint8)
+        fifo = has_group & is_timed
+        flags: U8 = (near * FLAG_NEAR | on_level * FLAG_LEVEL | fifo * FLAG_FIFO).astype(np.uint8)
         return flags
 
     def _queues(self, topics: list[Topic], which: I64, groups: pa.Array, has_group: Flags) -> I64:

@@ -23,11 +23,11 @@ from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.core.arguments import require_kind
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import BusyError, RequestError, TooManyRequests
-from tidemill.core.limits import DEDUPLICATION_MS, MINUTE_MS, NEAR_COUNT_MAX
+from tidemill.core.limits import DEDUPLICATION_MS, LEVEL_WAITING_MAX, MINUTE_MS, NEAR_COUNT_MAX
 from tidemill.core.model import NO_TIME_MS, Draft, Handle, MessageType, Once, Receipt, StoredMessage
 from tidemill.log.arrays import I64
 from tidemill.release.releaser import Releaser
-from tidemill.store.entry_format import FLAG_FIFO, FLAG_NEAR
+from tidemill.store.entry_format import FLAG_FIFO, FLAG_LEVEL, FLAG_NEAR
 from tidemill.store.framing import framed
 from tidemill.store.hashing import PURPOSE_ID, PURPOSE_KEY, hash_texts, seed_of
 from tidemill.store.message_store import MessageStore, MovedMessages
@@ -119,7 +119,7 @@ class Sender:
                 self._each(batch, drafts, is_all_or_none, lambda i, d: self._plan(batch, i, d, now_ms))
                 first_seq = self._append(batch, now_ms)
             self._store.writer.finish_written()
-            self._hand_over_near(batch.messages, first_seq)
+            self._hand_over_held(batch.messages, first_seq)
             for part in batch.moved:
                 self.hand_over(part.deliver_at_ms, part.appended.first_seq, part.flags)
             self._fill(batch, first_seq)
@@ -229,7 +229,7 @@ class Sender:
                 queue_id=self._topics.choose_queue(topic, draft.message_group),
                 type=kind,
                 level=level,
-                flags=self.flags(kind, due_ms, now_ms),
+                flags=self.flags(kind, due_ms, now_ms, level),
                 tag=draft.tag,
                 keys=draft.keys,
                 message_group=draft.message_group,
@@ -245,12 +245,19 @@ class Sender:
         """How many more messages the near set may take."""
         return NEAR_COUNT_MAX - self._releaser.near_count
 
-    def flags(self, kind: MessageType, due_ms: int | None, now_ms: int) -> int:
-        """Near if due within the lead; ordered if it belongs to a message group."""
+    def level_room(self) -> int:
+        """How many more messages the level queues may take."""
+        return LEVEL_WAITING_MAX - self._store.indexes.levels.waiting
+
+    def flags(self, kind: MessageType, due_ms: int | None, now_ms: int, level: int = 0) -> int:
+        """Level if on one, else near if due within the lead; ordered if it belongs to a message group."""
         if due_ms is None:
             return 0
+        fifo = FLAG_FIFO if kind is MessageType.FIFO else 0
+        if level and self.level_room() > 0:
+            return FLAG_LEVEL | fifo
         is_near = due_ms < now_ms + self._settings.lead_ms and self.near_room() > 0
-        return (FLAG_NEAR if is_near else 0) | (FLAG_FIFO if kind is MessageType.FIFO else 0)
+        return (FLAG_NEAR if is_near else 0) | fifo
 
     def _check_tick_limit(self, batch: _Batch, topic: Topic, due_ms: int | None) -> None:
         limit = self._settings.due_per_tick_max
@@ -314,22 +321,27 @@ class Sender:
 
     # -- answering, after the frame is safe -------------------------------------------------------
 
-    def _hand_over_near(self, messages: Sequence[StoredMessage], first_seq: int) -> None:
-        if not any(m.flags & FLAG_NEAR for m in messages):
+    def _hand_over_held(self, messages: Sequence[StoredMessage], first_seq: int) -> None:
+        if not any(m.flags & (FLAG_NEAR | FLAG_LEVEL) for m in messages):
             return
         timed = [m for m in messages if m.deliver_at_ms != NO_TIME_MS]
         due = np.array([m.deliver_at_ms for m in timed], np.int64)
         self.hand_over(due, first_seq, np.array([m.flags for m in timed], np.int64))
 
     def hand_over(self, deliver_at_ms: I64, first_seq: int, flags: I64) -> None:
-        """Give the near ones of newly stored messages to the releaser, and wake it if one comes first."""
+        """Give the near ones of newly stored messages to the releaser, and wake it if one comes first.
+
+        Those on a level are in their queues already.
+        """
         if not len(flags):
             return
         near = np.flatnonzero(flags & FLAG_NEAR)
         if len(near):
             self._releaser.add_near(deliver_at_ms[near], first_seq + near)
+        held = np.flatnonzero(flags & (FLAG_NEAR | FLAG_LEVEL))
+        if len(held):
             next_wake_ms = self._releaser.next_wake_ms
-            if next_wake_ms is None or int(deliver_at_ms[near].min()) < next_wake_ms:
+            if next_wake_ms is None or int(deliver_at_ms[held].min()) < next_wake_ms:
                 self._wake()
 
     def _fill(self, batch: _Batch, first_seq: int) -> None:

@@ -166,7 +166,7 @@ class Transactions:
         return replace(
             half,
             level=level,
-            flags=self._sender.flags(kind, due_ms, now_ms),
+            flags=self._sender.flags(kind, due_ms, now_ms, level),
             stored_at_ms=now_ms,
             deliver_at_ms=NO_TIME_MS if due_ms is None else due_ms,
             properties=properties,

@@ -8,6 +8,7 @@ from itertools import accumulate, repeat
 
 import numpy as np
 
+from tidemill.broker.level_views import LevelView
 from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.core.arguments import require_whole
 from tidemill.core.limits import MAX_DELAY_MS, MINUTE_MS
@@ -73,6 +74,7 @@ class Status:
     log_bytes: int
     disk_free_bytes: int
     is_disk_full: bool
+    levels: list[LevelView]
 
 
 @dataclass(frozen=True, slots=True)

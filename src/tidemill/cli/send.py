@@ -39,7 +39,9 @@ def send(
     body: Annotated[str, typer.Argument(help="The message; '-' reads it from standard input.")],
     delay: Annotated[str | None, typer.Option(help="Deliver after: 90s, 30m, 2h, 3d.")] = None,
     at: Annotated[str | None, typer.Option(help="Deliver at: 2027-01-01T08:00:00+08:00.")] = None,
-    level: Annotated[int | None, typer.Option(help="Deliver after the delay of a level, 1 to 18.")] = None,
+    level: Annotated[
+        int | None, typer.Option(help="Deliver after the delay of a level: 1, 2, … (`status` shows them).")
+    ] = None,
     key: Annotated[list[str] | None, typer.Option("--key", help="A key to find it by; may repeat.")] = None,
     once: Annotated[
         str | None, typer.Option(metavar="[replace]", help="Only one with this key waits; replace: move it.")

@@ -48,6 +48,10 @@ def serve(
     commits_in_flight: Annotated[int | None, typer.Option(help="Syncs that may overlap. [4]")] = None,
     retention: Annotated[str | None, typer.Option(help="How long messages are kept. [3d]")] = None,
     max_delay: Annotated[str | None, typer.Option(help="The longest delay taken. [3650d]")] = None,
+    levels: Annotated[
+        str | None,
+        typer.Option(help="Delay of each level, with s m h d. [as last time; at first 1s 5s … 2h]"),
+    ] = None,
     clock: Annotated[str, typer.Option(help="system or simulated.")] = "system",
     auth: AuthOption = None,
     tls_port: TlsPortOption = None,
@@ -67,6 +71,7 @@ def serve(
         "commits_in_flight": commits_in_flight,
         "retention": retention,
         "max_delay": max_delay,
+        "levels": levels,
     }
     start = settings_from_file(config) if config is not None else BrokerSettings()
     settings = settings_from({k: v for k, v in flags.items() if v is not None}, start)

@@ -69,6 +69,8 @@ def _table(status: BrokerStatus, rates: dict[str, float]) -> Table:
         table.add_row(name, f"{getattr(status, name):,}{rate}")
     late = (status.lateness_p50_ms, status.lateness_p99_ms, status.lateness_max_ms)
     table.add_row("lateness", "p50 {:.1f} ms, p99 {:.1f} ms, max {:.1f} ms".format(*late))
+    if waiting := [level for level in fields.get("levels", ()) if level["waiting"]]:
+        table.add_row("levels", "\n".join(_level_line(level, status.now_ms) for level in waiting))
     table.add_row(
         "soon", f"{fields['near']:,} near, {fields['ready']:,} ready, {fields['backlog']:,} held back"
     )
@@ -84,6 +86,15 @@ def _table(status: BrokerStatus, rates: dict[str, float]) -> Table:
     leaps = f", {fields['clock_leaps']} leaps seen" if fields["clock_leaps"] else ""
     table.add_row("clock", f"{format_time(status.now_ms)}{simulated}{leaps}")
     return table
+
+
+def _level_line(level: dict[str, Any], now_ms: int) -> str:
+    name = f"{level['level'] or 'old'} ({format_duration(level['delay_ms'])})"
+    if level["lag_ms"]:
+        when = f"[yellow]{format_duration(level['lag_ms'])} behind[/]"
+    else:
+        when = f"next in {format_duration(level['next_due_ms'] - now_ms)}"
+    return f"{name}: {level['waiting']:,} wait, {when}"
 
 
 def _bytes(count: float) -> str:

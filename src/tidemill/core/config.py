@@ -14,9 +14,9 @@ from typing import Any
 
 from tidemill.core.durations import parse_duration_ms
 from tidemill.core.errors import RequestError
+from tidemill.core.levels import DEFAULT_LEVELS, level_delays_ms
 from tidemill.core.limits import BODY_BYTES_MAX, DAY_MS, MAX_DELAY_MS, MIB, QUEUES_PER_TOPIC_DEFAULT
 
-DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 TICKS_MS = (100, 200, 500, 1000)
 
 
@@ -34,7 +34,7 @@ class BrokerSettings:
     body_bytes_max: int = BODY_BYTES_MAX
     in_flight_bytes_max: int = 256 * MIB  # bodies of sends under way; over it sends are told to wait
     due_per_tick_max: int = 0  # messages of one topic that may fall due in one tick; 0: no limit
-    levels: str = DEFAULT_LEVELS  # delay of each level
+    levels: str = ""  # delay of each level; empty: as the directory was last opened with
     queues_per_topic: int = QUEUES_PER_TOPIC_DEFAULT  # for topics made on first send
     segment_bytes: int = 128 * MIB
 
@@ -62,7 +62,7 @@ class BrokerSettings:
     @property
     def level_delays_ms(self) -> tuple[int, ...]:
         """The delay of level 1, 2, …"""
-        return tuple(parse_duration_ms(word) for word in self.levels.split())
+        return level_delays_ms(self.levels or DEFAULT_LEVELS)
 
 
 _DURATIONS = {"lead": "lead_ms", "tick": "tick_ms", "retention": "retention_ms", "max_delay": "max_delay_ms"}

@@ -41,6 +41,8 @@ QUEUES_PER_TOPIC_DEFAULT = 4
 # Memory the release floor may hold for messages that are not due yet.
 NEAR_COUNT_MAX = 2_000_000
 READY_COUNT_MAX = 1_000_000
+# Messages in the level queues, eight bytes each; what comes beyond goes through the pipeline.
+LEVEL_WAITING_MAX = 16_000_000
 
 DEDUPLICATION_MS = HOUR_MS
 

@@ -1,9 +1,10 @@
 """The releaser: puts each message into its topic at its millisecond, once, never early.
 
-Owns the near set, the ready reader, the topics' backlogs and the order of a release: pending and distinct,
-append the release record (bits flip), sync, queue rows, wake consumers (the last four are
-`CommitLog.release` and `finish`). Whatever is handed over twice, late or wrongly: it takes only what the
-ledger has pending, takes due time and place from the entry, and never goes before the wall clock.
+Owns the near set, the ready reader, the topics' backlogs and the order of a release: everything due of near,
+levels and ready in one pass, pending and distinct, append the release record (bits flip), sync, queue rows,
+wake consumers (the last four are `CommitLog.release` and `finish`). Whatever is handed over twice, late or
+wrongly: it takes only what the ledger has pending, takes due time and place from the entry, and never goes
+before the wall clock.
 
 `step(now)` does what is due and says when to come again: two milliseconds early, so that what to release is
 worked out before the moment and only the record, its sync and the queue rows come after it. One thread calls
@@ -27,7 +28,7 @@ from tidemill.release.due_rows import NO_ROWS, distinct, due_rows, joined
 from tidemill.release.due_set import DueSet
 from tidemill.release.lateness import Lateness
 from tidemill.release.ready_reader import ReadyReader
-from tidemill.store.entry_format import FLAG_FIFO, FLAG_NEAR
+from tidemill.store.entry_format import FLAG_FIFO, FLAG_LEVEL, FLAG_NEAR
 from tidemill.store.ledger import State
 from tidemill.store.message_store import MessageStore
 
@@ -153,17 +154,29 @@ class Releaser:
     def _take_due(self, now_ms: int) -> tuple[Rows, bool]:
         with self._lock:
             near = self._near.take_due(now_ms, RELEASE_ROWS_MAX)
+        levels = self._take_levels(now_ms)
         held = self._held.take_due(now_ms, RELEASE_ROWS_MAX)
         ready = self._ready.take_due(now_ms, RELEASE_ROWS_MAX)
         overdue = self._scan_some(now_ms)
-        merged = joined([near, held, ready, overdue])
+        merged = joined([near, levels, held, ready, overdue])
         # Each source gave its earliest; only what comes before the last row of a full one is complete.
-        has_more = max(len(near), len(ready), len(held)) >= RELEASE_ROWS_MAX or self._scan is not None
+        fullest = max(map(len, (near, levels, held, ready)))
+        has_more = fullest >= RELEASE_ROWS_MAX or self._scan is not None
         rows, later = merged[:RELEASE_ROWS_MAX], merged[RELEASE_ROWS_MAX:]
         if len(later):
             self._held.add(later)
             has_more = True
         return self._permitted(distinct(rows), now_ms), has_more
+
+    def _take_levels(self, now_ms: int) -> Rows:
+        """What is due in all level queues, in one go."""
+        levels = self._store.indexes.levels
+        next_due_ms = levels.next_due_ms
+        if next_due_ms is None or next_due_ms > now_ms:
+            return joined([])
+        with self._store.writer.lock:
+            dues_ms, seqs = levels.take_due(now_ms, RELEASE_ROWS_MAX)
+        return joined([due_rows(dues_ms, seqs, Via.LEVEL)])
 
     def _permitted(self, rows: Rows, now_ms: int) -> Rows:
         """Without what is settled, what must wait for its group's order, and what its topic holds back."""
@@ -229,7 +242,7 @@ class Releaser:
 
     def _next_wake_ms(self, now_ms: int) -> int | None:
         with self._lock:
-            wakes = [self._near.next_due_ms()]
+            wakes = [self._near.next_due_ms(), self._store.indexes.levels.next_due_ms]
         held = self._held.next_due_ms()
         # What is held although due waits for the pipeline; look again a little later.
         wakes.append(None if held is None else max(held, now_ms + _HELD_PAUSE_MS))
@@ -288,6 +301,7 @@ class Releaser:
             chosen = np.flatnonzero(wanted)
             rows = due_rows(entries["deliver_at_ms"][chosen], first_seq + chosen, Via.EMBEDDED)
             rows["via"][entries["flags"][chosen] & FLAG_NEAR != 0] = Via.NEAR
+            rows["via"][entries["flags"][chosen] & FLAG_LEVEL != 0] = Via.LEVEL
             return joined([rows])
 
     def _still_needed(self, seqs: I64) -> Flags:

@@ -45,7 +45,7 @@ class MessageIn(Request):
     body_base64: str | None = Field(None, description="a body that is not text; instead of `body`")
     deliver_at_ms: Annotated[int, Field(ge=-_LATEST_MS, le=_LATEST_MS)] | None = None
     delay_ms: Span | None = None
-    level: Annotated[int, Field(ge=-1000, le=1000)] = 0
+    level: Annotated[int, Field(ge=-_LATEST_MS, le=_LATEST_MS)] = 0
     id: str | None = Field(None, description="of your own making: a repeat within an hour is stored once")
     keys: list[str] = []
     tag: str = ""
@@ -280,6 +280,14 @@ class DiskOut(BaseModel):
     is_low: bool = False  # nearly full: make room before sends are refused
 
 
+class LevelOut(BaseModel):
+    level: int = Field(description="0: a delay of an earlier table that something still waits with")
+    delay_ms: int
+    waiting: int
+    next_due_ms: int | None
+    lag_ms: int = Field(description="how long the earliest of what waits has been due")
+
+
 class StatusOut(BaseModel):
     broker: str
     now_ms: int
@@ -295,6 +303,7 @@ class StatusOut(BaseModel):
     pipeline: PipelineOut
     clock_leaps: int
     disk: DiskOut
+    levels: list[LevelOut]
 
 
 class AdvanceIn(Request):

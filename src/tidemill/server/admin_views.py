@@ -6,6 +6,7 @@ pool.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -35,6 +36,7 @@ from tidemill.server.admin_models import (
     GroupOut,
     Key,
     LatenessOut,
+    LevelOut,
     LimitIn,
     MinuteOut,
     Moment,
@@ -282,6 +284,7 @@ def status_out(broker: Broker) -> StatusOut:
             is_full=status.is_disk_full,
             is_low=is_disk_low(broker),
         ),
+        levels=[LevelOut(**asdict(level)) for level in status.levels],
     )
 
 

@@ -42,6 +42,7 @@ class BrokerCollector(Collector):
         status = self._broker.status()
         yield from self._by_topic()
         yield from self._by_group()
+        yield from self._by_level(status)
         yield from self._on_the_way(status)
         yield from self._pipeline(status)
         yield from self._room(status)
@@ -101,6 +102,24 @@ class BrokerCollector(Collector):
         for (door, code), count in sorted(REJECTS.counts().items()):
             rejects.add_metric([door, code], count)
         yield rejects
+
+    def _by_level(self, status: Status) -> Iterator[Metric]:
+        labels = ["level", "delay_seconds"]
+        waiting = GaugeMetricFamily("tidemill_level_waiting", "Messages that wait on a level.", labels=labels)
+        due = GaugeMetricFamily(
+            "tidemill_level_next_due_seconds",
+            "When the next one of a level is due, Unix time; 0: none waits.",
+            labels=labels,
+        )
+        lag = GaugeMetricFamily(
+            "tidemill_level_lag_seconds", "How long the earliest of a level has been due.", labels=labels
+        )
+        for view in status.levels:
+            names = [str(view.level), f"{view.delay_ms / 1000:g}"]
+            waiting.add_metric(names, view.waiting)
+            due.add_metric(names, (view.next_due_ms or 0) / 1000)
+            lag.add_metric(names, view.lag_ms / 1000)
+        yield from (waiting, due, lag)
 
     def _pipeline(self, status: Status) -> Iterator[Metric]:
         pipeline = status.pipeline

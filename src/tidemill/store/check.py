@@ -126,6 +126,8 @@ def _compare_indexes(used: Indexes, fresh: Indexes) -> list[str]:
         findings.append("topics, queue offsets or totals differ from the log")
     if _due_counts(used) != _due_counts(fresh):
         findings.append("the counts of what is due differ from the log")
+    if used.levels.view() != fresh.levels.view():
+        findings.append("the level queues differ from the log")
     if used.open_halves != fresh.open_halves:
         findings.append("open transactions differ from the log")
     return findings

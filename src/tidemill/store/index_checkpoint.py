@@ -34,6 +34,7 @@ def encode_indexes(indexes: Indexes, offset: int) -> bytes:
         "next_offsets": base.next_offsets,
         "totals": base.totals,
         "near_floor": indexes.near_floor,
+        "level_floor": indexes.level_floor,
         "open_halves": {key: asdict(half) for key, half in indexes.open_halves.items()},
         "ledger_bytes": len(ledger),
     }
@@ -58,5 +59,6 @@ def restore_indexes(indexes: Indexes, content: bytes) -> int:
     indexes.ledger = Ledger.decode(content[ledger_start:ledger_end])
     indexes.due_counts = DueCounts.decode(content[ledger_end:])
     indexes.near_floor = head["near_floor"]
+    indexes.level_floor = head.get("level_floor", indexes.ledger.next_seq)  # without one: no levels yet
     indexes.open_halves = {key: OpenHalf(**half) for key, half in head["open_halves"].items()}
     return int(head["offset"])

@@ -1,6 +1,6 @@
 """Everything derived from the commit log, and the one way a frame changes it.
 
-Owns entries, ledger, topics, find index, due counts, totals and open transactions, in step with each other.
+Owns entries, ledger, level queues, topics, find index, due counts, totals and open transactions, in step.
 `apply_*` is called for every frame exactly once in log order: by the log writer right after it appended the
 frame, and by recovery when the log is read again. What a frame does depends on the frame and the state
 before it alone, so both come to the same state. Rows for queues and settled deliveries are returned, not
@@ -26,7 +26,8 @@ from tidemill.log.disk import Disk
 from tidemill.log.frame import Frame
 from tidemill.log.row_table import MakeRoom, RowTable
 from tidemill.store.due_counts import DueCounts
-from tidemill.store.entry_format import ENTRY, FLAG_NEAR
+from tidemill.store.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
+from tidemill.store.entry_scan import SCAN_ROWS, entry_rows, pending_with
 from tidemill.store.find_index import PLACE_BIT, FindIndex
 from tidemill.store.frames import (
     Base,
@@ -41,14 +42,12 @@ from tidemill.store.frames import (
     TopicChange,
 )
 from tidemill.store.ledger import Ledger, State
+from tidemill.store.level_queues import LevelQueues
 from tidemill.store.message_format import Columns, Section
 from tidemill.store.queue_format import QUEUE_ROW
 from tidemill.store.topic_queues import Publication, grouped
 from tidemill.store.topics import Topic, TopicTable
 from tidemill.store.totals import Totals
-
-# How many entries one pass over the table looks at.
-_SCAN_ROWS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,12 @@ class Indexes:
     due_counts: DueCounts = field(default_factory=DueCounts)
     totals: Totals = field(default_factory=Totals)
     open_halves: dict[str, OpenHalf] = field(default_factory=dict)
+    levels: LevelQueues = field(init=False)
     near_floor: int = 0
+    level_floor: int = 0
+
+    def __post_init__(self) -> None:
+        self.levels = self._no_levels()
 
     @classmethod
     def create(cls, disk: Disk, directory: Path, make_room: MakeRoom, sizes: IndexSizes) -> Indexes:
@@ -147,7 +151,8 @@ class Indexes:
     def start_from(self, base: Base) -> None:
         """Take over what a base frame says: the state of a log that begins here."""
         self.ledger = Ledger(base.next_seq)
-        self.near_floor = base.next_seq
+        self.near_floor = self.level_floor = base.next_seq
+        self.levels = self._no_levels()
         self.topics = TopicTable()
         for fields in base.topics:
             topic = Topic.from_dict(fields)
@@ -188,7 +193,7 @@ class Indexes:
     def _cancel_topic(self, topic_id: int, below_seq: int) -> None:
         first = self.ledger.head_seq
         while first < below_seq:
-            end = min(below_seq, first + _SCAN_ROWS)
+            end = min(below_seq, first + SCAN_ROWS)
             rows = self.entries.read(first, end)
             pending = self.ledger.range_states(first, end) == State.PENDING
             seqs = first + np.flatnonzero(pending & (rows["topic_id"] == topic_id))
@@ -229,6 +234,7 @@ class Indexes:
         first_seq = self.ledger.grow(len(timed))
         self.entries.write(first_seq, rows)
         self.due_counts.add(rows["topic_id"], rows["deliver_at_ms"], 1)
+        self.levels.add(np.arange(first_seq, first_seq + len(rows)), rows)
 
     def _check_first_seq(self, section: Section, offset: int) -> None:
         if section.first_seq != self.ledger.next_seq:
@@ -291,7 +297,7 @@ class Indexes:
                 f"the release at offset {frame.offset} names a message that was not pending; "
                 "run `tidemill check`"
             )
-        self.due_counts.add(rows["topic_id"][known], rows["deliver_at_ms"][known], -1)
+        self._waits_no_more(rows if known.all() else rows[known])
         queue_rows = np.zeros(len(rows), QUEUE_ROW)
         queue_rows["place"] = rows["place"]
         queue_rows["seq"] = release.seqs
@@ -345,45 +351,42 @@ class Indexes:
     def _settled_rows(self, seqs: I64) -> Rows:
         """Entries of seqs that just left the pending state, counted out of what is due."""
         rows = self.entries.take(seqs)
-        self.due_counts.add(rows["topic_id"], rows["deliver_at_ms"], -1)
+        self._waits_no_more(rows)
         return rows
+
+    def _waits_no_more(self, rows: Rows) -> None:
+        self.due_counts.add(rows["topic_id"], rows["deliver_at_ms"], -1)
+        self.levels.settled(rows)
 
     def cut_head(self, below_seq: int) -> None:
         """Forget seqs below `below_seq`; their bytes are gone and none of them is pending."""
         self.ledger.cut_head(below_seq)
         self.entries.cut_head(below_seq)
+        self.levels.cut_head(below_seq)
 
-    # -- the near set -----------------------------------------------------------------------------
+    # -- what the releaser holds ------------------------------------------------------------------
 
     def pending_near(self) -> I64:
         """Seqs of the near messages that still wait; moves the floor up to the lowest of them."""
-        found: list[I64] = []
-        first = max(self.near_floor, self.ledger.head_seq)
-        while first < self.ledger.next_seq:
-            end = min(self.ledger.next_seq, (first // _SCAN_ROWS + 1) * _SCAN_ROWS)
-            is_near = self.entries.read(first, end)["flags"] & FLAG_NEAR != 0
-            pending = self.ledger.range_states(first, end) == State.PENDING
-            found.append(first + np.flatnonzero(is_near & pending))
-            first = end
-        seqs = np.concatenate(found) if found else np.empty(0, np.int64)
+        seqs = pending_with(FLAG_NEAR, self.entries, self.ledger, self.near_floor)
         self.near_floor = int(seqs[0]) if len(seqs) else self.ledger.next_seq
         return seqs
+
+    def find_levels(self) -> None:
+        """Fill the level queues from the entries: what waits on a level is at or above the level floor."""
+        self.levels = self._no_levels()
+        seqs = pending_with(FLAG_LEVEL, self.entries, self.ledger, self.level_floor)
+        self.levels.add(seqs, self.entries.take(seqs))
+
+    def move_floors(self) -> None:
+        """Move both floors up to the lowest seq that waits above them."""
+        self.pending_near()
+        first = self.levels.first_waiting_seq()
+        self.level_floor = self.ledger.next_seq if first is None else first
+
+    def _no_levels(self) -> LevelQueues:
+        return LevelQueues(lambda seqs: self.ledger.pending_mask(seqs))
 
 
 def half_key(topic_id: int, message_id: str) -> str:
     return f"{topic_id}:{message_id}"
-
-
-def entry_rows(frame_offset: int, columns: Columns, timed: I64) -> Rows:
-    """The entries of the timed rows of a section."""
-    rows = np.zeros(len(timed), ENTRY)
-    rows["place"] = np.uint64(frame_offset << 16) | timed.astype(np.uint64)
-    rows["deliver_at_ms"] = columns.deliver_at_ms[timed]
-    rows["stored_at_ms"] = columns.stored_at_ms[timed]
-    rows["id_hash"] = columns.id_hash[timed]
-    rows["size"] = columns.size[timed]
-    rows["topic_id"] = columns.topic_id[timed]
-    rows["queue_id"] = columns.queue_id[timed]
-    rows["flags"] = columns.flags[timed]
-    rows["level"] = columns.level[timed]
-    return rows

@@ -264,7 +264,7 @@ class MessageStore:
 
     def _save_checkpoint(self) -> None:
         with self.writer.lock:
-            self.indexes.pending_near()
+            self.indexes.move_floors()
             offset = self.log.written_end
             content = encode_indexes(self.indexes, offset)
         self.writer.finish_all()

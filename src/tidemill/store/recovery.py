@@ -57,6 +57,7 @@ def recover(
             content, reflected = None, log.head
         else:
             indexes.cut_head(head_seq)
+            indexes.find_levels()
             _set_queue_ends(indexes, queues)
     if content is None:
         indexes.entries.cut_tail(0)

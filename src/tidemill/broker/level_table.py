@@ -1,0 +1,32 @@
+"""The level table of a data directory: kept there, so that a start without `--levels` goes on with it.
+
+Owns the file pair `levels.0/1`. A message's time is fixed when it is stored, so another table re-times
+nothing: it only says what the levels of messages to come mean.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+from tidemill.core.levels import DEFAULT_LEVELS
+from tidemill.log.checkpoint import Checkpoint
+from tidemill.log.disk import Disk
+
+logger = logging.getLogger(__name__)
+
+LEVELS_NAME = "levels"
+_FORMAT = 1
+
+
+def level_table_of(disk: Disk, directory: Path, asked: str) -> str:
+    """The table to use: the one asked for, which is kept; else the one kept; else the default."""
+    checkpoint = Checkpoint(disk, directory, LEVELS_NAME, _FORMAT)
+    content = checkpoint.load()
+    kept = str(json.loads(content)["levels"]) if content is not None else DEFAULT_LEVELS
+    table = " ".join(asked.split()) or kept
+    if table != kept:
+        logger.info("the delay levels change from %r to %r; what waits keeps its time", kept, table)
+        checkpoint.save(json.dumps({"levels": table}).encode(), sync=True)
+    return table
