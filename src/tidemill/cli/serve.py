@@ -27,6 +27,10 @@ from tidemill.core.errors import RequestError
 if TYPE_CHECKING:
     from tidemill.server.serve_plan import ServePlan
 
+LevelsOption = Annotated[
+    str | None, typer.Option(help="Delay of each level, with s m h d. [as last time; at first 1s 5s … 2h]")
+]
+
 
 def serve(
     data: Annotated[Path, typer.Option(help="Data directory; made if it is not there.")],
@@ -48,10 +52,7 @@ def serve(
     commits_in_flight: Annotated[int | None, typer.Option(help="Syncs that may overlap. [4]")] = None,
     retention: Annotated[str | None, typer.Option(help="How long messages are kept. [3d]")] = None,
     max_delay: Annotated[str | None, typer.Option(help="The longest delay taken. [3650d]")] = None,
-    levels: Annotated[
-        str | None,
-        typer.Option(help="Delay of each level, with s m h d. [as last time; at first 1s 5s … 2h]"),
-    ] = None,
+    levels: LevelsOption = None,
     clock: Annotated[str, typer.Option(help="system or simulated.")] = "system",
     auth: AuthOption = None,
     tls_port: TlsPortOption = None,
@@ -63,18 +64,17 @@ def serve(
 ) -> int:
     """Serve a data directory over gRPC and HTTP until stopped."""
     _check_choices(pipeline, clock)
-    flags = {
-        "lead": lead,
-        "tick": tick,
-        "shards": shards,
-        "durability": durability,
-        "commits_in_flight": commits_in_flight,
-        "retention": retention,
-        "max_delay": max_delay,
-        "levels": levels,
-    }
-    start = settings_from_file(config) if config is not None else BrokerSettings()
-    settings = settings_from({k: v for k, v in flags.items() if v is not None}, start)
+    settings = _settings(
+        config,
+        lead=lead,
+        tick=tick,
+        shards=shards,
+        durability=durability,
+        commits_in_flight=commits_in_flight,
+        retention=retention,
+        max_delay=max_delay,
+        levels=levels,
+    )
     # Imported here: the other commands need no server, and start faster without one.
     from tidemill.server.serve_plan import ServePlan
     from tidemill.server.supervisor import check_address
@@ -91,6 +91,12 @@ def serve(
     }
     plan = ServePlan(str(data), host, port, auto_create, clock, command, settings, **security)
     return asyncio.run(_run(plan))
+
+
+def _settings(config: Path | None, **flags: object) -> BrokerSettings:
+    """Settings of the file, with the flags that were given."""
+    start = settings_from_file(config) if config is not None else BrokerSettings()
+    return settings_from({name: value for name, value in flags.items() if value is not None}, start)
 
 
 def _check_choices(pipeline: str, clock: str) -> None:
