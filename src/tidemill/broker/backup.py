@@ -34,8 +34,30 @@ class BackupReport:
     pending: int
 
 
-def back_up(broker: Broker, target: Path) -> BackupReport:
+class CopyProgress:
+    """How far the backup under way is: bytes of log copied, and to copy; both 0 while there is none."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.total = 0
+
+    def begin(self, total: int) -> None:
+        self.done, self.total = 0, total
+
+    def add(self, count: int) -> None:
+        self.done += count
+
+
+def back_up(broker: Broker, target: Path, progress: CopyProgress | None = None) -> BackupReport:
     """Copy the broker into `target`, which must be new or empty."""
+    progress = progress or CopyProgress()
+    try:
+        return _back_up(broker, target, progress)
+    finally:
+        progress.begin(0)
+
+
+def _back_up(broker: Broker, target: Path, progress: CopyProgress) -> BackupReport:
     disk, store = broker.disk, broker.store
     target = target.absolute()
     source = broker.directory.absolute()
@@ -51,9 +73,10 @@ def back_up(broker: Broker, target: Path) -> BackupReport:
             starts = store.log.segment_starts()
             consumers = store.consumers.snapshot(log_end)
             pending = sum(store.indexes.due_counts.pending(topic.id) for topic in store.indexes.topics)
+        progress.begin(log_end - starts[0] if starts else 0)
         sizes = [
-            _copy(disk, source / "log" / name, target / "log" / name, end - start)
-            for start, end in zip(starts, [*starts[1:], log_end], strict=True)
+            _copy(disk, source / "log" / name, target / "log" / name, end - start, progress)
+            for start, end in zip(starts, [*starts, log_end][1:], strict=True)
             if (name := f"{start:020d}.log")
         ]
     Checkpoint(disk, target / "consumers", "checkpoint", CONSUMER_FORMAT).save(consumers, sync=True)
@@ -62,12 +85,12 @@ def back_up(broker: Broker, target: Path) -> BackupReport:
     disk.sync_dir(target / "consumers")
     marks = [name for name in disk.names(source) if name.startswith(("identity.", f"{LEVELS_NAME}."))]
     marks.sort(key=lambda name: name.startswith("identity."))
-    sizes += [_copy(disk, source / name, target / name, None) for name in marks]
+    sizes += [_copy(disk, source / name, target / name, None, progress) for name in marks]
     disk.sync_dir(target)
     return BackupReport(target, log_end, len(sizes) + 1, sum(sizes) + len(consumers), pending)
 
 
-def _copy(disk: Disk, source: Path, target: Path, length: int | None) -> int:
+def _copy(disk: Disk, source: Path, target: Path, length: int | None, progress: CopyProgress) -> int:
     """Copy the first `length` bytes of a file (all of it: None), durably."""
     reader, writer = disk.open(source), disk.open(target, create=True)
     try:
@@ -79,6 +102,7 @@ def _copy(disk: Disk, source: Path, target: Path, length: int | None) -> int:
                 break
             writer.write(at, piece)
             at += len(piece)
+            progress.add(len(piece))
         writer.sync()
     finally:
         reader.close()

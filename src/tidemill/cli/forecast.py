@@ -1,4 +1,4 @@
-"""`tidemill forecast`: how much falls due when, drawn as bars."""
+"""`tidemill forecast [--watch]`: how much falls due when, drawn as bars."""
 
 from __future__ import annotations
 
@@ -7,55 +7,67 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from tidemill.cli.connecting import EndpointOption, JsonOption, connect, duration_ms
 from tidemill.cli.output import console, relative_time
+from tidemill.cli.pictures import lying_bar, put_together
+from tidemill.cli.watching import watch
 from tidemill.client.answers import Minute
+from tidemill.client.client import Client
 from tidemill.core.durations import format_duration, format_time
-from tidemill.core.limits import MINUTE_MS
+from tidemill.core.limits import DAY_MS, MINUTE_MS
 
 _ROWS = 30
-_BAR_CHARS = 50
-_EIGHTHS = " ▏▎▍▌▋▊▉"
+_BESIDE_CHARS = 36  # what stands left and right of a bar
+_BAR_CHARS_MIN = 10
 
 
 def forecast(
     topic: Annotated[str | None, typer.Option(help="Only of this topic.")] = None,
     horizon: Annotated[str, typer.Option(help="How far to look.")] = "1h",
+    is_watch: Annotated[
+        bool, typer.Option("--watch", help="Drawn again every second, until interrupted.")
+    ] = False,
     endpoint: EndpointOption = None,
     is_json: JsonOption = False,
 ) -> int:
     """Show how many messages fall due in each minute."""
-    with connect(endpoint) as client:
-        minutes = client.forecast(topic, horizon=duration_ms(horizon))
-        if is_json:
-            print(json.dumps([{"from_ms": m.from_ms, "due": m.due} for m in minutes]))
-            return 0
-        now_ms = client.status().now_ms
+    horizon_ms = duration_ms(horizon)
     screen = console()
-    for line in drawn(minutes, now_ms):
-        screen.print(line, markup=False, highlight=False)
+    width = max(_BAR_CHARS_MIN, screen.width - _BESIDE_CHARS)
+    with connect(endpoint) as client:
+        if is_json:
+            minutes = client.forecast(topic, horizon=horizon_ms)
+            print(json.dumps([{"from_ms": m.from_ms, "due": m.due} for m in minutes]))
+        elif is_watch:
+            watch(screen, lambda: _picture(client, topic, horizon_ms, width))
+        else:
+            screen.print(_picture(client, topic, horizon_ms, width))
     return 0
 
 
-def drawn(minutes: Sequence[Minute], now_ms: int) -> list[str]:
+def _picture(client: Client, topic: str | None, horizon_ms: int, width: int) -> Text:
+    minutes = client.forecast(topic, horizon=horizon_ms)
+    return Text("\n".join(drawn(minutes, client.status().now_ms, width)), no_wrap=True)
+
+
+def drawn(minutes: Sequence[Minute], now_ms: int, width: int) -> list[str]:
     """The forecast as lines of text: at most a screenful, minutes put together where there are more."""
+    sums = put_together([minute.due for minute in minutes], _ROWS)
     step = max(1, -(-len(minutes) // _ROWS))
-    rows = [
-        (minutes[start].from_ms, sum(m.due for m in minutes[start : start + step]))
-        for start in range(0, len(minutes), step)
-    ]
-    highest = max((due for _, due in rows), default=0)
-    total = sum(due for _, due in rows)
-    lines = [f"{total:,} fall due; one row is {format_duration(step * MINUTE_MS)}"]
-    for from_ms, due in rows:
-        clock = format_time(from_ms)[11:16] if step * MINUTE_MS < 86_400_000 else format_time(from_ms)[:10]
-        when = "now" if from_ms <= now_ms else relative_time(from_ms, now_ms)
-        lines.append(f"{clock}  {when:>10}  {_bar(due, highest)} {due:,}" if due else f"{clock}  {when:>10}")
+    span = format_duration(step * MINUTE_MS)
+    total, highest = sum(sums), max(sums, default=0)
+    if not total:
+        return [
+            f"nothing falls due within {format_duration(len(minutes) * MINUTE_MS)}; try a longer --horizon"
+        ]
+    lines = [f"{total:,} fall due; one row is {span}"]
+    this_minute_ms = now_ms - now_ms % MINUTE_MS
+    for minute, due in zip(minutes[::step], sums, strict=True):
+        moment = format_time(minute.from_ms)
+        clock = moment[11:16] if step * MINUTE_MS < DAY_MS else moment[:10]
+        when = "now" if minute.from_ms <= now_ms else relative_time(minute.from_ms, this_minute_ms)
+        bar = f"  {lying_bar(due, highest, width)} {due:,}" if due else ""
+        lines.append(f"{clock}  {when:>10}{bar}")
     return lines
-
-
-def _bar(value: int, highest: int) -> str:
-    eighths = max(1, round(value * _BAR_CHARS * 8 / highest))
-    whole, rest = divmod(eighths, 8)
-    return "█" * whole + (_EIGHTHS[rest] if rest else "")

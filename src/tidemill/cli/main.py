@@ -26,6 +26,7 @@ from tidemill.cli.pending import pending
 from tidemill.cli.rebuild import rebuild
 from tidemill.cli.receive import receive
 from tidemill.cli.reschedule import reschedule
+from tidemill.cli.schedule import schedule
 from tidemill.cli.send import SendCommand, send
 from tidemill.cli.serve import serve
 from tidemill.cli.status import status
@@ -52,6 +53,7 @@ bench.callback()(lambda: None)
 
 app.command("serve")(serve)
 app.command("send", cls=SendCommand)(send)
+app.command("schedule")(schedule)
 app.command("receive")(receive)
 app.command("cancel")(cancel)
 app.command("reschedule")(reschedule)

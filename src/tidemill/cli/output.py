@@ -1,6 +1,7 @@
 """What commands print with: a console for people, plain lines for pipes, one bar for what takes long.
 
-Owns the choice between the two. Bars go to stderr, so that stdout holds the answer alone.
+Owns the choice between the two. Bars go to stderr, so that stdout holds the answer alone; where stderr is not
+a terminal there are none.
 """
 
 from __future__ import annotations
@@ -9,13 +10,41 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
+from tidemill.cli.pictures import bytes_text
 from tidemill.core.durations import format_duration
 
 _WIDTH_WITHOUT_TERMINAL = 100
 
+BYTES = "bytes"
 Advance = Callable[[int, int], None]  # done so far, of how much
+
+
+class Bar:
+    """A progress bar: called with what is done and how much there is."""
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress = progress
+        self._task = task
+
+    def __call__(self, done: int, total: int) -> None:
+        self._progress.update(self._task, completed=min(done, total), total=max(total, 1))
+
+    def say(self, text: str) -> None:
+        """Change what stands before the bar."""
+        self._progress.update(self._task, description=text)
 
 
 def console() -> Console:
@@ -31,15 +60,36 @@ def relative_time(ms: int, now_ms: int) -> str:
     return f"in {format_duration(ms - now_ms)}" if ms > now_ms else f"{format_duration(now_ms - ms)} ago"
 
 
+class _Rate(ProgressColumn):
+    """How fast it goes, in bytes or in things a second."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self._unit = unit
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        if not self._unit or speed is None:
+            return Text("")
+        amount = bytes_text(speed) if self._unit == BYTES else f"{speed:,.0f} {self._unit}"
+        return Text(f"{amount}/s", "progress.data.speed")
+
+
 @contextmanager
-def bar(text: str) -> Iterator[Advance]:
-    """A progress bar on stderr while the block runs; nothing where stderr is not a terminal."""
-    screen = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+def bar(text: str, unit: str = BYTES, screen: Console | None = None) -> Iterator[Bar]:
+    """A progress bar on stderr while the block runs, with rate and time left.
+
+    `unit` is what is counted; with an empty one no rate is shown, because steps are not of one size.
+    """
+    screen = screen or Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        _Rate(unit),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(elapsed_when_finished=False),
+    )
     with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
-        task = progress.add_task(text, total=None)
-
-        def advance(done: int, total: int) -> None:
-            progress.update(task, completed=min(done, total), total=max(total, 1))
-
-        yield advance
+        yield Bar(progress, progress.add_task(text, total=None))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemill.cli.output import console
 from tidemill.cli.serve_security import (
     CONNECTIONS_MAX,
     AuthOption,
@@ -21,6 +20,7 @@ from tidemill.cli.serve_security import (
     checked_auth,
     tls_fields,
 )
+from tidemill.cli.serve_story import Story
 from tidemill.core.config import BrokerSettings, settings_from, settings_from_file
 from tidemill.core.errors import RequestError
 
@@ -119,30 +119,5 @@ def _pipeline_command(data: Path, settings: BrokerSettings, master: str) -> tupl
 async def _run(plan: ServePlan) -> int:
     from tidemill.server.supervisor import Supervisor
 
-    return await Supervisor(plan, _say).run()
-
-
-def _say(event: str, facts: dict[str, Any]) -> None:
-    """Tell the person at the terminal what happens."""
-    match event:
-        case "opened":
-            tls = f" and :{facts['tls_port']} (TLS)" if facts["tls_port"] else ""
-            flight = f" and :{facts['flight_port']} (Flight)" if facts["flight_port"] else ""
-            text = (
-                f"tidemill serves on {facts['host']}:{facts['port']} (gRPC, HTTP){tls}{flight}; "
-                f"timer pipeline: {facts['pipeline']}"
-            )
-        case "failed":
-            text = f"tidemill: {facts['message']}"
-        case "restarting":
-            text = f"tidemill: the broker was killed by signal {facts['signal']}; starting it again"
-        case "closed" if facts["pending"]:
-            due_ms = facts["next_due_ms"]
-            text = (
-                f"tidemill stopped; {facts['pending']} messages are pending, the next is due at {due_ms} ms"
-            )
-        case "closed":
-            text = "tidemill stopped; nothing is pending"
-        case _:
-            return
-    console().print(text, highlight=False, soft_wrap=True)
+    with Story() as story:
+        return await Supervisor(plan, story.tell).run()

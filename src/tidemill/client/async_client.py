@@ -300,6 +300,10 @@ class AsyncClient:
         """Copy the live broker into a new directory on its machine."""
         return await self._ask(verbs.backup(directory))
 
+    async def backup_progress(self) -> tuple[int, int]:
+        """Bytes copied by the backup under way, and to copy; both 0 while there is none."""
+        return await self._ask(verbs.backup_progress())
+
     # -- carrying ---------------------------------------------------------------------------------
 
     async def _ask(self, call: Call[T]) -> T:

@@ -338,6 +338,10 @@ class Client(TableVerbs):
         """Copy the live broker into a new directory on its machine."""
         return self._ask(verbs.backup(directory))
 
+    def backup_progress(self) -> tuple[int, int]:
+        """Bytes copied by the backup under way, and to copy; both 0 while there is none."""
+        return self._ask(verbs.backup_progress())
+
     # -- carrying ---------------------------------------------------------------------------------
 
     def _ask(self, call: Call[T]) -> T:

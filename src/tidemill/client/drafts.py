@@ -125,7 +125,12 @@ def _given(value: Any) -> Any:
 
 
 def _whole(value: Any) -> int | None:
-    return None if value is None else int(value)
+    try:
+        return None if value is None else int(value)
+    except ValueError:
+        raise RequestError(
+            f"{value!r} is not a whole number; give delays in ms and levels as numbers"
+        ) from None
 
 
 def _moment(value: Any) -> Any:

@@ -321,6 +321,13 @@ class BackupIn(Request):
     directory: Annotated[str, Field(min_length=1, max_length=4096)]
 
 
+class CopyingOut(BaseModel):
+    """A backup under way."""
+
+    done_bytes: int
+    total_bytes: int
+
+
 class BackupOut(BaseModel):
     directory: str
     log_end: int

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from tidemill.broker.backup import BackupReport, back_up
+from tidemill.broker.backup import BackupReport, CopyProgress, back_up
 from tidemill.broker.broker import Broker
 from tidemill.broker.views import TopicView
 from tidemill.core.errors import RequestError
@@ -25,6 +25,7 @@ from tidemill.server.admin_models import (
     AdvanceIn,
     BackupIn,
     BackupOut,
+    CopyingOut,
     DeletedOut,
     DiskOut,
     DoneOut,
@@ -222,6 +223,7 @@ def group_routes(broker: Broker) -> APIRouter:
 def lever_routes(broker: Broker) -> APIRouter:
     """Routes that move the clock and copy the directory."""
     routes = APIRouter(prefix="/v1", tags=["levers"])
+    copying = CopyProgress()
 
     @routes.post("/clock/advance", response_model=AdvancedOut)
     def advance(request: AdvanceIn) -> AdvancedOut:
@@ -239,7 +241,7 @@ def lever_routes(broker: Broker) -> APIRouter:
     def backup(request: BackupIn) -> BackupOut:
         """Copy the live broker, as it is at one moment, into a new directory on the broker's machine."""
         require_on(ADMIN, None)
-        report: BackupReport = back_up(broker, Path(request.directory))
+        report: BackupReport = back_up(broker, Path(request.directory), copying)
         return BackupOut(
             directory=str(report.directory),
             log_end=report.log_end,
@@ -247,6 +249,12 @@ def lever_routes(broker: Broker) -> APIRouter:
             bytes=report.byte_count,
             pending=report.pending,
         )
+
+    @routes.get("/backup", response_model=CopyingOut)
+    def backup_progress() -> CopyingOut:
+        """How far the backup under way is; both are 0 while there is none."""
+        require_on(ADMIN, None)
+        return CopyingOut(done_bytes=copying.done, total_bytes=copying.total)
 
     return routes
 

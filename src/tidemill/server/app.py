@@ -66,6 +66,7 @@ class Door:
         self._budget = BodyBudget(FRAME_BYTES_MAX, _BODIES_BYTES_MAX)
         self._unread = Unread(_UNREAD_BYTES_MAX)
         self.state = "opening"
+        self.opening_share: float | None = None  # how much of the log has been read
         self.facts: dict[str, object] = {}  # what else `/healthz` says
         self._on_startup = on_startup
         self._on_shutdown = on_shutdown
@@ -77,9 +78,15 @@ class Door:
             elif self.opened is not None:
                 await self._grpc(self.opened.gateway, scope, receive, send)
             else:
-                await Stream(receive, send, 0).end(Status.UNAVAILABLE, f"the broker is {self.state}")
+                await Stream(receive, send, 0).end(Status.UNAVAILABLE, self._why_not())
         elif scope["type"] == "lifespan":
             await self._live(receive, send)
+
+    def _why_not(self) -> str:
+        """Why nothing is behind the door, for whoever knocks."""
+        if self.state == "opening" and self.opening_share is not None:
+            return f"the broker is opening: {self.opening_share:.0%} of its log is read; come again shortly"
+        return f"the broker is {self.state}; come again shortly"
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
@@ -102,10 +109,10 @@ class Door:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, opened = scope["path"], self.opened
         if path == "/healthz":
-            content = json.dumps({"status": self.state, **self.facts}).encode()
+            content = json.dumps({"status": self.state, **self._health()}).encode()
             await _page(send, 200 if opened is not None else 503, _JSON, content)
         elif opened is None:
-            await _page(send, 503, _JSON, json.dumps({"error": f"the broker is {self.state}"}).encode())
+            await _page(send, 503, _JSON, refusal_bytes("unavailable", self._why_not()))
         elif not await self.guard.admits_http(scope, send, None if path in _SMALL_PATHS else self._unread):
             return
         elif path == "/metrics":
@@ -114,6 +121,11 @@ class Door:
             await self._admin(opened.http, scope, receive, send)
         else:
             await _page(send, 404, _JSON, b'{"error": "there is nothing here"}')
+
+    def _health(self) -> dict[str, object]:
+        if self.state == "opening" and self.opening_share is not None:
+            return {"opening_share": round(self.opening_share, 3)}
+        return self.facts
 
     async def _admin(self, http: Application, scope: Scope, receive: Receive, send: Send) -> None:
         body = self._budget.watch(SteadyReceive(receive))

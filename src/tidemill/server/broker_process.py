@@ -1,9 +1,9 @@
 """The broker process: the application that Envoy runs, with the broker inside.
 
 Owns the life of that process. It opens the broker while the door already answers "opening", tells its parent
-on standard output what happens (one JSON object a line: opened, failed, closed), and watches standard input,
-a pipe that only its parent holds: when that closes, for whatever reason, it stops in order. In order means:
-no more calls, those under way answered, the broker closed, what is pending said.
+on standard output what happens (one JSON object a line: opening, opened, failed, closed), and watches
+standard input, a pipe that only its parent holds: when that closes, for whatever reason, it stops in order.
+In order means: no more calls, those under way answered, the broker closed, what is pending said.
 
 Imported only by pyvoy, as `tidemill.server.broker_process:application`.
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemill.broker.broker import Broker
-from tidemill.core.clock import Clock, SimulatedClock, SystemClock
+from tidemill.core.clock import Clock, SimulatedClock, SystemClock, stopwatch_s
 from tidemill.core.errors import TidemillError
 from tidemill.server.admin_api import admin_app
 from tidemill.server.app import Door, Opened
@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 _DRAIN_SECONDS = 10.0
 _EXIT_SECONDS = 20.0
+_TELL_EVERY_S = 0.2
 # A timer thread shares the interpreter with the door: let it in within half a millisecond.
 _SWITCH_SECONDS = 0.0005
 
@@ -51,6 +52,7 @@ class BrokerProcess:
         self._opening: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._told_at_s = 0.0
 
     # -- opening ----------------------------------------------------------------------------------
 
@@ -91,8 +93,16 @@ class BrokerProcess:
             Path(self._plan.data),
             self._plan.settings,
             clock=clock,
+            on_progress=self._opening_progress,
             pipeline_command=self._plan.pipeline_command,
         )
+
+    def _opening_progress(self, done: int, total: int) -> None:
+        """So much of the log is read: for those who knock meanwhile, and for the parent's terminal."""
+        self.door.opening_share = done / max(total, 1)
+        if stopwatch_s() - self._told_at_s > _TELL_EVERY_S:
+            self._told_at_s = stopwatch_s()
+            _tell("opening", done=done, total=total)
 
     def _open_flight(self, broker: Broker) -> FlightDoor | None:
         try:

@@ -9,7 +9,7 @@ import pytest
 
 import tidemill
 from small_broker import SmallBroker
-from tidemill.broker.backup import back_up
+from tidemill.broker.backup import CopyProgress, back_up
 from tidemill.core.errors import RequestError
 from tidemill.core.model import Draft
 
@@ -96,3 +96,33 @@ def test_backups_under_load_hold_every_answered_send(tmp_path) -> None:
             waiting = {message.id for message in copy.views.pending(limit=1_000_000)}
             assert set(known) <= waiting
             assert not copy.check(directory.with_suffix(".scratch"))
+
+
+def test_a_broker_that_never_had_a_message_can_be_copied(small, tmp_path) -> None:
+    back_up(small.broker, tmp_path / "copy")
+    copy = SmallBroker(tmp_path / "copy")
+    assert copy.broker.status().pending == 0
+    copy.check()
+    copy.close()
+
+
+class _Noted(CopyProgress):
+    def __init__(self) -> None:
+        super().__init__()
+        self.shares: list[tuple[int, int]] = []
+
+    def add(self, count: int) -> None:
+        super().add(count)
+        self.shares.append((self.done, self.total))
+
+
+def test_a_copy_says_how_far_it_is(small, tmp_path) -> None:
+    small.fill_segment()
+    small.fill_segment()
+    progress = _Noted()
+    report = back_up(small.broker, tmp_path / "copy", progress)
+    copied = [done for done, total in progress.shares if total == report.log_end]
+    assert len(copied) >= 3
+    assert copied == sorted(copied)
+    assert report.log_end in copied
+    assert (progress.done, progress.total) == (0, 0)

@@ -62,7 +62,7 @@ def door(
     directory = Path(tempfile.mkdtemp(prefix="tidemill-bench-", dir=data))
     figures: dict[str, float] = {}
     try:
-        with bar("measuring the door") as advance:
+        with bar("measuring the door", unit="") as advance:
             _measure_speed(directory / "speed", scale, figures, advance)
             _measure_half_load(directory / "half", scale, figures)
     finally:

@@ -30,11 +30,12 @@ from tidemill.log.disk import RealDisk
 
 Measure = Callable[[Path, Scale], dict[str, float]]
 
-_MEASURES: tuple[tuple[str, Measure], ...] = (
-    ("lateness at rest", measure_rest),
-    ("sending, absorbing, cancelling", measure_bulk),
-    ("a burst", measure_burst),
-    ("millions pending", measure_pending),
+# What is measured, and about how many seconds it takes: for the time that is left.
+_MEASURES: tuple[tuple[str, Measure, int], ...] = (
+    ("lateness at rest", measure_rest, 60),
+    ("sending, absorbing, cancelling", measure_bulk, 40),
+    ("a burst", measure_burst, 60),
+    ("millions pending", measure_pending, 120),
 )
 _ROOM_BYTES = 12 << 30
 # As `serve` has it: the releaser's thread gets the interpreter within half a millisecond.
@@ -58,14 +59,17 @@ def engine(
     sys.setswitchinterval(_SWITCH_SECONDS)
     with tempfile.TemporaryDirectory(prefix="tidemill-bench-", dir=parent) as place:
         disk = measure_sync(Path(place))
-    for done, (text, measure) in enumerate(_MEASURES):
-        directory = Path(tempfile.mkdtemp(prefix="tidemill-bench-", dir=parent))
-        try:
-            with bar(f"measuring: {text}") as advance:
-                advance(done, len(_MEASURES))
+    with bar("measuring", unit="") as advance:
+        done, total = 0, sum(seconds for _, _, seconds in _MEASURES)
+        for text, measure, seconds in _MEASURES:
+            advance.say(f"measuring: {text}")
+            directory = Path(tempfile.mkdtemp(prefix="tidemill-bench-", dir=parent))
+            try:
                 figures.update(measure(directory, scale))
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
+            finally:
+                shutil.rmtree(directory, ignore_errors=True)
+            done += seconds
+            advance(done, total)
     if is_json:
         print(json.dumps({figure.name: round(figures[figure.name], 3) for figure in FIGURES}))
     else:

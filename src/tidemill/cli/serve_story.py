@@ -1,0 +1,67 @@
+"""What a served broker tells, put into words for the person at the terminal.
+
+Owns the bar while the log is read, which may take long after a crash: it begins with the first word of it and
+ends with the next other event.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+from tidemill.cli.output import Advance, bar, console
+
+
+class Story:
+    """Hears the supervisor's events. Use as a context manager."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._advance: Advance | None = None
+
+    def tell(self, event: str, facts: dict[str, Any]) -> None:
+        if event == "opening":
+            if self._advance is None:
+                self._advance = self._stack.enter_context(bar("reading the log"))
+            self._advance(facts["done"], facts["total"])
+            return
+        self._end_bar()
+        if text := text_of(event, facts):
+            console().print(text, highlight=False, soft_wrap=True)
+
+    def _end_bar(self) -> None:
+        self._stack.close()
+        self._advance = None
+
+    def __enter__(self) -> Story:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end_bar()
+
+
+def text_of(event: str, facts: dict[str, Any]) -> str:
+    """An event in words; nothing for one that people need not know."""
+    match event:
+        case "opened":
+            tls = f" and :{facts['tls_port']} (TLS)" if facts["tls_port"] else ""
+            flight = f" and :{facts['flight_port']} (Flight)" if facts["flight_port"] else ""
+            return (
+                f"tidemill serves on {facts['host']}:{facts['port']} (gRPC, HTTP){tls}{flight}; "
+                f"timer pipeline: {facts['pipeline']}"
+            )
+        case "failed":
+            return f"tidemill: {facts['message']}"
+        case "restarting":
+            return f"tidemill: the broker was killed by signal {facts['signal']}; starting it again"
+        case "closed" if facts["pending"]:
+            due_ms = facts["next_due_ms"]
+            return (
+                f"tidemill stopped; {facts['pending']} messages are pending, the next is due at {due_ms} ms"
+            )
+        case "closed":
+            return "tidemill stopped; nothing is pending"
+    return ""

@@ -1,0 +1,190 @@
+"""How the broker is, drawn: a plain table for one look, a live picture with its recent past for many.
+
+Owns what was seen so far (`Seen`) and the drawing; asks nobody and no clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from tidemill.cli.pictures import bytes_text, lying_bar, sparkline, standing_bars
+from tidemill.client.answers import BrokerStatus, Minute, TopicInfo
+from tidemill.core.durations import format_duration, format_time
+
+RATES = ("sent", "released", "cancelled")
+_PAST = 60
+_TOPICS = 8
+_FORECAST_LINES = 4
+_DISK_CHARS = 30
+
+
+@dataclass(slots=True)
+class Seen:
+    """The last minute as it was looked at, for rates and their past."""
+
+    endpoint: str
+    status: BrokerStatus | None = None
+    topics: Sequence[TopicInfo] = ()
+    minutes: Sequence[Minute] | None = None
+    rates: dict[str, deque[float]] = field(
+        default_factory=lambda: {name: deque(maxlen=_PAST) for name in RATES}
+    )
+    late_ms: deque[float] = field(default_factory=lambda: deque(maxlen=_PAST))
+    _seen_at_s: float = 0.0
+
+    def add(
+        self,
+        status: BrokerStatus,
+        now_s: float,
+        topics: Sequence[TopicInfo],
+        minutes: Sequence[Minute] | None,
+    ) -> None:
+        """Take in another look."""
+        if self.status is not None and now_s > self._seen_at_s:
+            for name, past in self.rates.items():
+                risen = getattr(status, name) - getattr(self.status, name)
+                past.append(max(0, risen) / (now_s - self._seen_at_s))
+        self.late_ms.append(status.lateness_p99_ms)
+        self.status, self._seen_at_s = status, now_s
+        self.topics, self.minutes = topics, minutes
+
+
+def table_of(status: BrokerStatus) -> Table:
+    """One look, as a plain table."""
+    fields: Any = status.fields
+    table = _lines()
+    table.add_row("pending", f"{status.pending:,}")
+    for name in RATES:
+        table.add_row(name, f"{getattr(status, name):,}")
+    table.add_row("lateness", _lateness(status))
+    if lines := _levels(fields, status.now_ms):
+        table.add_row("levels", lines)
+    table.add_row("soon", _soon(fields))
+    table.add_row("pipeline", _pipeline(fields["pipeline"]))
+    if fields["pipeline"]["problem"]:
+        table.add_row("", escape(fields["pipeline"]["problem"]))
+    table.add_row("disk", _disk(fields["disk"]))
+    table.add_row("clock", _clock(status, fields))
+    return table
+
+
+def picture_of(seen: Seen) -> RenderableType:
+    """The live picture."""
+    status = seen.status
+    assert status is not None, "a picture is drawn after a look"
+    fields: Any = status.fields
+    parts: list[RenderableType] = [_now(seen, status, fields)]
+    if not status.sent:
+        parts.append(Text("\nNothing was sent yet. Try: tidemill send hello world --delay 10s", "dim"))
+    if seen.minutes is not None and any(minute.due for minute in seen.minutes):
+        parts += [Text(), _forecast(seen.minutes)]
+    if seen.topics:
+        parts.append(_topics(seen.topics))
+    title = f"[bold]Tidemill[/] {escape(seen.endpoint)}"
+    return Panel(Group(*parts), title=title, subtitle=_clock(status, fields), title_align="left")
+
+
+def _now(seen: Seen, status: BrokerStatus, fields: Any) -> Table:
+    table = _lines()
+    table.add_row("pending", f"[bold]{status.pending:,}[/]   [dim]{_soon(fields)}[/]")
+    for name in RATES:
+        past = seen.rates[name]
+        rate = past[-1] if past else 0.0
+        table.add_row(name, f"{rate:>9,.0f}/s [green]{sparkline(list(past), _PAST)}[/]")
+    late = list(seen.late_ms)
+    table.add_row("lateness", f"{_lateness(status)}  [yellow]{sparkline(late, _PAST)}[/]")
+    if lines := _levels(fields, status.now_ms):
+        table.add_row("levels", lines)
+    table.add_row("pipeline", _pipeline(fields["pipeline"]))
+    if fields["pipeline"]["problem"]:
+        table.add_row("", f"[yellow]{escape(fields['pipeline']['problem'])}[/]")
+    disk = fields["disk"]
+    used = lying_bar(disk["log_bytes"], disk["log_bytes"] + disk["free_bytes"], _DISK_CHARS)
+    table.add_row("disk", f"[blue]{used:·<{_DISK_CHARS}}[/] {_disk(disk)}")
+    return table
+
+
+def _forecast(minutes: Sequence[Minute]) -> Table:
+    total = sum(minute.due for minute in minutes)
+    highest = max(minute.due for minute in minutes)
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold")
+    table.add_column()
+    picture = Text("\n".join(standing_bars([minute.due for minute in minutes], _FORECAST_LINES)), "cyan")
+    scale = Text(f"now{'in an hour':>{len(minutes) - 3}}", "dim")
+    words = f"{total:,} fall due,\nat most\n{highest:,} a minute"
+    table.add_row("next hour", Group(picture, scale), Text(words, "dim"))
+    return table
+
+
+def _topics(topics: Sequence[TopicInfo]) -> Table:
+    ordered = sorted(topics, key=lambda topic: (-topic.pending, -topic.sent, topic.name))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold dim", title=" ")
+    table.add_column("topic", no_wrap=True, max_width=40)
+    for name in ("pending", *RATES):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for topic in ordered[:_TOPICS]:
+        counts = [f"{getattr(topic, name):,}" for name in ("pending", *RATES)]
+        table.add_row(escape(topic.name), *counts, "[yellow]paused[/]" if topic.is_paused else "")
+    if len(ordered) > _TOPICS:
+        table.add_row(f"[dim]and {len(ordered) - _TOPICS:,} more[/]")
+    return table
+
+
+def _lines() -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column()
+    return table
+
+
+def _lateness(status: BrokerStatus) -> str:
+    late = (status.lateness_p50_ms, status.lateness_p99_ms, status.lateness_max_ms)
+    return "p50 {:.1f} ms, p99 {:.1f} ms, max {:.1f} ms".format(*late)
+
+
+def _soon(fields: Any) -> str:
+    return f"{fields['near']:,} near, {fields['ready']:,} ready, {fields['backlog']:,} held back"
+
+
+def _levels(fields: Any, now_ms: int) -> str:
+    """Each delay level in which messages wait, a line each."""
+    waiting = [level for level in fields.get("levels", ()) if level["waiting"]]
+    return "\n".join(_level_line(level, now_ms) for level in waiting)
+
+
+def _level_line(level: Any, now_ms: int) -> str:
+    name = f"{level['level'] or 'old'} ({format_duration(level['delay_ms'])})"
+    if level["lag_ms"]:
+        when = f"[yellow]{format_duration(level['lag_ms'])} behind[/]"
+    else:
+        when = f"next in {format_duration(level['next_due_ms'] - now_ms)}"
+    return f"{name}: {level['waiting']:,} wait, {when}"
+
+
+def _pipeline(pipeline: Any) -> str:
+    lag = f", {format_duration(pipeline['lag_ms'])} behind" if pipeline["lag_ms"] else ""
+    took = f", {pipeline['takeovers']} takeovers" if pipeline["takeovers"] else ""
+    return f"{pipeline['runner']}, {pipeline['state']}{lag}{took}"
+
+
+def _disk(disk: Any) -> str:
+    low = "  [yellow]nearly full: make room[/]" if disk.get("is_low") else ""
+    full = "  [bold red]full: sends are refused[/]" if disk["is_full"] else low
+    return f"{bytes_text(disk['log_bytes'])} of log, {bytes_text(disk['free_bytes'])} free{full}"
+
+
+def _clock(status: BrokerStatus, fields: Any) -> str:
+    simulated = " (simulated)" if fields["is_clock_simulated"] else ""
+    leaps = f", {fields['clock_leaps']} leaps seen" if fields["clock_leaps"] else ""
+    return f"{format_time(status.now_ms)}{simulated}{leaps}"

@@ -1,0 +1,53 @@
+"""Live pictures: drawn again every second until interrupted, also while the broker is away.
+
+Owns the loop. A picture is whatever `look` returns. A broker that does not answer is said above the last
+picture, and looked for again; only the very first look may fail, because then the address is probably wrong.
+Where nobody looks at a terminal every picture is printed below the last.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from tidemill.client.retrying import Unreachable
+from tidemill.core.errors import TidemillError
+
+EVERY_S = 1.0
+Look = Callable[[], RenderableType]
+
+
+def watch(screen: Console, look: Look, pause: threading.Event | None = None) -> None:
+    """Show what `look` sees until interrupted or `pause` is set."""
+    pause = pause or threading.Event()
+    last = picture = look()
+    try:
+        with Live(console=screen, auto_refresh=False, transient=True) as live:
+            while True:
+                _show(screen, live, picture)
+                if pause.wait(EVERY_S):
+                    return
+                try:
+                    last = picture = look()
+                except TidemillError as error:
+                    if not _may_pass(error):
+                        raise
+                    picture = Group(Text(f"{error}\nLooking again every second.", "bold red"), last)
+    except KeyboardInterrupt:
+        return  # how a live picture is left
+
+
+def _show(screen: Console, live: Live, picture: RenderableType) -> None:
+    if screen.is_terminal:
+        live.update(picture, refresh=True)
+    else:
+        screen.print(picture)
+
+
+def _may_pass(error: TidemillError) -> bool:
+    """Whether the broker may be there again shortly: it does not answer, or it is just opening."""
+    return isinstance(error, Unreachable) or type(error) is TidemillError

@@ -1,0 +1,123 @@
+"""Bars and live pictures on a screen that is none."""
+
+from __future__ import annotations
+
+import io
+import threading
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from tidemill.cli.forecast import drawn
+from tidemill.cli.output import bar
+from tidemill.cli.serve_story import Story, text_of
+from tidemill.cli.watching import watch
+from tidemill.client.answers import Minute
+from tidemill.client.retrying import Unreachable
+from tidemill.core.errors import Forbidden
+
+
+def _screen(is_terminal: bool) -> Console:
+    return Console(file=io.StringIO(), force_terminal=is_terminal, width=120, color_system=None)
+
+
+def test_a_bar_shows_share_rate_and_time_left() -> None:
+    screen = _screen(True)
+    with bar("copying", screen=screen) as advance:
+        advance(1 << 20, 4 << 20)
+        advance(2 << 20, 4 << 20)
+    said = screen.file.getvalue()
+    assert "copying" in said
+    assert "50%" in said
+    assert "B/s" in said
+    assert "left" in said
+
+
+def test_a_bar_of_rows_counts_rows_and_can_be_renamed() -> None:
+    screen = _screen(True)
+    with bar("scheduling", "rows", screen) as advance:
+        advance(1, 10)
+        advance.say("still at it")
+        advance(5, 10)
+    assert "rows/s" in screen.file.getvalue()
+    assert "still at it" in screen.file.getvalue()
+
+
+def test_there_is_no_bar_in_a_pipe() -> None:
+    screen = _screen(False)
+    with bar("copying", screen=screen) as advance:
+        advance(1, 2)
+    assert screen.file.getvalue() == ""
+
+
+class _Looks:
+    """Gives one picture or error after another, and ends the watch with the last."""
+
+    def __init__(self, *seen: str | Exception) -> None:
+        self._seen = list(seen)
+        self.pause = threading.Event()
+        self.pause.wait = self._wait  # type: ignore[method-assign]  # nobody waits for time to pass
+
+    def _wait(self, timeout: float | None = None) -> bool:
+        return not self._seen
+
+    def __call__(self) -> Text:
+        what = self._seen.pop(0)
+        if isinstance(what, Exception):
+            raise what
+        return Text(what)
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_broker_that_is_away_is_looked_for_again(is_terminal: bool) -> None:
+    screen = _screen(is_terminal)
+    looks = _Looks("first", Unreachable("no broker there"), "second")
+    watch(screen, looks, looks.pause)
+    said = screen.file.getvalue()
+    assert said.index("first") < said.index("no broker there\nLooking again") < said.index("second")
+
+
+def test_the_first_look_may_fail_and_so_may_what_does_not_pass() -> None:
+    looks = _Looks(Unreachable("nobody"))
+    with pytest.raises(Unreachable):
+        watch(_screen(True), looks, looks.pause)
+    looks = _Looks("first", Forbidden("not you"))
+    with pytest.raises(Forbidden):
+        watch(_screen(True), looks, looks.pause)
+
+
+def test_ctrl_c_is_how_a_picture_is_left() -> None:
+    looks = _Looks("first", "second")
+    looks.pause.wait = _interrupt  # type: ignore[method-assign]
+    watch(_screen(True), looks, looks.pause)
+
+
+def _interrupt(timeout: float | None = None) -> bool:
+    raise KeyboardInterrupt
+
+
+def test_a_forecast_is_at_most_a_screenful_and_loses_none() -> None:
+    minutes = [Minute(60_000 * n, 1) for n in range(1440)]
+    lines = drawn(minutes, 0, 20)
+    assert len(lines) == 31
+    assert lines[0] == "1,440 fall due; one row is 48m"
+    assert "now" in lines[1]
+    assert "in 48m" in lines[2]
+
+
+def test_an_empty_forecast_says_what_to_do() -> None:
+    (line,) = drawn([Minute(60_000 * n, 0) for n in range(60)], 0, 20)
+    assert line == "nothing falls due within 1h; try a longer --horizon"
+
+
+def test_reading_the_log_is_told_and_ends_with_the_next_event(capsys: pytest.CaptureFixture[str]) -> None:
+    facts = {"host": "h", "port": 1, "tls_port": None, "flight_port": 2, "pipeline": "embedded"}
+    with Story() as story:
+        story.tell("opening", {"done": 1, "total": 2})
+        story.tell("opened", facts)
+        story.tell("closed", {"pending": 0, "next_due_ms": None})
+    said = capsys.readouterr().out
+    assert "serves on h:1 (gRPC, HTTP) and :2 (Flight)" in said
+    assert "nothing is pending" in said
+    assert text_of("unheard of", {}) == ""

@@ -1,0 +1,100 @@
+"""The picture of a broker, drawn from made-up looks."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from tidemill.cli.status_picture import Seen, picture_of, table_of
+from tidemill.client.answers import BrokerStatus, Minute, TopicInfo
+from tidemill.core.model import TopicType
+
+_NOW_MS = 1_800_000_000_000
+
+
+def _status(sent: int = 0, **fields) -> BrokerStatus:
+    said = {
+        "near": 1,
+        "ready": 2,
+        "backlog": 3,
+        "clock_leaps": 0,
+        "is_clock_simulated": False,
+        "pipeline": {"runner": "spark", "state": "ready", "lag_ms": 0, "takeovers": 0, "problem": ""},
+        "disk": {"log_bytes": 1 << 30, "free_bytes": 3 << 30, "is_full": False, "is_low": False},
+        **fields,
+    }
+    return BrokerStatus(_NOW_MS, 7, sent, 0, 0, "spark", 0.4, 1.5, 9.0, said)
+
+
+def _topic(name: str, pending: int = 0, is_paused: bool = False) -> TopicInfo:
+    return TopicInfo(name, TopicType.MIXED, 4, is_paused, 0, pending, pending, 0, 0, 0)
+
+
+def _drawn(picture, width: int = 100) -> str:
+    screen = Console(file=io.StringIO(), width=width, color_system=None)
+    screen.print(picture)
+    return screen.file.getvalue()
+
+
+def _seen(*looks: tuple[BrokerStatus, float], topics=(), minutes=()) -> Seen:
+    seen = Seen("127.0.0.1:8081")
+    for status, at_s in looks:
+        seen.add(status, at_s, topics, minutes)
+    return seen
+
+
+def test_rates_are_between_two_looks() -> None:
+    drawn = _drawn(picture_of(_seen((_status(100), 1.0), (_status(300), 1.5), (_status(350), 2.5))))
+    assert "50/s ▁" not in drawn
+    assert "50/s █▁" in drawn
+
+
+def test_a_broker_that_begins_again_has_no_negative_rate() -> None:
+    assert "-" not in _drawn(picture_of(_seen((_status(100), 1.0), (_status(5), 2.0)))).split("sent")[1][:20]
+
+
+def test_a_new_broker_says_how_to_begin() -> None:
+    assert "tidemill send" in _drawn(picture_of(_seen((_status(0), 1.0))))
+    assert "tidemill send" not in _drawn(picture_of(_seen((_status(1), 1.0))))
+
+
+def test_the_next_hour_is_drawn() -> None:
+    minutes = [Minute(_NOW_MS + 60_000 * n, 10 if n == 3 else 0) for n in range(60)]
+    drawn = _drawn(picture_of(_seen((_status(10), 1.0), minutes=minutes)))
+    assert "10 fall due" in drawn
+    assert drawn.count("█") >= 4
+
+
+def test_the_topics_with_most_that_waits_come_first() -> None:
+    topics = [_topic(f"t{n}", pending=n) for n in range(12)] + [_topic("idle", is_paused=True)]
+    drawn = _drawn(picture_of(_seen((_status(10), 1.0), topics=topics)))
+    assert drawn.index("t11") < drawn.index("t10")
+    assert "t2 " not in drawn
+    assert "and 5 more" in drawn
+
+
+def test_what_is_wrong_is_said() -> None:
+    pipeline = {
+        "runner": "embedded",
+        "state": "stopped",
+        "lag_ms": 2000,
+        "takeovers": 3,
+        "problem": "no [Java]",
+    }
+    disk = {"log_bytes": 0, "free_bytes": 0, "is_full": True, "is_low": True}
+    status = _status(1, pipeline=pipeline, disk=disk, clock_leaps=1)
+    for drawn in (_drawn(table_of(status)), _drawn(picture_of(_seen((status, 1.0))))):
+        for words in (
+            "embedded, stopped, 2s behind, 3 takeovers",
+            "no [Java]",
+            "sends are refused",
+            "1 leaps",
+        ):
+            assert words in drawn
+
+
+def test_a_narrow_terminal_gets_a_picture_too() -> None:
+    topics = [_topic("a-topic-with-a-long-name-indeed", pending=5)]
+    lines = _drawn(picture_of(_seen((_status(10), 1.0), topics=topics)), width=60).splitlines()
+    assert all(len(line) <= 60 for line in lines)
