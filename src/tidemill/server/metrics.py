@@ -107,7 +107,7 @@ class BrokerCollector(Collector):
         labels = ["level", "delay_seconds"]
         waiting = GaugeMetricFamily("tidemill_level_waiting", "Messages that wait on a level.", labels=labels)
         due = GaugeMetricFamily(
-            "tidemill_level_next_due_seconds",
+            "tidemill_level_next_due_timestamp_seconds",
             "When the next one of a level is due, Unix time; 0: none waits.",
             labels=labels,
         )
