@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tidemill.broker.admission import DEAD_LETTER_PREFIX
-from tidemill.broker.receipts import decode_receipt
+from tidemill.broker.receipts import decode_receipt, lane_held
 from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.core.model import NO_TIME_MS, MessageType, StoredMessage
 from tidemill.store.frames import Settlement
@@ -27,29 +27,27 @@ class DeadLetters:
 
     def forward(self, receipt: str) -> bool:
         """Move one delivery to its group's dead letters; False if the receipt is no longer the valid one."""
-        group_name, topic_name, queue_id, offset, attempt = decode_receipt(receipt)
-        target = self._topics.find_or_create(DEAD_LETTER_PREFIX + group_name, is_internal=True)
-        topic = self._store.indexes.topics.named(topic_name)
+        delivery = decode_receipt(receipt)
         consumers = self._store.consumers
         # The writer's lock before the consumers', as everywhere.
         with self._store.writer.lock, consumers.lock:
-            group = consumers.state.group(group_name)
-            if group is None or topic is None:
+            lane = lane_held(delivery, consumers.state, self._store.indexes.topics)
+            if lane is None:
                 return False
-            progress = consumers.state.progress((group.id, topic.id, queue_id))
-            held = progress.taken.get(offset) if progress is not None else None
-            if held is None or held[0] != attempt:
-                return False
-            row = self._store.queues.read((topic.id, queue_id), offset, offset + 1)[0]
+            _, topic_id, queue_id = lane
+            offset = delivery.offset
+            row = self._store.queues.read((topic_id, queue_id), offset, offset + 1)[0]
             if self._store.is_expired(int(row["place"])):
                 return False
+            # Made only now: a receipt that settles nothing leaves no topic behind.
+            target = self._topics.find_or_create(DEAD_LETTER_PREFIX + delivery.group, is_internal=True)
             letter = dead_letter(
                 self._store.message(int(row["place"])),
-                topic.name,
+                delivery.topic,
                 target.id,
                 self._topics.choose_queue(target, ""),
             )
-            settlement = Settlement(group_name, topic.id, queue_id, offset)
+            settlement = Settlement(delivery.group, topic_id, queue_id, offset)
             appended = self._store.writer.send_back([letter], [settlement], self._now_ms())
         self._store.writer.finish(appended)
         return True

@@ -1,25 +1,63 @@
-"""The text of a receipt: which delivery it settles. Opaque to consumers, short as every ack carries it."""
+"""The text of a receipt: which delivery it settles. Opaque to consumers, short as every ack carries it.
+
+A receipt names group, topic, queue, offset, attempt and how often the group's way through that queue had
+been reset: after a reset the same message is handed out as a first attempt again, and a receipt from before
+must not settle that delivery.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
+from typing import NamedTuple
 
 from tidemill.core.errors import IllegalHandle
+from tidemill.store.consumer_state import ConsumerState, Lane
+from tidemill.store.topics import TopicTable
 
 
-def encode_receipt(group: str, topic: str, queue_id: int, offset: int, attempt: int) -> str:
-    text = "\n".join(("r1", group, topic, str(queue_id), str(offset), str(attempt)))
+class DeliveryName(NamedTuple):
+    """The delivery that a receipt settles."""
+
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+    attempt: int
+    resets: int
+
+
+def encode_receipt(delivery: DeliveryName) -> str:
+    text = "\n".join(("r2", *map(str, delivery)))
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def decode_receipt(receipt: str) -> tuple[str, str, int, int, int]:
-    """Group, topic, queue, offset, attempt; `IllegalHandle` if it never was a receipt."""
+def decode_receipt(receipt: str) -> DeliveryName:
+    """`IllegalHandle` if it never was a receipt."""
     try:
         text = base64.urlsafe_b64decode(receipt + "=" * (-len(receipt) % 4)).decode()
-        version, group, topic, queue_id, offset, attempt = text.split("\n")
-        if version != "r1":
+        version, group, topic, *numbers = text.split("\n")
+        if version == "r1":  # given before resets were counted
+            numbers.append("0")
+        elif version != "r2":
             raise ValueError(version)
-        return group, topic, int(queue_id), int(offset), int(attempt)
+        queue_id, offset, attempt, resets = map(int, numbers)
+        return DeliveryName(group, topic, queue_id, offset, attempt, resets)
     except (ValueError, binascii.Error, UnicodeError):
         raise IllegalHandle(f"not a receipt: {receipt[:60]!r}; pass the receipt of the delivery") from None
+
+
+def lane_held(delivery: DeliveryName, state: ConsumerState, topics: TopicTable) -> Lane | None:
+    """The lane of a delivery that is still out under this very receipt; None if it is not (any more).
+
+    Call under the consumer log's lock.
+    """
+    group, topic = state.group(delivery.group), topics.named(delivery.topic)
+    if group is None or topic is None:
+        return None
+    lane = (group.id, topic.id, delivery.queue_id)
+    progress = state.progress(lane)
+    if progress is None or progress.resets != delivery.resets:
+        return None
+    held = progress.taken.get(delivery.offset)
+    return lane if held is not None and held[0] == delivery.attempt else None

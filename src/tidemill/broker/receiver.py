@@ -17,7 +17,7 @@ import numpy as np
 
 from tidemill.broker.admission import DEAD_LETTER_PREFIX, check_group_name
 from tidemill.broker.dead_letters import dead_letter
-from tidemill.broker.receipts import decode_receipt, encode_receipt
+from tidemill.broker.receipts import DeliveryName, decode_receipt, encode_receipt, lane_held
 from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.core.arguments import require_kind, require_whole
 from tidemill.core.errors import RequestError
@@ -58,6 +58,7 @@ class _Found:
     lane: Lane
     offset: int
     attempt: int
+    resets: int
     row: Rows
     message: StoredMessage
 
@@ -251,7 +252,8 @@ class Receiver:
                 if held is None:
                     break  # the cursor must not pass it
             else:
-                found.append(_Found(lane, offset, held[0] + 1 if held else 1, row, message))
+                attempt = held[0] + 1 if held else 1
+                found.append(_Found(lane, offset, attempt, progress.resets, row, message))
                 room -= len(message.body)
         return found, unwanted
 
@@ -283,7 +285,9 @@ class Receiver:
             offset=found.offset,
             attempt=found.attempt,
             invisible_until_ms=invisible_until_ms,
-            receipt=encode_receipt(group.name, topic.name, queue_id, found.offset, found.attempt),
+            receipt=encode_receipt(
+                DeliveryName(group.name, topic.name, queue_id, found.offset, found.attempt, found.resets)
+            ),
             released_at_ms=int(found.row["released_at_ms"]),
             via=Via(int(found.row["via"])),
             message=found.message,
@@ -308,16 +312,13 @@ class Receiver:
         rows: list[tuple[int, ...]] = []
         settled: set[tuple[Lane, int]] = set()
         with consumers.lock:
-            for group_name, topic_name, queue_id, offset, attempt in parsed:
-                group = consumers.state.group(group_name)
-                topic = self._store.indexes.topics.named(topic_name)
-                lane = (group.id, topic.id, queue_id) if group and topic else None
-                progress = consumers.state.progress(lane) if lane else None
-                held = progress.taken.get(offset) if progress else None
-                is_valid = held is not None and held[0] == attempt and (lane, offset) not in settled
+            for delivery in parsed:
+                lane = lane_held(delivery, consumers.state, self._store.indexes.topics)
+                is_valid = lane is not None and (lane, delivery.offset) not in settled
                 answers.append(is_valid)
                 if is_valid and lane:
-                    group_id, topic_id, _ = lane
+                    group_id, topic_id, queue_id = lane
+                    attempt, offset = delivery.attempt, delivery.offset
                     rows.append((act, 0, queue_id, group_id, topic_id, attempt, offset, visible_at_ms or 0))
                     if act == ACT_SETTLE:
                         settled.add((lane, offset))

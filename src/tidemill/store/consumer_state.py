@@ -6,7 +6,7 @@ that is not in that table is settled. This is truth, not derived: it has a log a
 (`consumer_log.py` writes them).
 
 Invariants:
-- a receipt settles only the attempt it was given for;
+- a receipt settles only the attempt it was given for, and none after a reset;
 - changes are applied in the order they are logged, by the same function that replays them;
 - `floor` of a queue never passes an unsettled message.
 """
@@ -71,6 +71,7 @@ class Progress:
     """One group's way through one queue."""
 
     next_offset: int
+    resets: int = 0  # how often the group was sent elsewhere in this queue; older receipts settle nothing
     taken: dict[int, tuple[int, int]] = field(default_factory=dict)  # offset -> attempt, visible-at ms
     _due: list[tuple[int, int]] = field(
         default_factory=list
@@ -150,6 +151,9 @@ class ConsumerState:
             act, _, queue_id, group_id, topic_id, attempt, offset, visible_at_ms = change
             lane = (group_id, topic_id, queue_id)
             progress = self._lanes.get(lane)
+            if act == ACT_CURSOR:
+                self._lanes[lane] = Progress(offset, progress.resets + 1 if progress is not None else 0)
+                continue
             if progress is None:
                 progress = self._lanes[lane] = Progress(0)
             if act == ACT_TAKE:
@@ -161,8 +165,6 @@ class ConsumerState:
             elif act == ACT_CHANGE:
                 if offset in progress.taken:
                     progress.put(offset, attempt, visible_at_ms)
-            elif act == ACT_CURSOR:
-                self._lanes[lane] = Progress(offset)
             else:
                 assert act == ACT_SKIP
                 progress.next_offset = max(progress.next_offset, offset)
@@ -192,7 +194,12 @@ class ConsumerState:
         return {
             "groups": [group.as_dict() for group in self._groups.values()],
             "lanes": [
-                [*lane, progress.next_offset, [[o, a, v] for o, (a, v) in progress.taken.items()]]
+                [
+                    *lane,
+                    progress.next_offset,
+                    [[o, a, v] for o, (a, v) in progress.taken.items()],
+                    progress.resets,
+                ]
                 for lane, progress in self._lanes.items()
             ],
         }
@@ -202,8 +209,9 @@ class ConsumerState:
         state = cls()
         for fields in content["groups"]:
             state.put_group(Group(**fields))
-        for group_id, topic_id, queue_id, next_offset, taken in content["lanes"]:
-            progress = state._lanes[group_id, topic_id, queue_id] = Progress(next_offset)
+        for group_id, topic_id, queue_id, next_offset, taken, *resets in content["lanes"]:
+            # Checkpoints of earlier versions counted no resets.
+            progress = state._lanes[group_id, topic_id, queue_id] = Progress(next_offset, *resets)
             for offset, attempt, visible_at_ms in taken:
                 progress.put(offset, attempt, visible_at_ms)
         return state

@@ -44,3 +44,13 @@ def test_a_receipt_of_an_earlier_attempt_forwards_nothing(small):
     assert small.broker.ack([second.receipt]) == [True]
     with pytest.raises(IllegalHandle):
         small.broker.forward_to_dead_letters("nonsense")
+
+
+def test_a_receipt_that_settles_nothing_leaves_no_topic_behind(small):
+    small.send("work", b"a")
+    (delivery,) = small.broker.receive("work", "g")
+    assert small.broker.ack([delivery.receipt]) == [True]
+    end = small.log_end
+    assert not small.broker.forward_to_dead_letters(delivery.receipt)
+    assert small.log_end == end
+    assert [topic.name for topic in small.broker.views.topics()] == ["work"]

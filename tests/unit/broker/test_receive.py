@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 
 from small_broker import START_MS
@@ -230,6 +232,32 @@ def test_a_group_can_read_again_from_a_time_and_skip_to_one(small):
     small.broker.receiver.reset("g", "work", small.clock.now_ms())
     assert small.broker.receive("work", "g") == []
     assert small.broker.ack([taken[0].receipt]) == [False]
+
+
+@pytest.mark.parametrize("crash", ["none", "kill", "kill after a checkpoint", "close"])
+def test_a_receipt_from_before_a_reset_settles_nothing_after_it(small, crash):
+    small.send("work", b"a")
+    (old,) = small.broker.receive("work", "g")
+    small.broker.receiver.reset("g", "work", 0)
+    (new,) = small.broker.receive("work", "g")
+    assert (old.offset, old.attempt) == (new.offset, new.attempt)
+    if crash == "kill after a checkpoint":
+        small.broker.store.checkpoint()
+    if crash == "close":
+        small.reopen()
+    elif crash != "none":
+        small.kill_and_open()
+    assert small.broker.ack([old.receipt]) == [False]
+    assert small.broker.change_invisibility([old.receipt], 5) == [False]
+    assert not small.broker.forward_to_dead_letters(old.receipt)
+    assert small.broker.ack([new.receipt]) == [True]
+
+
+def test_a_receipt_of_an_earlier_version_still_settles_its_delivery(small):
+    small.send("work", b"a")
+    (delivery,) = small.broker.receive("work", "g")
+    text = f"r1\ng\nwork\n{delivery.queue_id}\n{delivery.offset}\n1"
+    assert small.broker.ack([base64.urlsafe_b64encode(text.encode()).decode()]) == [True]
 
 
 def test_a_receipt_of_a_group_or_topic_that_is_not_there_is_not_valid(small):
