@@ -132,13 +132,25 @@ class Bulk:
         if isinstance(table, pa.RecordBatch):
             table = pa.Table.from_batches([table])
         check_columns(set(table.column_names), topic_name)
+        with self._sender.in_flight.hold(table.nbytes):
+            parts = [part for batch in table.to_batches() for part in framed(batch)]
+            return self._send(parts, table.num_rows, topic_name)
+
+    def send_whole(self, batch: pa.RecordBatch, topic_name: str | None) -> BulkReceipt:
+        """Store a batch as one frame, so that all of it is there or nothing, whatever happens meanwhile."""
+        check_columns(set(batch.schema.names), topic_name)
+        check_whole(batch)
+        with self._sender.in_flight.hold(batch.nbytes):
+            return self._send([batch] if batch.num_rows else [], batch.num_rows, topic_name)
+
+    def _send(self, parts: list[pa.RecordBatch], row_count: int, topic_name: str | None) -> BulkReceipt:
         now_ms = self._now_ms()
-        # The whole table is checked before the first topic is made.
-        checked = [
-            self._checked(part, topic_name, now_ms) for batch in table.to_batches() for part in framed(batch)
-        ]
+        # All of it is checked before the first topic is made.
+        checked = [self._checked(part, topic_name, now_ms) for part in parts]
         self._require_room(checked)
         batches = [(self._canonical(part, now_ms), part) for part in checked]
+        if self._sender.tick_limit.is_on:
+            self._check_tick_limit(batches, now_ms)
         done: list[BulkReceipt] = []
         for batch, part in batches:
             try:
@@ -148,22 +160,21 @@ class Bulk:
                     raise
                 receipt = self._joined(done)
                 raise PartlyStored(
-                    f"{full}. The first {len(receipt):,} of {table.num_rows:,} rows are stored; "
+                    f"{full}. The first {len(receipt):,} of {row_count:,} rows are stored; "
                     "send the rest again when there is room",
                     receipt,
                 ) from full
         return self._joined(done)
 
-    def send_whole(self, batch: pa.RecordBatch, topic_name: str | None) -> BulkReceipt:
-        """Store a batch as one frame, so that all of it is there or nothing, whatever happens meanwhile."""
-        check_columns(set(batch.schema.names), topic_name)
-        check_whole(batch)
-        if not batch.num_rows:
-            return self._joined([])
-        now_ms = self._now_ms()
-        part = self._checked(batch, topic_name, now_ms)
-        self._require_room([part])
-        return self._store_batch(self._canonical(part, now_ms), part, now_ms)
+    def _check_tick_limit(self, batches: list[tuple[pa.RecordBatch, _Checked]], now_ms: int) -> None:
+        """`TooManyRequests` if the rows that are not there already would crowd a tick."""
+        with self._store.writer.lock:
+            wanted = []
+            for batch, part in batches:
+                fresh = find_repeats(self._store, batch, part.is_once, now_ms).fresh
+                fresh = fresh[part.due[fresh] != NO_TIME_MS]
+                wanted.append((batch.column("topic_id").to_numpy()[fresh], part.due[fresh]))
+            self._sender.tick_limit.check(wanted)
 
     def _joined(self, parts: list[BulkReceipt]) -> BulkReceipt:
         if len(parts) == 1:

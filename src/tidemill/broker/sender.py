@@ -19,11 +19,12 @@ import numpy as np
 
 from tidemill.broker.admission import check_draft, check_type, due_time_ms, message_type
 from tidemill.broker.in_flight import InFlight
+from tidemill.broker.tick_limit import Planned, TickLimit
 from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.core.arguments import require_kind
 from tidemill.core.config import BrokerSettings
-from tidemill.core.errors import BusyError, RequestError, TooManyRequests
-from tidemill.core.limits import DEDUPLICATION_MS, LEVEL_WAITING_MAX, MINUTE_MS, NEAR_COUNT_MAX
+from tidemill.core.errors import BusyError, RequestError
+from tidemill.core.limits import DEDUPLICATION_MS, LEVEL_WAITING_MAX, NEAR_COUNT_MAX
 from tidemill.core.model import NO_TIME_MS, Draft, Handle, MessageType, Once, Receipt, StoredMessage
 from tidemill.log.arrays import I64
 from tidemill.release.releaser import Releaser
@@ -57,7 +58,7 @@ class _Batch:
     fresh_ids: dict[tuple[int, str], int] = field(default_factory=dict)  # ids of this batch -> message
     fresh_keys: dict[tuple[int, str], int] = field(default_factory=dict)  # keys of timed ones -> message
     repeats: list[tuple[int, int]] = field(default_factory=list)  # answers that repeat a message of the batch
-    due: Counter[tuple[int, int]] = field(default_factory=Counter)  # by topic id and minute
+    planned: Planned = field(default_factory=Counter)
     moves: dict[int, int] = field(default_factory=dict)  # seqs whose time is replaced -> new time
     moved: list[MovedMessages] = field(default_factory=list)  # the same, after it was done
 
@@ -82,12 +83,13 @@ class Sender:
         self._broker_id = broker_id
         self._now_ms = now_ms
         self._wake = wake
-        self._in_flight = InFlight(settings.in_flight_bytes_max)
+        self.in_flight = InFlight(settings.in_flight_bytes_max)
+        self.tick_limit = TickLimit(store, settings)
 
     @property
     def in_flight_bytes(self) -> int:
         """Bodies of sends that are not answered yet."""
-        return self._in_flight.held_bytes
+        return self.in_flight.held_bytes
 
     def send(self, drafts: Sequence[Draft], *, creates_topics: bool = True) -> list[Receipt]:
         """Store all drafts or, if one of them is wrong, none."""
@@ -103,7 +105,7 @@ class Sender:
     ) -> list[Answer]:
         """Store the drafts that are right; each gets its own answer."""
         require_kind("what is sent", drafts, (list, tuple), "a list of Draft")
-        with self._in_flight.hold(_body_bytes(drafts)):
+        with self.in_flight.hold(body_bytes(drafts)):
             now_ms = self._now_ms()
             with self._store.writer.lock:
                 batch = _Batch([None] * len(drafts), [None] * len(drafts))
@@ -214,7 +216,8 @@ class Sender:
         if repeat is not None:
             batch.answers[index] = repeat
             return
-        self._check_tick_limit(batch, topic, due_ms)
+        if self.tick_limit.is_on and due_ms is not None:
+            self.tick_limit.take(topic, due_ms, batch.planned)
         message_id = draft.id or f"{self._broker_id}{(self._store.log.written_end << 16) + index:016X}"
         if draft.id is not None:
             batch.fresh_ids[topic.id, message_id] = len(batch.messages)
@@ -258,20 +261,6 @@ class Sender:
             return FLAG_LEVEL | fifo
         is_near = due_ms < now_ms + self._settings.lead_ms and self.near_room() > 0
         return (FLAG_NEAR if is_near else 0) | fifo
-
-    def _check_tick_limit(self, batch: _Batch, topic: Topic, due_ms: int | None) -> None:
-        limit = self._settings.due_per_tick_max
-        if not limit or due_ms is None:
-            return
-        minute = due_ms // MINUTE_MS
-        per_minute = limit * (MINUTE_MS // self._settings.tick_ms)
-        stored = self._store.indexes.due_counts.minutes(topic.id, minute, minute + 1).get(minute, 0)
-        if stored + batch.due[topic.id, minute] >= per_minute:
-            raise TooManyRequests(
-                f"too many messages of topic {topic.name!r} fall due at that time (limit {limit} a tick); "
-                "send later or choose another time"
-            )
-        batch.due[topic.id, minute] += 1
 
     def _repeats_fresh(
         self, batch: _Batch, topic: Topic, draft: Draft, due_ms: int | None, now_ms: int
@@ -384,7 +373,7 @@ class Sender:
         return Receipt(message_id, topic.name, handle, due_ms, is_repeat=is_repeat)
 
 
-def _body_bytes(drafts: Sequence[Draft]) -> int:
+def body_bytes(drafts: Sequence[Draft]) -> int:
     """Bytes of all bodies; what is no draft counts nothing and is refused when it is looked at."""
     bodies = (getattr(draft, "body", b"") for draft in drafts)
     return sum(len(body) for body in bodies if isinstance(body, bytes | bytearray | memoryview))
@@ -392,7 +381,7 @@ def _body_bytes(drafts: Sequence[Draft]) -> int:
 
 def _bytes_at_most(drafts: Sequence[Draft]) -> int:
     """No fewer bytes than the drafts will take in the log."""
-    total = _body_bytes(drafts) + len(drafts) * _FIXED_BYTES
+    total = body_bytes(drafts) + len(drafts) * _FIXED_BYTES
     for draft in drafts:
         texts = (draft.tag, *draft.keys, draft.message_group, draft.id or "")
         named = (text for pair in draft.properties.items() for text in pair)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tidemill.broker.admission import check_draft, check_type, due_time_ms, level_due_ms
-from tidemill.broker.sender import Sender
+from tidemill.broker.sender import Sender, body_bytes
 from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import IllegalId, UnknownTransaction
@@ -63,6 +63,11 @@ class Transactions:
             due_time_ms(draft, self._settings, now_ms)
             if draft.id is None:
                 raise IllegalId("a message of a transaction needs an id; it is what ends the transaction")
+        with self._sender.in_flight.hold(body_bytes(drafts)):
+            self._store_halves(drafts, now_ms, creates_topics)
+        return [Receipt(draft.id or "", draft.topic, None, NO_TIME_MS) for draft in drafts]
+
+    def _store_halves(self, drafts: Sequence[Draft], now_ms: int, creates_topics: bool) -> None:
         with self._store.writer.lock:
             for draft in drafts:  # before the first of them makes its topic
                 known = self._store.indexes.topics.named(draft.topic)
@@ -81,7 +86,6 @@ class Transactions:
             if fresh:
                 self._store.writer.put_halves(list(fresh.values()), now_ms)
         self._store.writer.finish_written()
-        return [Receipt(draft.id or "", draft.topic, None, NO_TIME_MS) for draft in drafts]
 
     def commit(self, topic_name: str, message_id: str) -> Receipt:
         """Store the message of a transaction; from now on it is like any other."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from tidemill.core.limits import MINUTE_MS
 from tidemill.log.arrays import I64, U32
+from tidemill.store.tick_counts import TickCounts
 
 _MINUTE_BITS = 32
 
@@ -21,11 +22,14 @@ class DueCounts:
 
     def __init__(self) -> None:
         self._by_topic: dict[int, dict[int, int]] = {}
+        self.ticks: TickCounts | None = None  # the same by tick, where somebody asked for it
 
     def add(self, topic_ids: U32, deliver_at_ms: I64, sign: int) -> None:
         """Count messages in (`sign` 1) or out (-1)."""
         if not len(topic_ids):
             return
+        if self.ticks is not None:
+            self.ticks.add(topic_ids, deliver_at_ms, sign)
         if len(topic_ids) == 1:
             self._change(int(topic_ids[0]), int(deliver_at_ms[0]) // MINUTE_MS, sign)
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from small_broker import START_MS
-from tidemill.core.errors import RequestError, TooManyRequests, UnknownTopic, WrongMessageType
+from tidemill.core.errors import RequestError, UnknownTopic, WrongMessageType
 from tidemill.core.model import Draft, Once, Receipt, TopicType
 
 HOUR_MS = 3_600_000
@@ -242,19 +242,6 @@ def test_a_batch_larger_than_a_frame_is_stored_in_order(small):
     small.advance(3)
     assert sorted(map(int, small.bodies("big"))) == list(range(count))
     assert small.broker.cancel([receipts[-1].handle]) == ["released"]
-
-
-def test_the_limit_of_messages_due_at_a_time_holds_within_a_batch_and_across(make_small):
-    small = make_small(due_per_tick_max=1)  # 60 a minute
-    drafts = [Draft("orders", b"", deliver_at_ms=START_MS + 60_000) for _ in range(61)]
-    with pytest.raises(TooManyRequests, match="limit 1 a tick"):
-        small.broker.send(drafts)
-    small.broker.send(drafts[:60])
-    with pytest.raises(TooManyRequests):
-        small.broker.send(drafts[:1])
-    small.broker.send(
-        [Draft("orders", b"", deliver_at_ms=START_MS + 180_000), Draft("other", b"", delay_ms=60_000)]
-    )
 
 
 def test_a_level_above_the_highest_is_clamped_and_said_so(small):
