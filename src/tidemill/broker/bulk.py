@@ -4,6 +4,7 @@ Owns the way from a caller's columns (`bulk_columns.py`) to the message schema. 
 optional, unless `topic` is given for all):
 
     topic string       body binary or string     deliver_at timestamp or int64 ms   delay_ms int64
+    (or deliver_at_ms)
     level int          id string                 key string                         once bool or 'keep'
     tag string         message_group string      properties string (JSON object)
 
@@ -26,6 +27,7 @@ import pyarrow.compute as pc
 from tidemill.broker.admission import check_id, check_message_group, check_tag, check_topic_name, check_type
 from tidemill.broker.bulk_columns import (
     bodies_of,
+    check_bytes,
     check_columns,
     check_key,
     check_property_text,
@@ -193,6 +195,7 @@ class Bulk:
 
     def _checked(self, batch: pa.RecordBatch, topic_name: str | None, now_ms: int) -> _Checked:
         """The columns of a batch, each of which passed the checks of a single send."""
+        check_bytes(batch)
         count = batch.num_rows
         topics = texts(batch, "topic") if topic_name is None else pa.repeat(pa.scalar(topic_name), count)
         due, levels = times_of(batch, self._settings, now_ms)

@@ -26,6 +26,7 @@ COLUMNS = frozenset(
         "topic",
         "body",
         "deliver_at",
+        "deliver_at_ms",
         "delay_ms",
         "level",
         "id",
@@ -36,6 +37,8 @@ COLUMNS = frozenset(
         "properties",
     )
 )
+# Two names for a time, because a column of timestamps has no unit in its name.
+_TIME_COLUMNS = ("deliver_at", "deliver_at_ms", "delay_ms")
 _FRAME_BYTES = FRAME_BYTES_MAX // 4
 # What a batch that must be stored as one frame may hold: the rest of the frame is for columns we add.
 WHOLE_BYTES_MAX = 3 * _FRAME_BYTES
@@ -49,12 +52,24 @@ def check_columns(names: set[str], topic_name: str | None) -> None:
     """`RequestError` unless a table with these columns can be sent."""
     if unknown := names - COLUMNS:
         raise RequestError(f"unknown columns {sorted(unknown)}; known are {sorted(COLUMNS)}")
-    if "body" not in names or ("topic" not in names) == (topic_name is None):
+    if "body" not in names or ("topic" not in names and topic_name is None):
         raise RequestError(
             "a table needs a `body` column, and its topic either as a column or as an argument"
         )
-    if {"deliver_at", "delay_ms"} <= names:
-        raise RequestError("give only one of the columns deliver_at and delay_ms")
+    if "topic" in names and topic_name is not None:
+        raise RequestError(
+            f"the topic is given twice, as {topic_name!r} and as the column `topic`; leave one of them out"
+        )
+    if len(given := [name for name in _TIME_COLUMNS if name in names]) > 1:
+        raise RequestError(f"give only one of the columns {' and '.join(given)}")
+
+
+def check_bytes(batch: pa.RecordBatch) -> None:
+    """`RequestError` unless a batch reads back: offsets within their data, texts that are UTF-8."""
+    try:
+        batch.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise RequestError(f"the table is not valid Arrow data: {error}; mend it where it is made") from None
 
 
 def framed(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -101,16 +116,13 @@ def times_of(batch: pa.RecordBatch, settings: BrokerSettings, now_ms: int) -> tu
 
 
 def _due_times(batch: pa.RecordBatch, settings: BrokerSettings, now_ms: int) -> I64:
-    names = set(batch.schema.names)
-    if "deliver_at" in names:
-        column, start_ms = batch.column("deliver_at"), 0
-    elif "delay_ms" in names:
-        column, start_ms = batch.column("delay_ms"), now_ms
-    else:
+    name = next((name for name in _TIME_COLUMNS if name in batch.schema.names), None)
+    if name is None:
         return np.full(batch.num_rows, NO_TIME_MS)
+    column, start_ms = batch.column(name), now_ms if name == "delay_ms" else 0
     per_ms, ms_each = _UNITS[column.type.unit] if pa.types.is_timestamp(column.type) else (1, 1)
     is_timed = column.is_valid().to_numpy(zero_copy_only=False)
-    given = _integers(column, "deliver_at or delay_ms")
+    given = _integers(column, name)
     # Rounded up: a part of a millisecond must not make a message early.
     due = -(-given // per_ms) if per_ms > 1 else given
     if len(due):

@@ -19,7 +19,7 @@ Body = bytes | str
 T = TypeVar("T")
 
 _COLUMNS = {
-    *("topic", "body", "deliver_at", "delay_ms", "level", "id", "key", "once", "tag"),
+    *("topic", "body", "deliver_at", "deliver_at_ms", "delay_ms", "level", "id", "key", "once", "tag"),
     *("message_group", "properties"),
 }
 _NOTHING: Mapping[str, str] = {}
@@ -78,8 +78,8 @@ def with_id(draft: Draft) -> Draft:
 def drafts_of_table(table: Any, topic: str | None) -> Iterator[Draft]:
     """Drafts of an Arrow table or batch, a pandas frame, or any iterable of mappings.
 
-    Columns are those of a bulk send: `body`, and any of `topic`, `deliver_at`, `delay_ms`, `level`, `id`,
-    `key`, `once`, `tag`, `message_group`, `properties`.
+    Columns are those of a bulk send: `body`, and any of `topic`, `deliver_at` (or `deliver_at_ms`),
+    `delay_ms`, `level`, `id`, `key`, `once`, `tag`, `message_group`, `properties`.
     """
     for row in _rows_of(table):
         unknown = set(row) - _COLUMNS
@@ -92,7 +92,7 @@ def drafts_of_table(table: Any, topic: str | None) -> Iterator[Draft]:
         yield draft_of(
             name,
             row["body"],
-            at=_moment(_given(row.get("deliver_at"))),
+            at=_moment(_given(row.get("deliver_at", row.get("deliver_at_ms")))),
             delay=_whole(_given(row.get("delay_ms"))),
             level=_whole(_given(row.get("level"))) or 0,
             once=_given(row.get("once")) or False,

@@ -153,7 +153,7 @@ def _one(**columns):
 
 BAD_TABLES = [
     (RequestError, "needs a `body`", pa.table({"key": ["k"]}), "t"),
-    (RequestError, "either as a column or as an argument", _one(topic="t"), "t"),
+    (RequestError, "given twice", _one(topic="t"), "t"),
     (RequestError, "either as a column or as an argument", _one(), None),
     (RequestError, "only one of the columns", _one(deliver_at=1, delay_ms=1), "t"),
     (RequestError, "a body is null", pa.table({"body": pa.array([b"", None])}), "t"),
@@ -253,3 +253,26 @@ def test_a_full_disk_refuses_a_table(small):
     assert small.log_end == end
     small.disk.capacity_bytes = None
     assert len(small.broker.send_table(pa.table({"body": [bytes(1_000)] * 100}), topic="t")) == 100
+
+
+def test_a_time_may_be_named_with_its_unit(small):
+    table = pa.table({"body": [b"x"], "deliver_at_ms": [START_MS + 5]})
+    assert small.broker.send_table(table, topic="t").deliver_at_ms.tolist() == [START_MS + 5]
+    both = table.append_column("deliver_at", pa.array([1]))
+    with pytest.raises(RequestError, match="only one of the columns deliver_at and deliver_at_ms"):
+        small.broker.send_table(both, topic="t")
+
+
+def test_a_topic_given_twice_is_said_to_be(small):
+    with pytest.raises(RequestError, match="given twice, as 't' and as the column `topic`"):
+        small.broker.send_table(pa.table({"body": [b"x"], "topic": ["u"]}), topic="t")
+
+
+@pytest.mark.parametrize("name", ["key", "tag", "id", "properties"])
+def test_a_text_that_is_no_text_is_refused(small, name):
+    bad = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe")]
+    )
+    with pytest.raises(RequestError, match="not valid Arrow data"):
+        small.broker.send_table(pa.table({"body": [b"x"], name: bad}), topic="t")
+    assert small.broker.status().sent == 0

@@ -28,9 +28,7 @@ def limited(make_small):
 def test_a_tick_takes_so_many_of_a_topic_and_its_neighbour_as_many_again(limited):
     limited.broker.send(_due_at(60_000, 60_999))
     end = limited.log_end
-    with pytest.raises(
-        TooManyRequests, match=r"topic 'orders' fall due in the 1000 ms from \d+ on .limit 2"
-    ):
+    with pytest.raises(TooManyRequests, match=r"topic 'orders' fall due in the 1000 ms from \d+ on .limit 2"):
         limited.broker.send(_due_at(60_500))
     assert limited.log_end == end
     limited.broker.send(_due_at(59_999, 61_000, 59_000, 61_999))
