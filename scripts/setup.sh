@@ -40,5 +40,7 @@ say "installing what requirements.lock names"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 # Spark needs Java; without it everything else works, on the embedded runner.
 scripts/need_java.sh >/dev/null || say "going on without Java: the timer runs on the embedded runner"
+# The browser tests and the screenshots need Chromium; without it those tests are skipped, and say so.
+scripts/need_chromium.sh >/dev/null || say "going on without Chromium: the browser tests are skipped"
 touch .venv/.ready
 say "ready"

@@ -27,14 +27,17 @@ from tidemill.broker.level_views import level_views
 from tidemill.broker.loop import Service
 from tidemill.broker.maintenance import Maintenance
 from tidemill.broker.pipeline_process import PipelineProcess
+from tidemill.broker.pulse import Pulse, Sample
 from tidemill.broker.receiver import Receiver, TagFilter
 from tidemill.broker.sender import Answer, Sender
+from tidemill.broker.step_log import StepSeen
 from tidemill.broker.table_parts import TableParts
 from tidemill.broker.table_views import TableViews
 from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.broker.transactions import Transactions
 from tidemill.broker.turning import Turning
 from tidemill.broker.views import Status, Views
+from tidemill.broker.wheel_picture import WheelPictures
 from tidemill.core.clock import Clock, SystemClock, stopwatch_s
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import BrokerClosed
@@ -155,7 +158,9 @@ class Broker:
         self.table_parts = TableParts(self.store, self.tables)
         self._maintenance = Maintenance(self.store, self._sender, settings, self.clock.boot_ms)
         self._keep_service = Service("maintenance", self._maintenance.step, self.clock, make_room)
-        self._services = [self._release_service, self._turn_service, self._keep_service]
+        self.pulse = Pulse(self._sample)
+        pulse_service = Service("pulse", self.pulse.step, self.clock, make_room)
+        self._services = [self._release_service, self._turn_service, self._keep_service, pulse_service]
         if settings.durability == "async":
             self._services.append(Service("sync", self._sync_step, self.clock, make_room))
 
@@ -197,6 +202,14 @@ class Broker:
         """Make every service look again now."""
         for service in self._services:
             service.wake()
+
+    @property
+    def wheel(self) -> WheelPictures:
+        return self._turning.wheel
+
+    def last_steps(self) -> list[StepSeen]:
+        """The last steps of the wheel, newest first."""
+        return self._turning.steps.latest()
 
     def _fail(self, fault: BaseException) -> None:
         self._failure = fault
@@ -314,16 +327,13 @@ class Broker:
         return self._transactions
 
     def status(self) -> Status:
-        indexes, now_ms = self.store.indexes, self.clock.now_ms()
-        with self.store.writer.lock:
-            sent, released, cancelled = indexes.totals.overall()
-            pending = sum(indexes.due_counts.pending(topic.id) for topic in indexes.topics)
+        now_ms, sample = self.clock.now_ms(), self._sample()
         return Status(
             now_ms=now_ms,
-            pending=pending,
-            sent=sent,
-            released=released,
-            cancelled=cancelled,
+            pending=sample.pending,
+            sent=sample.sent,
+            released=sample.released,
+            cancelled=sample.cancelled,
             near=self.releaser.near_count,
             ready=self.releaser.ready_count,
             backlog=self.releaser.backlogs.count,
@@ -336,6 +346,13 @@ class Broker:
             is_disk_full=self.store.is_full,
             levels=level_views(self.store, self.settings, now_ms),
         )
+
+    def _sample(self) -> Sample:
+        indexes = self.store.indexes
+        with self.store.writer.lock:
+            totals = indexes.totals.overall()
+            pending = sum(indexes.due_counts.pending(topic.id) for topic in indexes.topics)
+        return Sample(*totals, pending, tuple(self.releaser.lateness.histogram.counts))
 
     def check(self, scratch: Path, on_progress: Progress | None = None) -> list[str]:
         """Every invariant of the directory, checked; findings in words. Nobody may write meanwhile."""

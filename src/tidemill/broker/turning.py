@@ -20,7 +20,9 @@ import numpy as np
 
 from tidemill.broker.eviction import free_shard, remove_aside
 from tidemill.broker.pipeline_process import PipelineProcess, PipelineState
+from tidemill.broker.step_log import StepLog
 from tidemill.broker.views import PipelineView
+from tidemill.broker.wheel_picture import WheelPictures
 from tidemill.core.config import BrokerSettings
 from tidemill.log.disk import Disk
 from tidemill.release.releaser import FifoSafe, Releaser
@@ -42,6 +44,7 @@ from tidemill.timer.target import (
     shard_directory,
     write_target,
 )
+from tidemill.timer.wheel_view import WheelView
 
 _SAFE_MS_MAX = 1 << 62
 _WATCH_EVERY_MS = 250
@@ -112,6 +115,9 @@ class Turning:
         self._since_ms = now_ms()
         self._epoch = 0
         self._watch = _Watch()
+        self.steps = StepLog(settings.tick_ms)
+        view = WheelView(disk, self._directory, timer_settings)
+        self.wheel = WheelPictures(view, timer_settings, self._cursors, now_ms)
         self._handed_over = 0
         self._state = PipelineState("running" if pipeline is None else "starting")
         self.takeover_count = 0
@@ -146,6 +152,7 @@ class Turning:
         safe_seq = self._write_target(now_ms)
         wake_ms = self.next_call_ms = self._runner.step(now_ms, safe_seq)
         self._tell(releaser, now_ms)
+        self.steps.see(now_ms, self._turner.name.lower(), self._runner.cursors)
         latest_ms = now_ms + (self._settings.lead_ms // 8 if self._pipeline is None else _WATCH_EVERY_MS)
         return latest_ms if wake_ms is None else min(wake_ms, latest_ms)
 
@@ -153,6 +160,7 @@ class Turning:
         target = Target(self._epoch, now_ms, self._store.writer.safe_seq(), Runner.SPARK)
         write_target(self._disk, self._directory, target)
         cursors, boot_ms = self._cursors(), self._boot_ms()
+        self.steps.see(now_ms, self._turner.name.lower(), cursors)
         settings = self._settings
         call = call_at(
             cursors, self._far_scan, target, settings.lead_ms, settings.tick_ms, self._limits.rows_max

@@ -8,7 +8,9 @@ from itertools import accumulate, repeat
 
 import numpy as np
 
+from tidemill.broker.due_windows import DueWindows
 from tidemill.broker.level_views import LevelView
+from tidemill.broker.message_history import MessageHistory
 from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.core.arguments import require_whole
 from tidemill.core.limits import MAX_DELAY_MS, MINUTE_MS
@@ -16,6 +18,7 @@ from tidemill.core.model import Handle, PendingMessage, StoredMessage, TopicType
 from tidemill.log.arrays import I64
 from tidemill.release.lateness import LatenessSummary
 from tidemill.store.consumer_state import Lane, Progress
+from tidemill.store.due_counts import minute_columns
 from tidemill.store.message_store import MessageStore
 from tidemill.store.pending_scan import scan_pending
 
@@ -98,6 +101,8 @@ class Views:
         self._topics = topics
         self._broker_id = broker_id
         self._now_ms = now_ms
+        self.due = DueWindows(store, topics, now_ms)
+        self.messages = MessageHistory(store, topics, broker_id)
 
     def pending(
         self,
@@ -110,17 +115,26 @@ class Views:
     ) -> list[PendingMessage]:
         """Messages that wait, earliest due first."""
         topic_id = self._topics.require(topic_name).id if topic_name is not None else None
-        with self._store.writer.lock:
-            seqs = self._chosen(topic_id, key, from_ms, to_ms, limit)
-            return [self._pending_message(seq) for seq in seqs.tolist()]
-
-    def _chosen(self, topic_id: int | None, key: str | None, from_ms: int, to_ms: int, limit: int) -> I64:
         if key is not None:
-            ids = [topic_id] if topic_id is not None else [topic.id for topic in self._store.indexes.topics]
-            seqs = np.array([s for i in ids for s in self._store.seqs_with_key(i, key)], np.int64)
-            due = self._store.indexes.entries.take(seqs)["deliver_at_ms"].astype(np.int64)
-            inside = (due >= from_ms) & (due < to_ms)
-            return _earliest(seqs[inside], due[inside], limit)
+            with self._store.writer.lock:
+                return self._messages(self._with_key(topic_id, key, from_ms, to_ms, limit))
+        # The writer's lock is taken for a part at a time: a look at ten million must not hold up a release.
+        seqs = self._earliest_pending(topic_id, from_ms, to_ms, limit)
+        with self._store.writer.lock:
+            return self._messages(seqs[self._store.indexes.ledger.pending_mask(seqs)])
+
+    def _with_key(self, topic_id: int | None, key: str, from_ms: int, to_ms: int, limit: int) -> I64:
+        ids = [topic_id] if topic_id is not None else [topic.id for topic in self._store.indexes.topics]
+        seqs = np.array([s for i in ids for s in self._store.seqs_with_key(i, key)], np.int64)
+        due = self._store.indexes.entries.take(seqs)["deliver_at_ms"].astype(np.int64)
+        inside = (due >= from_ms) & (due < to_ms)
+        return _earliest(seqs[inside], due[inside], limit)
+
+    def _earliest_pending(self, topic_id: int | None, from_ms: int, to_ms: int, limit: int) -> I64:
+        """The first `limit` seqs by due time; the due counts say how far ahead one has to look for them."""
+        with self._store.writer.lock:
+            counted = self._store.indexes.due_counts.snapshot(topic_id)
+        to_ms = min(to_ms, _enough_until_ms(counted, from_ms, limit))
         best_seqs, best_due = np.empty(0, np.int64), np.empty(0, np.int64)
         for seqs, rows in scan_pending(self._store, topic_id, from_ms, to_ms):
             due = rows["deliver_at_ms"].astype(np.int64)
@@ -129,6 +143,9 @@ class Views:
                 order = np.argpartition(best_due, limit)[:limit]
                 best_seqs, best_due = best_seqs[order], best_due[order]
         return _earliest(best_seqs, best_due, limit)
+
+    def _messages(self, seqs: I64) -> list[PendingMessage]:
+        return [self._pending_message(seq) for seq in seqs.tolist()]
 
     def _pending_message(self, seq: int) -> PendingMessage:
         entry = self._store.entry(seq)
@@ -245,3 +262,15 @@ class Views:
 def _earliest(seqs: I64, due: I64, limit: int) -> I64:
     order = np.lexsort((seqs, due))[:limit]
     return seqs[order]
+
+
+def _enough_until_ms(counted: dict[int, dict[int, int]], from_ms: int, limit: int) -> int:
+    """A time by which at least `limit` messages fall due from `from_ms` on; for ever if fewer do."""
+    columns = [minute_columns(minutes) for minutes in counted.values()]
+    minutes = np.concatenate([np.empty(0, np.int64), *(minutes for minutes, _ in columns)])
+    counts = np.concatenate([np.empty(0, np.int64), *(counts for _, counts in columns)])
+    # The minute in which `from_ms` lies may hold only earlier ones, so it does not count.
+    later = minutes > from_ms // MINUTE_MS
+    order = np.argsort(minutes[later], kind="stable")
+    reached = np.searchsorted(np.cumsum(counts[later][order]), limit)
+    return int((minutes[later][order][reached] + 1) * MINUTE_MS) if reached < len(order) else _FOREVER_MS

@@ -19,6 +19,7 @@ from tidemill.broker.broker import Broker
 from tidemill.server.admin_errors import add_error_handlers
 from tidemill.server.admin_messages import change_routes, receive_routes, send_routes
 from tidemill.server.admin_models import ErrorAnswer
+from tidemill.server.admin_pictures import message_routes, picture_routes, timed
 from tidemill.server.admin_views import (
     find_routes,
     group_routes,
@@ -28,6 +29,7 @@ from tidemill.server.admin_views import (
 )
 from tidemill.server.batch_door import PATH as BATCH_PATH
 from tidemill.server.batch_door import BatchDoor
+from tidemill.server.dashboard import Dashboard
 from tidemill.server.long_poll import LongPolls
 from tidemill.server.metrics import registry_of
 from tidemill.server.waiting_room import WaitingRoom
@@ -40,7 +42,7 @@ _ERRORS: dict[int | str, dict[str, object]] = {
         (400, "The request is wrong; nothing was written"),
         (401, "No token, or one that is not known"),
         (403, "The token does not allow this"),
-        (404, "No such topic"),
+        (404, "No such topic or message"),
         (409, "The topic exists or is in use"),
         (413, "The body is too large"),
         (429, "Too much at once; come again shortly"),
@@ -54,12 +56,17 @@ class AdminApp(FastAPI):
     """FastAPI, but for the batch door, which is asked before any of its machinery."""
 
     batch_door: BatchDoor
+    dashboard: Dashboard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] == BATCH_PATH and scope["method"] == "POST":
-            await self.batch_door(scope, receive, send)
-        else:
+        if scope["type"] != "http":
             await super().__call__(scope, receive, send)
+        elif scope["path"] == BATCH_PATH and scope["method"] == "POST":
+            await self.batch_door(scope, receive, send)
+        elif self.dashboard.has(scope["path"]):
+            await self.dashboard(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, timed(send))
 
 
 def admin_app(
@@ -92,11 +99,14 @@ def admin_app(
     )
     add_error_handlers(app)
     app.batch_door = BatchDoor(broker, threads)
+    app.dashboard = Dashboard()
     for routes in (
         send_routes(broker),
         receive_routes(broker, waiting),
         change_routes(broker),
         look_routes(broker),
+        picture_routes(broker),
+        message_routes(broker),
         find_routes(broker),
         topic_routes(broker),
         group_routes(broker),

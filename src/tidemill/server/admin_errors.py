@@ -23,6 +23,7 @@ from tidemill.core.errors import (
     TopicExists,
     TopicInUse,
     Unauthorized,
+    UnknownMessage,
     UnknownTopic,
 )
 from tidemill.server.rejects import REJECTS
@@ -32,6 +33,7 @@ _STATUS: tuple[tuple[type[TidemillError], int], ...] = (
     (Unauthorized, 401),
     (Forbidden, 403),
     (UnknownTopic, 404),
+    (UnknownMessage, 404),
     (TopicExists, 409),
     (TopicInUse, 409),
     (BodyTooLarge, 413),

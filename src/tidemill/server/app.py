@@ -1,8 +1,9 @@
 """One application on one port: gRPC by its content type, everything else by its path.
 
 Owns the fork between the two and the two pages that need nothing else: `/healthz` for whoever waits for the
-broker, `/metrics` for whoever watches it. Plain ASGI, so any server with trailers can run it. The admin API
-is an application of its own, handed in as `http`.
+broker, `/metrics` for whoever watches it. The dashboard's files are open to everybody, like `/healthz`: they
+hold nothing, and whoever must show a token needs a page to do it on. Plain ASGI, so any server with trailers
+can run it. The admin API is an application of its own, handed in as `http`.
 
 The door opens before the broker has: recovery may take a while, and until then every call is told to come
 back (gRPC UNAVAILABLE, HTTP 503).
@@ -25,6 +26,7 @@ from tidemill.server.asgi import Receive, Scope, Send, SteadyReceive, steady_sen
 from tidemill.server.batch_door import PATH as BATCH_PATH
 from tidemill.server.body_budget import BodyBudget, BodyRefused, Unread
 from tidemill.server.caller import LOOK, require
+from tidemill.server.dashboard import Dashboard
 from tidemill.server.gateway import Gateway
 from tidemill.server.grpc_framing import Status, Stream
 from tidemill.server.guard import Guard
@@ -63,6 +65,7 @@ class Door:
     def __init__(self, on_startup: Step | None = None, on_shutdown: Step | None = None) -> None:
         self.opened: Opened | None = None
         self.guard = Guard()
+        self._dashboard = Dashboard()
         self._budget = BodyBudget(FRAME_BYTES_MAX, _BODIES_BYTES_MAX)
         self._unread = Unread(_UNREAD_BYTES_MAX)
         self.state = "opening"
@@ -111,6 +114,8 @@ class Door:
         if path == "/healthz":
             content = json.dumps({"status": self.state, **self._health()}).encode()
             await _page(send, 200 if opened is not None else 503, _JSON, content)
+        elif self._dashboard.has(path):
+            await self._dashboard(scope, receive, send)
         elif opened is None:
             await _page(send, 503, _JSON, refusal_bytes("unavailable", self._why_not()))
         elif not await self.guard.admits_http(scope, send, None if path in _SMALL_PATHS else self._unread):

@@ -1,9 +1,11 @@
 """How many messages fall due in each minute, for each topic. Forecast and dashboard read these.
 
 Owns the counts of *pending* messages by (topic id, minute). Kept by the log writer while frames are applied;
-saved with the index checkpoint. Reading one topic's horizon touches only its own counts.
+saved with the index checkpoint. Reading one topic's horizon touches only its own counts; how many of a topic
+are pending is kept beside them, because it is asked every second.
 
-Invariant: no count is negative or zero; the sum over all is the number of pending messages.
+Invariants: no count is negative or zero; the sum over all is the number of pending messages, and the sum over
+a topic's minutes is what is kept for the topic.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ class DueCounts:
 
     def __init__(self) -> None:
         self._by_topic: dict[int, dict[int, int]] = {}
+        self._pending: dict[int, int] = {}
         self.ticks: TickCounts | None = None  # the same by tick, where somebody asked for it
 
     def add(self, topic_ids: U32, deliver_at_ms: I64, sign: int) -> None:
@@ -47,9 +50,18 @@ class DueCounts:
             minutes[minute] = left
         else:
             del minutes[minute]
+        self._pending[topic_id] = self._pending.get(topic_id, 0) + difference
 
     def pending(self, topic_id: int) -> int:
-        return sum(self._by_topic.get(topic_id, {}).values())
+        return self._pending.get(topic_id, 0)
+
+    def snapshot(self, topic_id: int | None) -> dict[int, dict[int, int]]:
+        """Count by minute for one topic or for each, as of now; take it under the writer lock, it is quick.
+
+        What is worked out from it then holds up nobody, however many minutes there are.
+        """
+        topic_ids = list(self._by_topic) if topic_id is None else [topic_id]
+        return {one: self._by_topic.get(one, {}).copy() for one in topic_ids}
 
     def minutes(self, topic_id: int | None, first_minute: int, end_minute: int) -> dict[int, int]:
         """Count by minute in `[first_minute, end_minute)`, of one topic or of all."""
@@ -77,7 +89,16 @@ class DueCounts:
         counts = cls()
         for topic_id, minute, count in np.frombuffer(data, "<i8").reshape(-1, 3).tolist():
             counts._by_topic.setdefault(topic_id, {})[minute] = count
+            counts._pending[topic_id] = counts._pending.get(topic_id, 0) + count
         return counts
+
+
+def minute_columns(snapshot: dict[int, int]) -> tuple[I64, I64]:
+    """Minutes in order, and how many fall due in each."""
+    minutes = np.fromiter(snapshot.keys(), np.int64, len(snapshot))
+    counts = np.fromiter(snapshot.values(), np.int64, len(snapshot))
+    order = np.argsort(minutes)
+    return minutes[order], counts[order]
 
 
 def _counted(packed: I64) -> tuple[I64, I64]:

@@ -33,12 +33,13 @@ def scan_pending(
             first = max(first, ledger.head_seq)
             end = max(first, min(to_seq, ledger.next_seq, first + _SCAN_ROWS))
             rows = store.indexes.entries.read(first, end)
-            wanted = ledger.range_states(first, end) == State.PENDING
-            wanted &= (rows["deliver_at_ms"] >= from_ms) & (rows["deliver_at_ms"] < to_ms)
-            if topic_id is not None:
-                wanted &= rows["topic_id"] == topic_id
-            chosen = np.flatnonzero(wanted)
-            part = (first + chosen, rows[chosen])
+            states = ledger.range_states(first, end)
+        # A row never changes, so the lock is not needed for looking at it.
+        wanted = states == State.PENDING
+        wanted &= (rows["deliver_at_ms"] >= from_ms) & (rows["deliver_at_ms"] < to_ms)
+        if topic_id is not None:
+            wanted &= rows["topic_id"] == topic_id
+        chosen = np.flatnonzero(wanted)
         if len(chosen):
-            yield part
+            yield first + chosen, rows[chosen]
         first = end

@@ -76,10 +76,12 @@ def _ask(door: GuardedDoor, method: str, path: str, user: str | None = "shop", *
     return door.runner.run(run())
 
 
-def test_health_is_for_everybody_and_nothing_else(door):
+def test_health_and_the_empty_page_are_for_everybody_and_nothing_else(door):
     door.state = "open"
     assert _ask(door, "GET", "/healthz", None).status_code == 200
-    for path in ("/metrics", "/v1/status", "/docs", "/openapi.json", "/", "/v1/topics"):
+    for path in ("/", "/dashboard/app.js"):  # the page on which a token is given, without a figure in it
+        assert _ask(door, "GET", path, None).status_code == 200
+    for path in ("/metrics", "/v1/status", "/docs", "/openapi.json", "/v1/topics", "/v1/me", "/v1/wheel"):
         answer = _ask(door, "GET", path, None)
         assert answer.status_code == 401
         assert answer.json()["code"] == "unauthorized"
@@ -99,6 +101,7 @@ def test_health_is_for_everybody_and_nothing_else(door):
         ("POST", "/v1/reschedule", {"topic": "TOPIC", "key": "k", "by_ms": 1}),
         ("GET", "/v1/pending?topic=TOPIC", None),
         ("GET", "/v1/forecast?topic=TOPIC", None),
+        ("GET", "/v1/forecast/window?from_ms=0&step_ms=60000&steps=1&topic=TOPIC", None),
         ("GET", "/v1/topics/TOPIC/find?key=k", None),
         ("GET", "/v1/topics/TOPIC/read", None),
     ],
@@ -134,12 +137,28 @@ def _with_topic(content, topic: str):
         ("POST", "/v1/clock/advance", {"by_ms": 1}),
         ("POST", "/v1/backup", {"directory": "/nowhere/at/all"}),
         ("GET", "/v1/pending", None),
+        ("GET", "/v1/forecast/window?from_ms=0&step_ms=60000&steps=1", None),
         ("DELETE", "/v1/topics/orders", None),
     ],
 )
 def test_levers_are_for_those_who_run_the_broker(door, method, path, content):
     assert _ask(door, method, path, "shop", json=content).status_code == 403
     assert _ask(door, method, path, "boss", json=content).status_code not in (401, 403)
+
+
+def test_a_message_is_shown_to_those_who_may_look_at_its_topic(door):
+    sent = _ask(
+        door, "POST", "/v1/messages", "boss", json={"topic": "bills", "body": "x", "delay_ms": 60_000}
+    )
+    path = f"/v1/message?handle={sent.json()['handle']}"
+    assert _ask(door, "GET", path, "boss").json()["body"] == "x"
+    assert _ask(door, "GET", path, "shop").status_code == 403
+
+
+def test_callers_are_told_who_they_are(door):
+    shop = _ask(door, "GET", "/v1/me").json()
+    assert (shop["user"], shop["may"]["cancel"], shop["may"]["admin"]) == ("shop", True, False)
+    assert not any(_ask(door, "GET", "/v1/me", "mute").json()["may"].values())
 
 
 def test_lists_show_what_the_caller_may_see(door):

@@ -1,0 +1,185 @@
+"""One message, whole: its content, what became of it, and how it came there.
+
+Owns the story that is told of a timed message. It is put together from what the store has anyway: the
+entries and states of every seq the message has had, the frames that made them, its row in the queue, and
+the consumer groups' progress there. Nothing is kept for its sake, so what retention has cut is not told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tidemill.broker.topic_admin import TopicAdmin
+from tidemill.core.model import Handle, StoredMessage, Via
+from tidemill.store.consumer_state import Progress
+from tidemill.store.find_index import PLACE_BIT
+from tidemill.store.frames import Kind, ReEnter, ReEnterReason
+from tidemill.store.hashing import id_hash
+from tidemill.store.ledger import State
+from tidemill.store.message_store import MessageStore
+from tidemill.store.topics import Topic
+
+# A message is in its queue within this many rows of where its due time points, unless the queue was paused.
+_SEARCH_ROWS = 1 << 16
+_SEARCH_ROUNDS = 16
+_SEQS_MAX = 100  # of a message that is pushed on and on, the last moves
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEvent:
+    """Something that happened: stored, rescheduled, kept, released, cancelled. `at_ms` None: not known."""
+
+    what: str
+    at_ms: int | None
+    deliver_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStanding:
+    """How far a consumer group is with the message: waiting, taken, settled."""
+
+    group: str
+    standing: str
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MessageStory:
+    topic: str
+    message: StoredMessage
+    handle: Handle
+    state: str  # pending, released, cancelled
+    size: int
+    history: list[HistoryEvent]
+    groups: list[GroupStanding]
+    queue_id: int | None = None
+    offset: int | None = None
+    released_at_ms: int | None = None
+    via: Via | None = None
+
+
+class MessageHistory:
+    """Looks a message up. Thread-safe."""
+
+    def __init__(self, store: MessageStore, topics: TopicAdmin, broker_id: str) -> None:
+        self._store = store
+        self._topics = topics
+        self._broker_id = broker_id
+
+    def story(self, topic_name: str, message_id: str, seq: int | None = None) -> MessageStory | None:
+        """What is known of a timed message; None if nothing is (any more).
+
+        An id that several messages share means the newest, unless `seq` names one of them.
+        """
+        topic = self._topics.require(topic_name)
+        with self._store.writer.lock:
+            seqs = self._seqs(topic.id, message_id)
+            if not seqs:
+                return None
+            mine = self._line_of(seqs, seq)
+            last = mine[-1]
+            state = self._store.indexes.ledger.state(last)
+            message, entry = self._message(last), self._store.entry(last)
+            history = self._events(mine, message)
+        story = MessageStory(
+            topic=topic.name,
+            message=message,
+            handle=Handle(self._broker_id, topic.name, message.id, last),
+            state=state.name.lower(),
+            size=int(entry["size"]),
+            history=history,
+            groups=[],
+        )
+        if state is State.RELEASED:
+            return self._with_release(story, topic, last)
+        if state is State.CANCELLED:
+            history.append(HistoryEvent("cancelled", None))
+        return story
+
+    def _seqs(self, topic_id: int, message_id: str) -> list[int]:
+        """The newest seqs of the messages with this id, also of those that moved on, oldest first."""
+        indexes = self._store.indexes
+        refs = indexes.find.find(id_hash(topic_id, message_id))
+        seqs = refs[refs < PLACE_BIT].astype(np.int64)
+        known = seqs[(seqs >= indexes.ledger.head_seq) & (seqs < indexes.ledger.next_seq)]
+        newest = np.sort(known)[-_SEQS_MAX:].tolist()
+        return [seq for seq in newest if self._message(seq).id == message_id]
+
+    def _message(self, seq: int) -> StoredMessage:
+        return self._store.message(int(self._store.entry(seq)["place"]))
+
+    def _line_of(self, seqs: list[int], seq: int | None) -> list[int]:
+        """The seqs of one message, oldest first: those that moved on, up to the one that did not."""
+        lines: list[list[int]] = [[]]
+        for one in sorted(seqs):
+            lines[-1].append(one)
+            if self._store.indexes.ledger.state(one) is not State.MOVED:
+                lines.append([])
+        lines = [line for line in lines if line]
+        return next((line for line in lines if seq in line), lines[-1])
+
+    def _events(self, seqs: list[int], message: StoredMessage) -> list[HistoryEvent]:
+        events = []
+        for seq in seqs:
+            entry = self._store.entry(seq)
+            due_ms = int(entry["deliver_at_ms"])
+            frame = self._store.log.frame(int(entry["place"]) >> 16)
+            if frame.kind != Kind.RE_ENTER:
+                events.append(HistoryEvent("stored", message.stored_at_ms, due_ms))
+            elif ReEnter.read(frame.payload).reason is ReEnterReason.RESCHEDULE:
+                events.append(HistoryEvent("rescheduled", frame.stamp_ms, due_ms))
+            else:
+                events.append(HistoryEvent("kept", frame.stamp_ms, due_ms))
+        if events[0].what != "stored":  # the frame that stored it is past retention
+            events.insert(0, HistoryEvent("stored", message.stored_at_ms))
+        return events
+
+    def _with_release(self, story: MessageStory, topic: Topic, seq: int) -> MessageStory:
+        queue_id = story.message.queue_id
+        found = self._row_of(topic, queue_id, story.message.deliver_at_ms, seq)
+        if found is None:
+            return replace(story, history=[*story.history, HistoryEvent("released", None)])
+        offset, released_at_ms, via = found
+        return replace(
+            story,
+            history=[*story.history, HistoryEvent("released", released_at_ms)],
+            groups=self._groups(topic, queue_id, offset),
+            queue_id=queue_id,
+            offset=offset,
+            released_at_ms=released_at_ms,
+            via=via,
+        )
+
+    def _row_of(self, topic: Topic, queue_id: int, due_ms: int, seq: int) -> tuple[int, int, Via] | None:
+        """Offset, time and way of the queue row of a seq; none came into the queue before its due time."""
+        queues, queue = self._store.queues, (topic.id, queue_id)
+        first = queues.offset_at_time(queue, due_ms)
+        for _ in range(_SEARCH_ROUNDS):
+            rows = queues.read(queue, first, first + _SEARCH_ROWS)
+            if not len(rows):
+                return None
+            hits = np.flatnonzero((rows["seq"] == seq) & (rows["place"] > 0))
+            if len(hits):
+                row = rows[int(hits[0])]
+                return first + int(hits[0]), int(row["released_at_ms"]), Via(int(row["via"]))
+            first += len(rows)
+        return None
+
+    def _groups(self, topic: Topic, queue_id: int, offset: int) -> list[GroupStanding]:
+        consumers = self._store.consumers
+        with consumers.lock:
+            standings = []
+            for group in consumers.state.groups():
+                progress = consumers.state.progress((group.id, topic.id, queue_id))
+                if progress is not None:
+                    standings.append(_standing(group.name, progress, offset))
+        return standings
+
+
+def _standing(group: str, progress: Progress, offset: int) -> GroupStanding:
+    held = progress.taken.get(offset)
+    if held is not None:
+        return GroupStanding(group, "taken", held[0])
+    return GroupStanding(group, "settled" if offset < progress.next_offset else "waiting")

@@ -1,0 +1,103 @@
+"""The wheel as a picture: three dials, like the hands of a clock, from the slots' own counts.
+
+Owns what the dials show. The first is a minute, the second an hour, the third the whole roll window; each is
+cut into equal sectors, and a sector's load is what its slots hold from now on. A sector that the hand has
+passed already shows the next turn, as on a wheel that goes round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidemill.core.limits import MINUTE_MS
+from tidemill.log.arrays import I64
+from tidemill.timer.cursor import Cursor
+from tidemill.timer.settings import TimerSettings
+from tidemill.timer.wheel_view import WheelView
+
+_SECTORS = 60
+_WINDOW_SECTORS = 96
+_HOUR_MS = 60 * MINUTE_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """`loads[i]` is what falls due in the sector that begins at `i * sector_ms` of each turn."""
+
+    turn_ms: int
+    sector_ms: int
+    loads: I64
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStanding:
+    drained_to_ms: int  # everything before this is handed over
+    absorbed_seq: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class WheelPicture:
+    now_ms: int
+    has_wheel: bool
+    tick_ms: int
+    slots: int
+    window_slots: int
+    timers: int  # in the slots from now on
+    filled_slots: int
+    fullest: int
+    fullest_at_ms: int | None
+    shards: list[ShardStanding]
+    dials: list[Dial]
+
+
+class WheelPictures:
+    """Draws the wheel from its files. Thread-safe."""
+
+    def __init__(
+        self,
+        view: WheelView,
+        settings: TimerSettings,
+        cursors: Callable[[], tuple[Cursor, ...]],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._view = view
+        self._settings = settings
+        self._cursors = cursors
+        self._now_ms = now_ms
+
+    def picture(self) -> WheelPicture:
+        """The dials as of now. Reads the slots of one roll window, nothing else."""
+        now_ms, settings = self._now_ms(), self._settings
+        tick_ms, window_ms = settings.tick_ms, settings.roll_window_slots * settings.tick_ms
+        first = now_ms // tick_ms
+        counts = self._view.counts(first, first + settings.roll_window_slots)
+        fullest = int(counts.argmax()) if len(counts) else 0
+        turns = [(MINUTE_MS, _SECTORS), (_HOUR_MS, _SECTORS), (window_ms, _WINDOW_SECTORS)]
+        return WheelPicture(
+            now_ms=now_ms,
+            has_wheel=self._view.has_wheel,
+            tick_ms=tick_ms,
+            slots=settings.slots,
+            window_slots=settings.roll_window_slots,
+            timers=int(counts.sum()),
+            filled_slots=int(np.count_nonzero(counts)),
+            fullest=int(counts[fullest]),
+            fullest_at_ms=(first + fullest) * tick_ms if counts[fullest] else None,
+            shards=[ShardStanding(c.tick * tick_ms, c.seq, c.step) for c in self._cursors()],
+            dials=[_dial(counts, first, tick_ms, turn_ms, sectors) for turn_ms, sectors in turns],
+        )
+
+
+def _dial(counts: I64, first_tick: int, tick_ms: int, turn_ms: int, sectors: int) -> Dial:
+    """The next turn of a dial, by sector; ticks beyond what was read count as empty."""
+    turn_ticks = min(turn_ms // tick_ms, len(counts))
+    sector_ms = turn_ms // sectors
+    ticks = np.arange(first_tick, first_tick + turn_ticks, dtype=np.int64)
+    sector = ticks * tick_ms % turn_ms // sector_ms
+    # A turn that does not divide evenly leaves a narrow last sector; it is shown with its neighbour.
+    loads = np.bincount(np.minimum(sector, sectors - 1), counts[:turn_ticks], minlength=sectors)
+    return Dial(turn_ms, sector_ms, loads.astype(np.int64))

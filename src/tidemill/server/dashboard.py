@@ -1,0 +1,83 @@
+"""The dashboard's files: read once from the package, served from memory, to everybody.
+
+Owns which paths are theirs (`/` and `/dashboard/...`) and the headers that keep the page to this host: the
+content policy lets it load nothing from, and send nothing to, anybody else. The figures come from the admin
+API, which asks who is calling; the files themselves hold nothing worth asking for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from tidemill.server.grpc_framing import Receive, Scope, Send
+
+PREFIX = "/dashboard/"
+_FOLDER = "web"
+_KINDS = {
+    "html": b"text/html; charset=utf-8",
+    "css": b"text/css; charset=utf-8",
+    "js": b"text/javascript; charset=utf-8",
+    "svg": b"image/svg+xml",
+    "woff2": b"font/woff2",
+}
+_POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    b"font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = [
+    (b"content-security-policy", _POLICY),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-cache"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    kind: bytes
+    content: bytes
+    tag: bytes
+
+
+class Dashboard:
+    """An ASGI application of a few files."""
+
+    def __init__(self) -> None:
+        self._files = _read(files("tidemill.server").joinpath(_FOLDER), PREFIX)
+        self._files["/"] = self._files[PREFIX + "index.html"]
+
+    def has(self, path: str) -> bool:
+        return path in self._files
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        file = self._files[scope["path"]]
+        headers = [*_HEADERS, (b"etag", file.tag), (b"content-type", file.kind)]
+        if scope["method"] not in ("GET", "HEAD"):
+            await _answer(send, 405, [(b"allow", b"GET, HEAD")], b"")
+        elif (b"if-none-match", file.tag) in [(name, value) for name, value in scope["headers"]]:
+            await _answer(send, 304, headers, b"")
+        else:
+            length = (b"content-length", str(len(file.content)).encode())
+            content = file.content if scope["method"] == "GET" else b""
+            await _answer(send, 200, [*headers, length], content)
+
+
+async def _answer(send: Send, status: int, headers: list[tuple[bytes, bytes]], content: bytes) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": content, "more_body": False})
+
+
+def _read(folder: Traversable, prefix: str) -> dict[str, _File]:
+    """Every file below a folder that a browser can ask for, by its path."""
+    found: dict[str, _File] = {}
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            found |= _read(entry, f"{prefix}{entry.name}/")
+        elif (kind := _KINDS.get(entry.name.rpartition(".")[2])) is not None:
+            content = entry.read_bytes()
+            tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'.encode()
+            found[prefix + entry.name] = _File(kind, content, tag)
+    return found

@@ -1,0 +1,51 @@
+// The way to the broker: its admin API on the same host, and the token of whoever looks.
+// Adds up what the broker says its answers cost, so that `live.js` can keep the page cheap.
+
+const TOKEN = "tidemill-token";
+
+export class ApiError extends Error {
+  constructor(status, code, message) {
+    super(message);
+    this.status = status;
+    this.code = code;
+  }
+}
+
+export const token = {
+  get: () => sessionStorage.getItem(TOKEN) || "",
+  set: (text) => (text ? sessionStorage.setItem(TOKEN, text) : sessionStorage.removeItem(TOKEN)),
+};
+
+export const spent = { ms: 0 };
+
+// The broker's clock, which may be simulated, as far as the last answer told.
+let ahead = 0;
+export const now = () => Date.now() + ahead;
+
+async function call(method, path, { query, body, signal } = {}) {
+  const headers = {};
+  if (token.get()) headers.authorization = `Bearer ${token.get()}`;
+  if (body !== undefined) headers["content-type"] = "application/json";
+  const given = Object.entries(query || {}).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const url = given.length ? `${path}?${new URLSearchParams(given)}` : path;
+  let answer;
+  try {
+    answer = await fetch(url, { method, headers, signal, cache: "no-store", body: body === undefined ? undefined : JSON.stringify(body) });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(0, "unreachable", `The broker at ${location.host} does not answer.`);
+  }
+  const cost = /app;dur=([\d.]+)/.exec(answer.headers.get("server-timing") || "");
+  if (cost) spent.ms += Number(cost[1]);
+  const content = await answer.json().catch(() => ({}));
+  if (!answer.ok) {
+    const error = new ApiError(answer.status, content.code || `http-${answer.status}`, content.message || content.error || answer.statusText);
+    if (answer.status === 401) dispatchEvent(new CustomEvent("unauthorized", { detail: error }));
+    throw error;
+  }
+  if (content.now_ms) ahead = content.now_ms - Date.now();
+  return content;
+}
+
+export const get = (path, query, signal) => call("GET", path, { query, signal });
+export const post = (path, body) => call("POST", path, { body });

@@ -1,0 +1,120 @@
+// Charts in the dashboard's own look, drawn by uPlot: lines over time, and stacked bars.
+
+import uPlot from "./vendor/uplot/uPlot.esm.js";
+import { h, fill } from "./dom.js";
+import { short, moment, mark } from "./format.js";
+
+export const TINTS = ["--t2", "--t4", "--t1", "--t3", "--t5", "--t6"];
+export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+const FONT = '11px Inter, system-ui, sans-serif';
+
+function axes(unit) {
+  const stroke = colour("--ink-2");
+  const grid = { stroke: colour("--line"), width: 1 };
+  return [
+    { stroke, font: FONT, grid: { show: false }, ticks: { show: false }, gap: 6, size: 26, space: 76, values: (plot, splits, index, space, step) => splits.map((at) => mark(at * 1000, step)) },
+    { stroke, font: FONT, grid, ticks: { show: false }, gap: 6, size: (plot, values) => 12 + 6.4 * Math.max(4, ...(values || []).map((value) => value.length)), values: (plot, splits) => splits.map((value) => (value === null ? "" : unit(value))), space: 38 },
+  ];
+}
+
+// A small box that follows the cursor; `rows(index)` says what stands in it.
+function tip(rows) {
+  const box = h("div.tip", { hidden: true });
+  return {
+    hooks: {
+      init: (plot) => plot.over.append(box),
+      setCursor: (plot) => {
+        const { idx, left } = plot.cursor;
+        if (idx === null || idx === undefined || left < 0) { box.hidden = true; return; }
+        const found = rows(idx);
+        box.hidden = !found;
+        if (!found) return;
+        fill(box, h("b", found.title), h("div.rows", found.rows.map(([tint, name, value]) => [tint ? h("i.swatch", { style: { background: tint } }) : h("span"), h("span", name), h("span.num", value)])));
+        const isRight = left > plot.over.clientWidth / 2;
+        box.style.left = isRight ? "" : `${left + 14}px`;
+        box.style.right = isRight ? `${plot.over.clientWidth - left + 14}px` : "";
+        box.style.top = "4px";
+      },
+    },
+  };
+}
+
+// Draws again when the box or the theme changes. `make(width)` gives uPlot's options.
+function mounted(box, height, make, signal) {
+  let plot = null;
+  let data = [[]];
+  const draw = () => {
+    plot?.destroy();
+    fill(box);
+    plot = new uPlot({ ...make(), width: Math.max(200, box.clientWidth), height }, data, box);
+  };
+  const watcher = new ResizeObserver(() => plot && plot.setSize({ width: Math.max(200, box.clientWidth), height }));
+  watcher.observe(box);
+  addEventListener("themechange", () => plot && draw(), { signal });
+  signal.addEventListener("abort", () => { watcher.disconnect(); plot?.destroy(); });
+  return {
+    set(next, isNewShape = false) {
+      data = next;
+      if (!plot || isNewShape) draw();
+      else plot.setData(data);
+    },
+  };
+}
+
+// Lines over time. `series`: [{label, tint, isArea}], data: [seconds, values, …].
+export function lines(box, series, { height = 180, unit = short, signal }) {
+  let shown = [[]];
+  const view = mounted(box, height, () => ({
+    padding: [10, 4, 0, 0],
+    cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
+    scales: { y: { range: (plot, low, high) => [0, high > 0 ? high * 1.15 : 1] } },
+    axes: axes(unit),
+    series: [{}, ...series.map((one) => ({ label: one.label, stroke: colour(one.tint), width: 1.75, fill: one.isArea ? `color-mix(in srgb, ${colour(one.tint)} 12%, transparent)` : undefined, points: { show: false } }))],
+    plugins: [tip((index) => ({ title: moment(shown[0][index] * 1000), rows: series.map((one, i) => [colour(one.tint), one.label, shown[i + 1][index] === null ? "–" : unit(shown[i + 1][index])]) }))],
+  }), signal);
+  return { set: (data) => { shown = data; view.set(data); } };
+}
+
+// Stacked bars. `parts`: [{label, values}], largest first; `onZoom(fromSeconds, toSeconds)` for a dragged range.
+export function stack(box, { height = 260, signal, onZoom, width = () => 60 }) {
+  let parts = [];
+  let seconds = [];
+  const stackedFrom = () => {
+    // Drawn from the whole down to the smallest, so that each bar shows above the one drawn after it.
+    const sums = parts.map(() => []);
+    for (let i = 0; i < seconds.length; i += 1) {
+      let sum = 0;
+      for (let p = 0; p < parts.length; p += 1) { sum += parts[p].values[i]; sums[p].push(sum); }
+    }
+    return [seconds, ...sums.reverse()];
+  };
+  const tintOf = (index) => colour(TINTS[index % TINTS.length]);
+  const bars = (radius) => uPlot.paths.bars({ size: [0.82, 40], align: 1, radius });
+  const view = mounted(box, height, () => ({
+    padding: [10, 6, 0, 0],
+    cursor: { y: false, points: { show: false }, drag: { x: Boolean(onZoom), y: false, setScale: false } },
+    select: { show: Boolean(onZoom) },
+    scales: { x: { range: () => (seconds.length ? [seconds[0], seconds[seconds.length - 1] + width()] : [0, 1]) }, y: { range: (plot, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
+    axes: axes(short),
+    series: [{}, ...parts.map((part, i) => ({ label: part.label, fill: tintOf(parts.length - 1 - i), width: 0, stroke: "transparent", paths: bars(i === 0 ? 0.15 : 0), points: { show: false } }))],
+    plugins: [tip((index) => (index < seconds.length ? { title: moment(seconds[index] * 1000), rows: tipRows(index) } : null))],
+    hooks: { setSelect: [(plot) => { if (onZoom && plot.select.width > 8) { onZoom(plot.posToVal(plot.select.left, "x"), plot.posToVal(plot.select.left + plot.select.width, "x")); plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false); } }] },
+  }), signal);
+  const tipRows = (index) => {
+    const rows = parts.map((part, i) => [tintOf(i), part.label, short(part.values[index])]).filter((row, i) => parts[i].values[index]);
+    return rows.length ? rows : [[null, "nothing falls due", ""]];
+  };
+  let shape = "";
+  return {
+    set(nextSeconds, nextParts) {
+      seconds = nextSeconds;
+      parts = nextParts;
+      const next = parts.map((part) => part.label).join("\n");
+      view.set(stackedFrom(), next !== shape);
+      shape = next;
+    },
+  };
+}
+
+export const legend = (parts) => h("div.legend", parts.map((part, i) => h("span", h("i.swatch", { style: { background: `var(${TINTS[i % TINTS.length]})` } }), part.label)));

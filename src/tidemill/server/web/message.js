@@ -1,0 +1,128 @@
+// One message, opened: what it holds, where it is, what happened to it; and the three things one can do to it.
+// Every deed ends with the broker's own, definite answer.
+
+import { h, fill } from "./dom.js";
+import { get, post, now } from "./api.js";
+import { loading, failed } from "./live.js";
+import { bytes, exact, until, toInput, fromInput, millis, count } from "./format.js";
+import { bodyView } from "./body_view.js";
+
+const dialog = document.getElementById("message");
+
+const SAID = {
+  cancelled: ["Cancelled. It will never be released.", ""],
+  released: ["Too late: it is already in its topic.", "warn"],
+  "already-cancelled": ["It was cancelled before.", "warn"],
+  unknown: ["The broker does not know this message any more.", "warn"],
+};
+
+export function opener({ handle, may, onChange }) {
+  fill(dialog, h("div.inner", loading()));
+  if (!dialog.open) dialog.showModal();
+  const view = { handle, may, onChange: onChange || (() => {}), said: null };
+  return load(view);
+}
+
+dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+
+async function load(view) {
+  try {
+    const message = await get("/v1/message", { handle: view.handle });
+    view.handle = message.handle;
+    draw(view, message);
+  } catch (error) {
+    fill(dialog, h("div.inner", h("header", h("div"), closeButton()), failed(error, () => load(view))));
+  }
+}
+
+const closeButton = () => h("button.quiet", { onclick: () => dialog.close(), "aria-label": "Close" }, "✕");
+
+const BADGES = { pending: "badge", released: "badge plain", cancelled: "badge warn" };
+
+function draw(view, message) {
+  const title = message.keys.join(", ") || message.message_id;
+  fill(dialog, h("div.inner",
+    h("header",
+      h("div", h("h1", { id: "message-title", class: "cut", style: { "max-width": "100%" } }, title), h("p.dim", h("span", { class: BADGES[message.state] }, message.state), " ", message.topic)),
+      closeButton()),
+    deeds(view, message),
+    view.said && h("p", { class: `note ${view.said[1]}`, role: "status" }, view.said[0]),
+    h("section", h("h3", "Body"), bodyView(message)),
+    h("section", h("h3", "Facts"), facts(message)),
+    Object.keys(message.properties).length ? h("section", h("h3", "Properties"), h("dl.facts", Object.entries(message.properties).map(([key, value]) => [h("dt.mono", key), h("dd.mono", value)]))) : null,
+    h("section", h("h3", { style: { "margin-bottom": "8px" } }, "History"), timeline(message))));
+}
+
+function facts(message) {
+  const rows = [
+    ["Due", `${exact(message.deliver_at_ms)}${message.state === "pending" ? ` · ${until(message.deliver_at_ms, now())}` : ""}`],
+    ["Keys", message.keys.join(", ")],
+    ["Tag", message.tag],
+    ["Message group", message.message_group],
+    ["Level", message.level ? String(message.level) : ""],
+    ["Id", message.message_id],
+    ["Size", `${bytes(message.size)} stored, body ${bytes(message.body_size)}`],
+    ["In its topic", message.offset === null ? "" : `queue ${message.queue}, offset ${count(message.offset)}${message.via ? `, released by way of ${message.via}` : ""}`],
+  ];
+  return h("dl.facts", { style: { "margin-top": "8px" } }, rows.filter(([, text]) => text).map(([name, text]) => [h("dt", name), h("dd", text)]));
+}
+
+function timeline(message) {
+  const due = message.deliver_at_ms;
+  const words = {
+    stored: (event) => ["Stored", event.deliver_at_ms ? `due ${exact(event.deliver_at_ms)}` : ""],
+    rescheduled: (event) => ["Rescheduled", `now due ${exact(event.deliver_at_ms)}`],
+    kept: () => ["Kept past the log's retention", "moved to the end of the log, same due time"],
+    released: (event) => ["Released into its topic", event.at_ms === null ? "" : event.at_ms <= due ? "on time" : `${millis(event.at_ms - due)} after its due time`],
+    cancelled: () => ["Cancelled", "never to be released"],
+  };
+  const items = message.history.map((event) => {
+    const [what, detail] = (words[event.what] || (() => [event.what, ""]))(event);
+    return h("li", h("div", h("strong", what), h("div.dim.small", [event.at_ms === null ? null : exact(event.at_ms), detail].filter(Boolean).join(" · "))));
+  });
+  const groups = message.groups.map((group) => h("li", { class: group.standing === "waiting" ? "todo" : "" }, h("div", h("strong", { waiting: `Group ${group.group} has not taken it yet`, taken: `Taken by group ${group.group}`, settled: `Settled by group ${group.group}` }[group.standing]), group.attempt ? h("div.dim.small", `attempt ${group.attempt}`) : null)));
+  const ahead = message.state === "pending" ? [h("li.todo", h("div", h("strong", "Falls due"), h("div.dim.small", `${exact(due)} · ${until(due, now())}`)))] : [];
+  return h("ul.timeline", items, groups, ahead);
+}
+
+function deeds(view, message) {
+  if (message.state !== "pending") return null;
+  if (!view.may("cancel")) return h("p.note", "Read only: your token does not allow cancel and reschedule.");
+  const more = h("div");
+  const run = async (button, deed) => {
+    button.disabled = true;
+    try {
+      view.said = await deed();
+      view.onChange();
+    } catch (error) {
+      view.said = [error.message, "bad"];
+    }
+    await load(view);
+  };
+  const cancel = h("button.danger", {
+    onclick: () => {
+      if (!cancel.classList.contains("sure")) { cancel.classList.add("sure"); cancel.textContent = "Cancel it for good?"; return; }
+      run(cancel, async () => SAID[(await post("/v1/cancel", { handles: [view.handle] })).answers[0]]);
+    },
+    onblur: () => { cancel.classList.remove("sure"); cancel.textContent = "Cancel"; },
+  }, "Cancel");
+  const release = h("button", { onclick: () => run(release, () => move(view, { delay_ms: 0 }, true)) }, "Release now");
+  const reschedule = h("button", { "aria-expanded": "false", onclick: () => { const isOpen = more.childElementCount > 0; fill(more, isOpen ? null : rescheduleForm(view, message, run)); reschedule.setAttribute("aria-expanded", String(!isOpen)); more.querySelector("input")?.focus(); } }, "Reschedule");
+  return h("div", h("div.buttons", release, reschedule, cancel), more);
+}
+
+async function move(view, where, isNow = false) {
+  const { answer, deliver_at_ms: at, handle } = (await post("/v1/reschedule", { handles: [view.handle], ...where })).answers[0];
+  if (answer !== "moved") return SAID[answer];
+  view.handle = handle;
+  return isNow ? ["Released now.", ""] : [`Rescheduled to ${exact(at)}.`, ""];
+}
+
+function rescheduleForm(view, message, run) {
+  const at = h("input", { type: "datetime-local", step: "1", id: "reschedule-at", value: toInput(Math.max(message.deliver_at_ms, now())), required: true });
+  const save = h("button.main", { type: "submit" }, "Move");
+  const shift = (label, ms) => { const button = h("button.small", { type: "button", onclick: () => run(button, () => move(view, { by_ms: ms })) }, label); return button; };
+  return h("form.form", { style: { "margin-top": "12px" }, onsubmit: (event) => { event.preventDefault(); run(save, () => move(view, { deliver_at_ms: fromInput(at.value) })); } },
+    h("div.line", h("label.field", { for: "reschedule-at" }, "New due time", at), h("div.buttons", save)),
+    h("div.buttons", h("span.dim.small", "or later by"), shift("10 min", 600_000), shift("1 h", 3_600_000), shift("1 day", 86_400_000)));
+}

@@ -1,0 +1,93 @@
+// Forecast: what falls due, per second to per month, by topic; drag in the chart to look closer.
+
+import { h, fill } from "../dom.js";
+import { get, now } from "../api.js";
+import { section, empty } from "../live.js";
+import { stack, legend } from "../chart.js";
+import { count, short, moment, span } from "../format.js";
+import { choice, topicSelect } from "../picks.js";
+
+const S = 1000, MIN = 60 * S, H = 60 * MIN, D = 24 * H;
+const RANGES = [["5m", "5 min", 5 * MIN], ["1h", "1 hour", H], ["1d", "1 day", D], ["7d", "1 week", 7 * D], ["60d", "60 days", 60 * D], ["1y", "1 year", 365 * D]];
+const LADDER = [S, 5 * S, 15 * S, MIN, 5 * MIN, 15 * MIN, H, 6 * H, D, 7 * D];
+const STEPS_WANTED = 130;
+
+const stepFor = (ms) => LADDER.find((step) => ms / step <= STEPS_WANTED) || LADDER[LADDER.length - 1];
+const NAMES = new Map([[S, "second"], [MIN, "minute"], [H, "hour"], [D, "day"], [7 * D, "week"]]);
+const stepName = (step) => NAMES.get(step) || span(step);
+
+// Days begin at the viewer's midnight, smaller steps at their own multiples.
+function alignedStart(at, step) {
+  if (step < D) return Math.floor(at / step) * step;
+  const midnight = new Date(at);
+  midnight.setHours(0, 0, 0, 0);
+  return midnight.getTime();
+}
+
+export function page({ signal, query }) {
+  const state = { range: query.range || "1h", topic: query.topic || "", zoom: [] };
+  const chartBox = h("div.chart");
+  const summary = h("section.panel.tiles", { "aria-label": "Totals" });
+  const legendBox = h("div");
+  const stepBox = h("span.dim.small");
+  const back = h("button.small", { hidden: true, onclick: () => { state.zoom.pop(); again(); } }, "Zoom out");
+
+  const windowNow = () => {
+    const zoom = state.zoom[state.zoom.length - 1];
+    const length = zoom ? zoom[1] - zoom[0] : RANGES.find(([name]) => name === state.range)[2];
+    const step = stepFor(length);
+    const from = alignedStart(zoom ? zoom[0] : now(), step);
+    return { from_ms: from, step_ms: step, steps: Math.max(1, Math.ceil(((zoom ? zoom[1] : now() + length) - from) / step)) };
+  };
+
+  let chart = null;
+  let step = MIN;
+  const part = section(chartBox, {
+    signal,
+    every: 4000,
+    load: (stop) => get("/v1/forecast/window", { ...windowNow(), topic: state.topic }, stop),
+    draw: (found, box) => {
+      step = found.step_ms;
+      const total = found.due.reduce((sum, value) => sum + value, 0);
+      drawTotals(summary, found, total);
+      if (!total) {
+        chart = null;
+        const latest = found.later ? `${count(found.later)} fall due later: choose a longer span.` : "Schedule one, or send with a delay.";
+        fill(box, empty("Nothing falls due here", latest, found.later ? null : h("a", { href: "#/schedule" }, "Schedule a message")));
+        fill(legendBox);
+      } else {
+        const parts = found.topics.map(({ topic, due }) => ({ label: topic ?? "other topics", values: due }));
+        if (!chart) { fill(box); chart = stack(box, { height: 340, signal, onZoom: zoomTo, width: () => step / 1000 }); }
+        chart.set(found.due.map((_, i) => (found.from_ms + i * step) / 1000), parts);
+        fill(legendBox, legend(parts));
+      }
+      stepBox.textContent = `per ${stepName(step)}`;
+      back.hidden = !state.zoom.length;
+    },
+  });
+  const again = () => { chart = null; part.restart(); };
+  const zoomTo = (from, to) => {
+    const start = Math.floor((from * 1000) / step) * step;
+    const end = Math.ceil((to * 1000) / step) * step;
+    if (end - start >= 2 * S) { state.zoom.push([start, Math.max(end, start + 10 * S)]); again(); }
+  };
+
+  const topics = topicSelect({ id: "forecast-topic", chosen: state.topic, signal, onchange: (event) => { state.topic = event.target.value; again(); } });
+  topics.setAttribute("aria-label", "Topic");
+  topics.style.width = "200px";
+  return h("div.page",
+    h("div.head", h("h1", "Forecast"), h("span.grow"), topics, choice("Span", RANGES, state.range, (range) => { state.range = range; state.zoom = []; again(); })),
+    summary,
+    h("section.panel", h("header", h("h2", "Messages that fall due"), stepBox, h("span.grow"), back, h("span.dim.small", "drag to zoom")), chartBox, legendBox));
+}
+
+function drawTotals(box, found, total) {
+  const peak = Math.max(...found.due);
+  const at = found.from_ms + found.due.indexOf(peak) * found.step_ms;
+  const tile = (label, value, note) => h("div.tile", h("div.label", label), h("div.value", value), h("div.sub", note));
+  fill(box,
+    tile("In this span", short(total), `${moment(found.from_ms).slice(0, 16)} and ${span(found.step_ms * found.due.length)} on`),
+    tile("Fullest", short(peak), peak ? `${moment(at).slice(0, 16)}` : ""),
+    tile("Before", short(found.before), found.before ? "overdue, or in an earlier minute" : "nothing is overdue"),
+    tile("Later", short(found.later), "beyond this span"));
+}

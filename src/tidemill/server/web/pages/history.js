@@ -1,0 +1,84 @@
+// History: how punctual the releases were, as a histogram and as a heat map over time.
+
+import { h, fill } from "../dom.js";
+import { get } from "../api.js";
+import { section, empty } from "../live.js";
+import { count, short, millis, moment, time, span } from "../format.js";
+import { choice } from "../picks.js";
+import { difference, quantile, lateBounds } from "../lateness.js";
+import { heatMap } from "../heat.js";
+
+const SPANS = [["15m", "15 minutes", 1000, 10], ["24h", "24 hours", 60_000, 10]];
+
+export function page({ signal, query }) {
+  let chosen = SPANS.find(([name]) => name === query.span) || SPANS[0];
+  const tiles = h("section.panel.tiles", { "aria-label": "Figures" });
+  const bars = h("div");
+  const heat = h("div");
+  const sinceBox = h("span.dim.small");
+
+  const part = section(h("div"), {
+    signal,
+    every: 3000,
+    load: (stop) => get("/v1/pulse", { every_ms: chosen[2] }, stop),
+    draw: (pulse) => {
+      const columns = columnsOf(pulse, chosen[3]);
+      const sum = columns.reduce((total, column) => total.map((value, i) => value + column.counts[i]), pulse.bounds_ms.map(() => 0).concat(0));
+      const released = sum.reduce((total, value) => total + value, 0);
+      sinceBox.textContent = pulse.at_ms.length ? `since ${moment(pulse.at_ms[0])}` : "";
+      drawTiles(tiles, sum, pulse.bounds_ms, released, pulse);
+      if (!released) {
+        const nothing = () => empty("Nothing was released in this time", "As soon as a message falls due its lateness shows here. The figures are kept in memory and begin again when the broker starts.", h("a", { href: "#/schedule" }, "Schedule one"));
+        fill(bars, nothing());
+        fill(heat, h("p.dim", "No releases, no heat."));
+        return;
+      }
+      drawBars(bars, sum, pulse.bounds_ms, released);
+      heatMap(heat, columns, lateBounds(pulse.bounds_ms), signal);
+    },
+  });
+
+  return h("div.page",
+    h("div.head", h("h1", "History"), sinceBox, h("span.grow"), choice("Span", SPANS, chosen[0], (name) => { chosen = SPANS.find(([one]) => one === name); part.refresh(); })),
+    tiles,
+    h("div.cols.stretch",
+      h("section.panel.c5", h("header", h("h2", "How late")), bars),
+      h("section.panel.c7", h("header", h("h2", "Lateness over time"), h("span.grow"), h("span.dim.small", "darker: more releases")), heat)));
+}
+
+// Differences of the running totals, `group` samples to a column.
+function columnsOf({ at_ms: at, lateness }, group) {
+  const columns = [];
+  for (let i = 0; i + 1 < at.length; i += group) {
+    const end = Math.min(at.length - 1, i + group);
+    columns.push({ from: at[i], to: at[end], counts: difference(lateness[end], lateness[i]) });
+  }
+  return columns;
+}
+
+function drawTiles(box, sum, bounds, released, pulse) {
+  const show = (value) => (value === null ? "–" : millis(value));
+  const last = sum.reduce((found, value, i) => (value ? i : found), -1);
+  const names = lateBounds(bounds);
+  const tile = (label, value, note) => h("div.tile", h("div.label", label), h("div.value", value), h("div.sub", note));
+  const onTime = released ? `${((100 * (sum[0] + sum[1] + sum[2])) / released).toFixed(released > 1000 ? 2 : 0)} %` : "–";
+  fill(box,
+    tile("Released", short(released), pulse.at_ms.length > 1 ? `in ${span(pulse.at_ms[pulse.at_ms.length - 1] - pulse.at_ms[0])}` : ""),
+    tile("Within 2 ms", onTime, "of their due time"),
+    tile("p50", show(quantile(sum, bounds, 0.5)), "or less"),
+    tile("p99", show(quantile(sum, bounds, 0.99)), "or less"),
+    tile("Latest", last < 0 ? "–" : names[last], "never early"));
+}
+
+function drawBars(box, sum, bounds, released) {
+  const names = lateBounds(bounds);
+  const last = sum.reduce((found, value, i) => (value ? i : found), 0);
+  const most = Math.max(...sum);
+  fill(box, h("div.buckets", { role: "table", "aria-label": "Releases by lateness" }, names.slice(0, Math.max(8, last + 1)).map((name, i) => [
+    h("span.dim.num", name),
+    h("div.bar", { title: `${count(sum[i])} of ${count(released)}` }, sum[i] ? h("i", { style: { width: `${(100 * sum[i]) / most}%` } }) : null),
+    h("span.num", count(sum[i])),
+  ])));
+}
+
+export const columnTitle = (column) => `${time(column.from)}–${time(column.to)}`;

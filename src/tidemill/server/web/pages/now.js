@@ -1,0 +1,159 @@
+// Now: what comes in, what goes out, what waits, how punctual it is, who turns the wheel, how the disk is.
+
+import { h, fill, say } from "../dom.js";
+import { get } from "../api.js";
+import { section } from "../live.js";
+import { lines, stack } from "../chart.js";
+import { short, rate, bytes, millis, span, time, count, until } from "../format.js";
+import { quantile, difference } from "../lateness.js";
+
+const SAMPLES = 900;
+const RATE_OVER_MS = 5000;
+
+export function page({ signal }) {
+  const tiles = h("section.panel.tiles", { "aria-label": "Figures" });
+  const flow = h("div.chart");
+  const late = h("div.chart");
+  const next = h("div.chart");
+  const runner = h("div");
+  const steps = h("div");
+  const disk = h("div");
+  const notes = h("div");
+
+  const figures = new Map();
+  const tile = (label, value, unit, note) => {
+    let parts = figures.get(label);
+    if (!parts) {
+      parts = { value: h("span"), unit: h("span.unit"), note: h("div.sub") };
+      figures.set(label, parts);
+      tiles.append(h("div.tile", { "data-tile": label }, h("div.label", label), h("div.value", parts.value, parts.unit), parts.note));
+    }
+    say(parts.value, value); say(parts.unit, unit || ""); say(parts.note, note || "");
+  };
+
+  const pulse = { at: [], sent: [], released: [], lateness: [], bounds: [] };
+  const take = (news) => {
+    pulse.bounds = news.bounds_ms;
+    for (const [own, theirs] of [["at", "at_ms"], ["sent", "sent"], ["released", "released"], ["lateness", "lateness"]]) {
+      pulse[own] = pulse[own].concat(news[theirs]).slice(-SAMPLES);
+    }
+  };
+
+  let flowChart = null;
+  let lateChart = null;
+  const drawPulse = () => {
+    const at = pulse.at.slice(1).map((ms) => ms / 1000);
+    const perSecond = (values) => values.slice(1).map((value, i) => Math.max(0, (value - values[i]) * 1000 / (pulse.at[i + 1] - pulse.at[i])));
+    flowChart ||= lines(flow, [{ label: "in", tint: "--t4" }, { label: "out", tint: "--t2", isArea: true }], { height: 190, unit: (value) => rate(value), signal });
+    flowChart.set([at, perSecond(pulse.sent), perSecond(pulse.released)]);
+    lateChart ||= lines(late, [{ label: "p50", tint: "--t4" }, { label: "p99", tint: "--t2", isArea: true }], { height: 190, unit: (value) => millis(value), signal });
+    const windows = pulse.lateness.slice(1).map((row, i) => difference(row, pulse.lateness[Math.max(0, i - 8)]));
+    lateChart.set([at, windows.map((row) => quantile(row, pulse.bounds, 0.5)), windows.map((row) => quantile(row, pulse.bounds, 0.99))]);
+  };
+
+  section(h("div"), {
+    signal,
+    every: 1000,
+    load: async (stop) => {
+      const since = pulse.at.length ? pulse.at[pulse.at.length - 1] : 0;
+      const [status, news] = await Promise.all([get("/v1/status", {}, stop), get("/v1/pulse", { since_ms: since }, stop)]);
+      if (news.at_ms.length && since > news.at_ms[0]) for (const key of ["at", "sent", "released", "lateness"]) pulse[key] = [];
+      take(news);
+      return status;
+    },
+    draw: (status) => {
+      drawTiles(status, pulse, tile);
+      drawPulse();
+      drawRunner(runner, status);
+      drawDisk(disk, status);
+      drawNotes(notes, status);
+    },
+  });
+
+  let nextChart = null;
+  section(next, {
+    signal,
+    every: 10_000,
+    load: (stop) => get("/v1/forecast/window", { from_ms: Math.floor(Date.now() / 60_000) * 60_000, step_ms: 60_000, steps: 60 }, stop),
+    draw: (found, box) => {
+      nextChart ||= stack(box, { height: 150, signal, width: () => 60 });
+      nextChart.set(found.due.map((_, i) => (found.from_ms + i * 60_000) / 1000), [{ label: "due", values: found.due }]);
+    },
+  });
+
+  section(steps, { signal, every: 3000, load: (stop) => get("/v1/steps", {}, stop), draw: drawSteps });
+
+  return h("div.page",
+    h("div.head", h("h1", "Now")),
+    notes,
+    tiles,
+    h("div.cols",
+      h("section.panel.c6", h("header", h("h2", "Messages per second"), h("span.grow"), h("div.legend", h("span", h("i.swatch", { style: { background: "var(--t4)" } }), "in"), h("span", h("i.swatch", { style: { background: "var(--t2)" } }), "out"))), flow),
+      h("section.panel.c6", h("header", h("h2", "Lateness"), h("span.grow"), h("div.legend", h("span", h("i.swatch", { style: { background: "var(--t4)" } }), "p50"), h("span", h("i.swatch", { style: { background: "var(--t2)" } }), "p99"))), late)),
+    h("section.panel", h("header", h("h2", "Falls due in the next hour"), h("span.grow"), h("a.small", { href: "#/forecast" }, "Forecast")), next),
+    h("div.cols.stretch",
+      h("section.panel.c4", h("header", h("h2", "Who turns the wheel")), runner),
+      h("section.panel.c4", h("header", h("h2", "Last steps")), steps),
+      h("section.panel.c4", h("header", h("h2", "Disk")), disk)));
+}
+
+// What a running total grew by per second over the last few samples.
+function recent(at, values) {
+  const last = at.length - 1;
+  let first = last;
+  while (first > 0 && at[last] - at[first] < RATE_OVER_MS) first -= 1;
+  return last > first ? Math.max(0, (values[last] - values[first]) * 1000 / (at[last] - at[first])) : 0;
+}
+
+function drawTiles(status, pulse, tile) {
+  const { p50, p99, max, count: measured } = status.lateness_ms;
+  const split = (text) => text.split(/ (?=[^ ]+$)/);
+  const [pending, unit] = split(short(status.pending));
+  tile("Pending", pending, unit, `${count(status.near + status.ready)} within reach`);
+  tile("In", rate(recent(pulse.at, pulse.sent)), "/s", `${short(status.sent)} in all`);
+  tile("Out", rate(recent(pulse.at, pulse.released)), "/s", `${short(status.released)} in all`);
+  if (!measured) tile("Lateness p99", "–", "", "nothing released yet");
+  else {
+    const [value, ms] = p99 < 1 ? ["< 1", "ms"] : split(millis(p99));
+    tile("Lateness p99", value, ms, `p50 ${millis(p50)} · max ${millis(max)}`);
+  }
+  tile("Held back", short(status.backlog), "", status.backlog ? "paused or limited topics" : "no topic waits");
+  tile("Cancelled", short(status.cancelled), "", "in all");
+}
+
+const RUNNERS = { spark: "Spark", embedded: "The broker itself" };
+
+function drawRunner(box, { pipeline, now_ms: now }) {
+  const isWell = pipeline.state === "ready" || pipeline.state === "running";
+  const dot = pipeline.lag_ms > 0 ? "warn" : isWell ? "good" : "warn";
+  fill(box, h("dl.facts",
+    h("dt", "Runner"), h("dd", h("strong", RUNNERS[pipeline.runner] || pipeline.runner), ` for ${span(Math.max(1000, now - pipeline.since_ms))}`),
+    h("dt", "State"), h("dd", h("i.dot", { class: `dot ${dot}`, style: { display: "inline-block", "margin-right": "8px" } }), pipeline.state),
+    h("dt", "Behind"), h("dd", pipeline.lag_ms ? millis(pipeline.lag_ms) : "not at all"),
+    h("dt", "Takeovers"), h("dd", count(pipeline.takeovers))),
+    pipeline.problem ? h("p.note.warn", { style: { "margin-top": "12px" } }, pipeline.problem) : null);
+}
+
+function drawDisk(box, { disk }) {
+  const whole = disk.log_bytes + disk.free_bytes;
+  const share = whole ? disk.log_bytes / whole : 0;
+  fill(box, h("dl.facts", h("dt", "Commit log"), h("dd", bytes(disk.log_bytes)), h("dt", "Free"), h("dd", bytes(disk.free_bytes))),
+    h("div.bar", { style: { margin: "14px 0 8px" }, role: "img", "aria-label": `The log takes ${Math.round(share * 100)} % of what it could` }, h("i", { style: { width: `${Math.max(0.5, share * 100)}%` } })),
+    h("p.small.dim", disk.is_full ? "Full: sends are refused, releases go on. Make room." : disk.is_low ? "Nearly full: make room before sends are refused." : "Enough room."));
+}
+
+function drawNotes(box, status) {
+  const notes = [];
+  if (status.disk.is_full) notes.push(["bad", "The disk is full. Sends are refused until there is room; releases and cancels go on."]);
+  else if (status.disk.is_low) notes.push(["warn", "The disk is nearly full. Make room, or start with a shorter --retention."]);
+  if (status.is_clock_simulated) notes.push(["", "The clock is simulated; `tidemill advance 1h` moves it."]);
+  if (!status.sent) notes.push(["", h("span", "Nothing was sent yet. ", h("a", { href: "#/schedule" }, "Schedule a message"), " or run `tidemill send hello \"hi\" --delay 30s`.")]);
+  fill(box, notes.map(([kind, text]) => h("p", { class: `note ${kind}`, style: { "margin-bottom": "8px" } }, text)));
+  box.hidden = !notes.length;
+}
+
+function drawSteps({ steps, now_ms: now }, box) {
+  if (!steps.length) { fill(box, h("p.dim", "No step yet: the wheel turns when a message is stored for later than the lead.")); return; }
+  fill(box, h("div.tablewrap", { style: { margin: "0 -16px -8px" } }, h("table.tight", h("thead", h("tr", h("th", "At"), h("th", "By"), h("th.num", "Entries"), h("th.num", "Turned to"))),
+    h("tbody", steps.slice(0, 6).map((step) => h("tr", h("td.nowrap", time(step.at_ms)), h("td", step.runner), h("td.num", short(step.rows)), h("td.num", { title: until(step.drained_to_ms, now) }, time(step.drained_to_ms))))))));
+}
