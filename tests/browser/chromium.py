@@ -1,4 +1,4 @@
-"""A real, headless Chromium on the dashboard, that notices what a user would not: errors, and strange requests."""
+"""A real, headless Chromium on the dashboard that notices what a user does not: errors, strange requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people look at: counts of a window, the story of a message, the wheel's dials, the pulse, the steps."""
+"""What people look at: counts of a window, a message's story, the wheel's dials, the pulse, the steps."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_message_moved_on_by_retention_says_so(small) -> None:
     story = small.broker.views.messages.story("a", receipt.id)
     assert story is not None
     assert story.state == "pending"
-    assert [event.what for event in story.history][0] == "stored"
+    assert story.history[0].what == "stored"
     assert "kept" in [event.what for event in story.history]
 
 

@@ -147,9 +147,8 @@ def test_levers_are_for_those_who_run_the_broker(door, method, path, content):
 
 
 def test_a_message_is_shown_to_those_who_may_look_at_its_topic(door):
-    sent = _ask(
-        door, "POST", "/v1/messages", "boss", json={"topic": "bills", "body": "x", "delay_ms": 60_000}
-    )
+    bill = {"topic": "bills", "body": "x", "delay_ms": 60_000}
+    sent = _ask(door, "POST", "/v1/messages", "boss", json=bill)
     path = f"/v1/message?handle={sent.json()['handle']}"
     assert _ask(door, "GET", path, "boss").json()["body"] == "x"
     assert _ask(door, "GET", path, "shop").status_code == 403
