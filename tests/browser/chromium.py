@@ -38,6 +38,7 @@ class Visitor:
         self.page: Page = self._context.new_page()
         self.page.set_default_timeout(15_000)
         self.problems: list[str] = []
+        self.forgiven: list[str] = []  # parts of messages on the console that a test brings about itself
         self.slowest_ms = 0.0
         self.page.on("console", self._on_console)
         self.page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
@@ -45,7 +46,8 @@ class Visitor:
         self.page.on("response", self._on_response)
 
     def _on_console(self, message: Any) -> None:
-        if message.type in ("error", "warning"):
+        is_problem = message.type in ("error", "warning")
+        if is_problem and not any(part in message.text for part in self.forgiven):
             self.problems.append(f"console: {message.text}")
 
     def _on_request(self, url: str) -> None:

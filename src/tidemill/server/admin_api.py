@@ -19,7 +19,7 @@ from tidemill.broker.broker import Broker
 from tidemill.server.admin_errors import add_error_handlers
 from tidemill.server.admin_messages import change_routes, receive_routes, send_routes
 from tidemill.server.admin_models import ErrorAnswer
-from tidemill.server.admin_pictures import message_routes, picture_routes, timed
+from tidemill.server.admin_pictures import message_routes, past_routes, picture_routes, timed
 from tidemill.server.admin_views import (
     find_routes,
     group_routes,
@@ -106,6 +106,7 @@ def admin_app(
         change_routes(broker),
         look_routes(broker),
         picture_routes(broker),
+        past_routes(broker),
         message_routes(broker),
         find_routes(broker),
         topic_routes(broker),

@@ -58,7 +58,7 @@ def timed(send: Send) -> Send:
 
 
 def picture_routes(broker: Broker) -> APIRouter:
-    """Routes that count and sum up."""
+    """Routes that count what is to come."""
     routes = APIRouter(prefix="/v1", tags=["pictures"])
 
     @routes.get("/forecast/window", response_model=DueWindowOut)
@@ -83,6 +83,13 @@ def picture_routes(broker: Broker) -> APIRouter:
             before=found.before,
             later=found.later,
         )
+
+    return routes
+
+
+def past_routes(broker: Broker) -> APIRouter:
+    """Routes that tell how the timer stands and what it has done of late."""
+    routes = APIRouter(prefix="/v1", tags=["pictures"])
 
     @routes.get("/wheel", response_model=WheelOut)
     def wheel() -> WheelOut:

@@ -2,6 +2,10 @@
 // Adds up what the broker says its answers cost, so that `live.js` can keep the page cheap.
 
 const TOKEN = "tidemill-token";
+const PATIENCE_MS = 15_000;
+
+// A signal that also ends a request which nobody answers.
+export const within = (signal, ms = PATIENCE_MS) => (signal ? AbortSignal.any([signal, AbortSignal.timeout(ms)]) : AbortSignal.timeout(ms));
 
 export class ApiError extends Error {
   constructor(status, code, message) {
@@ -30,7 +34,7 @@ async function call(method, path, { query, body, signal } = {}) {
   const url = given.length ? `${path}?${new URLSearchParams(given)}` : path;
   let answer;
   try {
-    answer = await fetch(url, { method, headers, signal, cache: "no-store", body: body === undefined ? undefined : JSON.stringify(body) });
+    answer = await fetch(url, { method, headers, signal: within(signal), cache: "no-store", body: body === undefined ? undefined : JSON.stringify(body) });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, "unreachable", `The broker at ${location.host} does not answer.`);

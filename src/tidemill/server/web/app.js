@@ -1,7 +1,7 @@
 // The frame around the pages: which one is shown, signing in, keys, and the foot that says how the broker is.
 
 import { h, fill, say, toast } from "./dom.js";
-import { get, now, token } from "./api.js";
+import { get, now, token, within } from "./api.js";
 import { repeat, failed } from "./live.js";
 import { moment } from "./format.js";
 import { opener } from "./message.js";
@@ -83,7 +83,7 @@ const foot = (() => {
     who,
     h("div.row", h("button.small", { onclick: () => window.toggleTheme(), "aria-label": "Light or dark", title: "Light or dark" }, "◐"), h("button.small.wide", { onclick: help, title: "Keys (?)" }, "Keys")));
   const look = async (signal) => {
-    const health = await fetch("/healthz", { signal, cache: "no-store" }).then((answer) => answer.json());
+    const health = await fetch("/healthz", { signal: within(signal, 4000), cache: "no-store" }).then((answer) => answer.json());
     const isOpen = health.status === "open" || health.status === "ok";
     dot.className = `dot ${isOpen ? "good" : "warn"}`;
     say(words, isOpen ? "live" : `the broker is ${health.status}`);
