@@ -27,7 +27,7 @@ from tidemill.broker.level_views import level_views
 from tidemill.broker.loop import Service
 from tidemill.broker.maintenance import Maintenance
 from tidemill.broker.pipeline_process import PipelineProcess
-from tidemill.broker.pulse import Pulse, Sample
+from tidemill.broker.pulse import Pulse, sample_of
 from tidemill.broker.receiver import Receiver, TagFilter
 from tidemill.broker.sender import Answer, Sender
 from tidemill.broker.step_log import StepSeen
@@ -158,7 +158,7 @@ class Broker:
         self.table_parts = TableParts(self.store, self.tables)
         self._maintenance = Maintenance(self.store, self._sender, settings, self.clock.boot_ms)
         self._keep_service = Service("maintenance", self._maintenance.step, self.clock, make_room)
-        self.pulse = Pulse(self._sample)
+        self.pulse = Pulse(lambda: sample_of(self.store, self.releaser.lateness))
         pulse_service = Service("pulse", self.pulse.step, self.clock, make_room)
         self._services = [self._release_service, self._turn_service, self._keep_service, pulse_service]
         if settings.durability == "async":
@@ -327,7 +327,7 @@ class Broker:
         return self._transactions
 
     def status(self) -> Status:
-        now_ms, sample = self.clock.now_ms(), self._sample()
+        now_ms, sample = self.clock.now_ms(), sample_of(self.store, self.releaser.lateness)
         return Status(
             now_ms=now_ms,
             pending=sample.pending,
@@ -346,13 +346,6 @@ class Broker:
             is_disk_full=self.store.is_full,
             levels=level_views(self.store, self.settings, now_ms),
         )
-
-    def _sample(self) -> Sample:
-        indexes = self.store.indexes
-        with self.store.writer.lock:
-            totals = indexes.totals.overall()
-            pending = sum(indexes.due_counts.pending(topic.id) for topic in indexes.topics)
-        return Sample(*totals, pending, tuple(self.releaser.lateness.histogram.counts))
 
     def check(self, scratch: Path, on_progress: Progress | None = None) -> list[str]:
         """Every invariant of the directory, checked; findings in words. Nobody may write meanwhile."""

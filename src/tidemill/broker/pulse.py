@@ -17,6 +17,8 @@ import numpy as np
 
 from tidemill.core.histogram import BOUNDS_S
 from tidemill.log.arrays import I64
+from tidemill.release.lateness import Lateness
+from tidemill.store.message_store import MessageStore
 
 _SECOND_MS = 1_000
 _RINGS = ((_SECOND_MS, 900), (60_000, 1_440))
@@ -46,6 +48,15 @@ class PulseView:
     cancelled: I64
     pending: I64
     lateness: I64
+
+
+def sample_of(store: MessageStore, lateness: Lateness) -> Sample:
+    """How things stand now."""
+    indexes = store.indexes
+    with store.writer.lock:
+        totals = indexes.totals.overall()
+        pending = sum(indexes.due_counts.pending(topic.id) for topic in indexes.topics)
+    return Sample(*totals, pending, tuple(lateness.histogram.counts))
 
 
 class _Ring:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from tidemill.server.grpc_framing import Receive, Scope, Send
+from tidemill.server.asgi import Receive, Scope, Send
 
 PREFIX = "/dashboard/"
 _FOLDER = "web"
