@@ -13,6 +13,10 @@ from playwright.sync_api import Browser, Page, Response, expect, sync_playwright
 PAGES = ("now", "forecast", "wheel", "pending", "history", "topics", "schedule")
 WIDE = {"width": 1360, "height": 900}
 PHONE = {"width": 390, "height": 844}
+# Tests run side by side on small machines; a page that is right comes long before this.
+_PATIENCE_MS = 30_000
+expect.set_options(timeout=_PATIENCE_MS)
+
 NO_CHROMIUM = "no Chromium on this machine: run scripts/need_chromium.sh, or set CHROMIUM to the path of one"
 
 
@@ -36,7 +40,7 @@ class Visitor:
         self.base = f"http://{endpoint}"
         self._context = browser.new_context(viewport=PHONE if is_phone else WIDE, has_touch=is_phone, **given)
         self.page: Page = self._context.new_page()
-        self.page.set_default_timeout(15_000)
+        self.page.set_default_timeout(_PATIENCE_MS)
         self.problems: list[str] = []
         self.forgiven: list[str] = []  # parts of messages on the console that a test brings about itself
         self.slowest_ms = 0.0
@@ -63,7 +67,7 @@ class Visitor:
         """Go to a page and wait until nothing on it is loading any more."""
         self.page.goto(f"{self.base}/#/{name}{query}")
         self.page.wait_for_selector(f"main[data-page={name}]")
-        expect(self.page.locator("main .skeleton")).to_have_count(0, timeout=15_000)
+        expect(self.page.locator("main .skeleton")).to_have_count(0)
         return self.page
 
     def overflow(self) -> int:

@@ -169,7 +169,7 @@ def test_figures_change_without_a_reload(million, visit) -> None:
     other.fill("#send-amount", "25")
     other.get_by_role("button", name="Schedule").click()
     expect(other.locator("#receipt")).to_be_visible()
-    expect(reach).to_have_text("1 within reach", timeout=15_000)
+    expect(reach).to_have_text("1 within reach")
 
 
 # -- other brokers --------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def test_an_empty_broker_says_what_to_do_and_a_dead_one_too(browser, visit, tmp_
     finally:
         served.stop()
     page = visitor.page
-    expect(page.locator("#foot")).to_contain_text("no answer", timeout=15_000)
+    expect(page.locator("#foot")).to_contain_text("no answer")
     page.evaluate("location.hash = '#/pending'")
     expect(page.locator("main")).to_contain_text("Start it with `tidemill serve`")
 
