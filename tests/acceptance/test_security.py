@@ -18,7 +18,8 @@ import pytest
 from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message, Producer, SimpleConsumer
 
 import tidemill
-from acceptance.serving import Served, free_port, wait_until
+from acceptance.secured import BOSS, PERMISSIONS, SECRET, TOKEN, Secured
+from acceptance.serving import Served, wait_until
 from tidemill.client.retrying import Unreachable
 from tidemill.core.clock import SystemClock
 from tidemill.core.durations import format_time
@@ -26,46 +27,13 @@ from tidemill.core.errors import Forbidden, Unauthorized
 from tidemill.server.protocol import SERVICE, Code, definition, service
 
 _now_ms = SystemClock().now_ms
-_SECRET, _TOKEN, _BOSS = "shop-secret-key-1", "shop-token-1", "boss-token-1"
-_PERMISSIONS = f"""
-[users.shop]
-access_key = "shop-ak"
-secret_key = "{_SECRET}"
-token = "{_TOKEN}"
-[[users.shop.allow]]
-verbs = ["send", "receive", "cancel", "look"]
-topics = ["orders"]
-groups = ["workers"]
-
-[users.boss]
-token = "{_BOSS}"
-[[users.boss.allow]]
-verbs = ["*"]
-topics = ["*"]
-groups = ["*"]
-"""
 _FLAGS = ("--pipeline", "embedded", "--flight-port", "-1")
-
-
-class Secured(Served):
-    """A broker with a permissions file and a TLS port."""
-
-    def __init__(self, directory: Path, *flags: str) -> None:
-        self.permissions = directory.with_suffix(".toml")
-        self.permissions.write_text(_PERMISSIONS)
-        self.permissions.chmod(0o600)
-        self.tls_port = free_port()
-        self.tls_endpoint = f"127.0.0.1:{self.tls_port}"
-        self.ca = directory / "tls" / "cert.pem"
-        super().__init__(
-            directory, *_FLAGS, "--auth", str(self.permissions), "--tls-port", str(self.tls_port), *flags
-        )
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    served = Secured(tmp_path_factory.mktemp("secured") / "data")
-    served.prepare("orders", "bills")
+    served = Secured(tmp_path_factory.mktemp("secured") / "data", *_FLAGS)
+    served.prepare("orders", "bills", "kept")
     yield served.start()
     served.stop()
 
@@ -74,12 +42,10 @@ def _stamp(ms: int) -> str:
     return format_time(ms)[:19].replace("-", "").replace(":", "") + "Z"
 
 
-def _signed(
-    *, secret: str = _SECRET, key: str = "shop-ak", at_ms: int | None = None
-) -> list[tuple[str, str]]:
+def _signed(*, secret: str = SECRET, key: str = "shop-ak", at_ms: int | None = None) -> list[tuple[str, str]]:
     stamp = _stamp(_now_ms() if at_ms is None else at_ms)
     digest = hmac.digest(secret.encode(), stamp.encode(), "sha1").hex()
-    header = f"MQv2-HMAC-SHA1 Credential=shop-ak, SignedHeaders=x-mq-date-time, Signature={digest}"
+    header = f"MQv2-HMAC-SHA1 Credential={key}, SignedHeaders=x-mq-date-time, Signature={digest}"
     return [("authorization", header), ("x-mq-date-time", stamp), ("x-mq-client-id", "test")]
 
 
@@ -114,7 +80,7 @@ def _message(topic: str = "orders") -> Message:
 
 
 def test_the_official_client_with_its_keys_is_served(served):
-    configuration = ClientConfiguration(served.endpoint, Credentials("shop-ak", _SECRET))
+    configuration = ClientConfiguration(served.endpoint, Credentials("shop-ak", SECRET))
     producer = Producer(configuration, ("orders",))
     consumer = SimpleConsumer(configuration, "workers", {"orders": FilterExpression()}, await_duration=5)
     producer.startup()
@@ -131,7 +97,7 @@ def test_the_official_client_with_its_keys_is_served(served):
         producer.shutdown()
 
 
-@pytest.mark.parametrize("keys", [("shop-ak", "wrong-secret-key"), ("nobody", _SECRET), ()])
+@pytest.mark.parametrize("keys", [("shop-ak", "wrong-secret-key"), ("nobody", SECRET), ()])
 def test_the_official_client_with_wrong_keys_is_told(served, keys, caplog):
     producer = Producer(ClientConfiguration(served.endpoint, Credentials(*keys)), ())
     producer.startup()
@@ -195,6 +161,30 @@ def test_a_stream_for_a_group_that_is_not_allowed_is_forbidden(served):
     assert said.status.code == Code.FORBIDDEN
 
 
+def _poll(served: Served, metadata: Any) -> list[str]:
+    """What a push consumer gets at once."""
+    request = service.ReceiveMessageRequest(batch_size=8, auto_renew=True, group={"name": "workers"})
+    request.message_queue.topic.name = "kept"
+    request.long_polling_timeout.nanos = 1_000_000
+    with grpc.insecure_channel(served.endpoint) as channel:
+        method = channel.unary_stream(
+            SERVICE + "ReceiveMessage", response_deserializer=service.ReceiveMessageResponse.FromString
+        )
+        said = list(method(request.SerializeToString(), timeout=10, metadata=metadata))
+    return [one.message.system_properties.message_id for one in said if one.HasField("message")]
+
+
+def test_a_user_cannot_give_back_what_another_holds_by_taking_its_name(served):
+    assert _status(served, _signed(), "kept").code == Code.OK
+    assert len(_poll(served, _signed())) == 1
+    goodbye = service.NotifyClientTerminationRequest(group={"name": "workers"})
+    thief = _signed(key="neighbour-ak")
+    assert _call(served.endpoint, "NotifyClientTermination", goodbye, thief).status.code == Code.OK
+    assert _poll(served, thief) == []
+    assert _call(served.endpoint, "NotifyClientTermination", goodbye, _signed()).status.code == Code.OK
+    assert len(_poll(served, thief)) == 1
+
+
 # -- tokens and TLS -------------------------------------------------------------------------------
 
 
@@ -214,14 +204,14 @@ def test_only_health_is_open_without_a_token(served):
     for path in ("/metrics", "/v1/status", "/docs", "/"):
         assert _page(base + path) == 401
         assert _page(base + path, "wrong-token-1") == 401
-    assert _page(f"{base}/metrics", _TOKEN) == 200
+    assert _page(f"{base}/metrics", TOKEN) == 200
 
 
 @pytest.mark.parametrize("way", ["plain", "ca", "insecure"])
 def test_our_client_works_over_each_way_in(served, way):
     endpoint = served.endpoint if way == "plain" else f"https://{served.tls_endpoint}"
     options: dict[str, Any] = {"ca": {"ca": served.ca}, "insecure": {"insecure": True}}.get(way, {})
-    with tidemill.Client(endpoint, token=_TOKEN, **options) as client:
+    with tidemill.Client(endpoint, token=TOKEN, **options) as client:
         client.send("orders", b"in the dark", delay="1h", key=way)
         with pytest.raises(Forbidden, match="bills"):
             client.send("bills", b"not mine")
@@ -233,7 +223,7 @@ def test_our_client_works_over_each_way_in(served, way):
 def test_our_async_client_works_over_tls(served):
     async def run() -> None:
         async with tidemill.AsyncClient(
-            f"https://{served.tls_endpoint}", token=_TOKEN, ca=served.ca
+            f"https://{served.tls_endpoint}", token=TOKEN, ca=served.ca
         ) as client:
             await client.send("orders", b"x", delay="1h")
 
@@ -242,7 +232,7 @@ def test_our_async_client_works_over_tls(served):
 
 def test_a_certificate_that_nobody_vouches_for_is_refused(served):
     with (
-        tidemill.Client(f"https://{served.tls_endpoint}", token=_TOKEN, retry_for=0) as client,
+        tidemill.Client(f"https://{served.tls_endpoint}", token=TOKEN, retry_for=0) as client,
         pytest.raises(Unreachable, match=r"(?i)certificate"),
     ):
         client.send("orders", b"x")
@@ -263,13 +253,13 @@ producer.shutdown()
 
 def test_the_official_client_works_over_tls(served):
     environment = {**os.environ, "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(served.ca)}
-    command = [sys.executable, "-c", _OFFICIAL_OVER_TLS, served.tls_endpoint, _SECRET]
+    command = [sys.executable, "-c", _OFFICIAL_OVER_TLS, served.tls_endpoint, SECRET]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
     assert "sent" in result.stdout, result.stderr[-2000:]
 
 
 def test_the_command_line_takes_token_and_certificate(served):
-    environment = {**os.environ, "TIDEMILL_TOKEN": _BOSS, "TIDEMILL_CA": str(served.ca)}
+    environment = {**os.environ, "TIDEMILL_TOKEN": BOSS, "TIDEMILL_CA": str(served.ca)}
     command = [sys.executable, "-m", "tidemill.cli.main", "status", "--json"]
     command += ["--endpoint", f"https://{served.tls_endpoint}"]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
@@ -295,16 +285,16 @@ def test_the_file_is_read_again_and_a_broken_one_is_not(served):
         return _page(f"{base}/v1/topics", token) == 200
 
     try:
-        served.permissions.write_text(_PERMISSIONS.replace(_BOSS, "another-token-1"))
+        served.permissions.write_text(PERMISSIONS.replace(BOSS, "another-token-1"))
         wait_until(lambda: works("another-token-1"), "the new token", 10)
-        assert not works(_BOSS)
-        served.permissions.write_text(f'[users.x]\ntoken = "{_BOSS}')
+        assert not works(BOSS)
+        served.permissions.write_text(f'[users.x]\ntoken = "{BOSS}')
         wait_until(lambda: works("another-token-1") and "stay as they were" in served.log(), "the line", 10)
         assert works("another-token-1")
         assert served.log().count("stay as they were") == 1
     finally:
-        served.permissions.write_text(_PERMISSIONS)
-    wait_until(lambda: works(_BOSS), "the old file", 10)
+        served.permissions.write_text(PERMISSIONS)
+    wait_until(lambda: works(BOSS), "the old file", 10)
 
 
 def test_no_secret_reaches_a_log_or_a_command_line(served):
@@ -316,7 +306,7 @@ def test_no_secret_reaches_a_log_or_a_command_line(served):
         texts += [
             Path(f"/proc/{process}/{name}").read_text(errors="replace") for name in ("cmdline", "environ")
         ]
-    for secret in (_SECRET, _TOKEN, _BOSS, "another-token-1", "wrong-token-1", "wrong-secret-key", key):
+    for secret in (SECRET, TOKEN, BOSS, "another-token-1", "wrong-token-1", "wrong-secret-key", key):
         assert not any(secret in text for text in texts)
 
 
@@ -341,14 +331,14 @@ def test_what_cannot_be_served_is_said_in_one_line(tmp_path, flags, text):
 
 
 def test_with_auth_any_address_will_do_and_the_rate_is_kept(tmp_path):
-    served = Secured(tmp_path / "data", "--host", "0.0.0.0", "--rate-per-client", "5")
+    served = Secured(tmp_path / "data", *_FLAGS, "--host", "0.0.0.0", "--rate-per-client", "5")
     served.prepare("orders")
     try:
         served.start()
         codes = [_status(served, _signed()).code for _ in range(20)]
         assert codes[:5] == [Code.OK] * 5
         assert Code.TOO_MANY_REQUESTS in codes
-        with tidemill.Client(f"https://{served.tls_endpoint}", token=_BOSS, ca=served.ca) as client:
+        with tidemill.Client(f"https://{served.tls_endpoint}", token=BOSS, ca=served.ca) as client:
             client.status()  # another user has its own count
     finally:
         served.stop()

@@ -12,6 +12,7 @@ import typer
 from tidemill.cli.serve_security import (
     CONNECTIONS_MAX,
     AuthOption,
+    BackupDirOption,
     MaxConnectionsOption,
     RateOption,
     TlsCertOption,
@@ -60,6 +61,7 @@ def serve(
     tls_key: TlsKeyOption = None,
     max_connections: MaxConnectionsOption = CONNECTIONS_MAX,
     rate_per_client: RateOption = 0.0,
+    backup_dir: BackupDirOption = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with settings; flags win.")] = None,
 ) -> int:
     """Serve a data directory over gRPC and HTTP until stopped."""
@@ -86,6 +88,7 @@ def serve(
         "auth_file": checked_auth(auth),
         "flight_port": flight_port,
         "rate_per_client": rate_per_client,
+        "backup_dir": str(backup_dir.absolute()) if backup_dir is not None else "",
         "connections_max": max_connections,
         **tls_fields(data, host, tls_port, tls_cert, tls_key),
     }

@@ -29,6 +29,13 @@ RateOption = Annotated[
     float, typer.Option("--rate-per-client", min=0, help="Calls a second from one client; 0: no limit.")
 ]
 
+BackupDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--backup-dir", help="The only place for backups. [anywhere, if only this machine can call]"
+    ),
+]
+
 
 def checked_auth(path: Path | None) -> str:
     """The permissions file's full path; refused if it cannot be used."""

@@ -27,6 +27,7 @@ from tidemill.server.admin_views import (
     look_routes,
     topic_routes,
 )
+from tidemill.server.backup_place import BackupPlace
 from tidemill.server.batch_door import PATH as BATCH_PATH
 from tidemill.server.batch_door import BatchDoor
 from tidemill.server.dashboard import Dashboard
@@ -74,11 +75,12 @@ def admin_app(
     *,
     polls: Callable[[], LongPolls] | None = None,
     executor: ThreadPoolExecutor | None = None,
+    backups: BackupPlace | None = None,
 ) -> FastAPI:
     """The API of an open broker.
 
     `polls` gives the process's long polls where another door has them already; `executor` runs the batch
-    door's blocking calls (its own threads otherwise).
+    door's blocking calls (its own threads otherwise); `backups` says where backups may go (anywhere).
     """
     waiting = WaitingRoom(broker, polls)
     threads = executor or ThreadPoolExecutor(_BATCH_THREADS, "tidemill-batch")
@@ -111,7 +113,7 @@ def admin_app(
         find_routes(broker),
         topic_routes(broker),
         group_routes(broker),
-        lever_routes(broker),
+        lever_routes(broker, backups or BackupPlace()),
     ):
         app.include_router(routes)
     _add_health(app, broker)

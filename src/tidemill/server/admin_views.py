@@ -7,7 +7,6 @@ pool.
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -51,6 +50,7 @@ from tidemill.server.admin_models import (
     TopicListOut,
     TopicOut,
 )
+from tidemill.server.backup_place import BackupPlace
 from tidemill.server.caller import ADMIN, LOOK, may, require, require_on
 from tidemill.server.disk_watch import is_disk_low
 
@@ -220,7 +220,7 @@ def group_routes(broker: Broker) -> APIRouter:
     return routes
 
 
-def lever_routes(broker: Broker) -> APIRouter:
+def lever_routes(broker: Broker, place: BackupPlace) -> APIRouter:
     """Routes that move the clock and copy the directory."""
     routes = APIRouter(prefix="/v1", tags=["levers"])
     copying = CopyProgress()
@@ -241,7 +241,7 @@ def lever_routes(broker: Broker) -> APIRouter:
     def backup(request: BackupIn) -> BackupOut:
         """Copy the live broker, as it is at one moment, into a new directory on the broker's machine."""
         require_on(ADMIN, None)
-        report: BackupReport = back_up(broker, Path(request.directory), copying)
+        report: BackupReport = back_up(broker, place.target(request.directory), copying)
         return BackupOut(
             directory=str(report.directory),
             log_end=report.log_end,

@@ -26,11 +26,13 @@ from tidemill.core.clock import Clock, SimulatedClock, SystemClock, stopwatch_s
 from tidemill.core.errors import TidemillError
 from tidemill.server.admin_api import admin_app
 from tidemill.server.app import Door, Opened
+from tidemill.server.backup_place import backup_place_of
 from tidemill.server.disk_watch import DiskWatch
 from tidemill.server.flight_door import FlightDoor
 from tidemill.server.flight_opening import open_flight
 from tidemill.server.gateway import Gateway
 from tidemill.server.guard import guard_of
+from tidemill.server.rates import Rates
 from tidemill.server.serve_plan import ServePlan
 
 logger = logging.getLogger(__name__)
@@ -47,6 +49,7 @@ class BrokerProcess:
 
     def __init__(self, plan: ServePlan) -> None:
         self._plan = plan
+        self._rates = Rates(plan.rate_per_client) if plan.rate_per_client else None
         self.door = Door(self._start, self._stop)
         self._flight: FlightDoor | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -66,7 +69,7 @@ class BrokerProcess:
 
     async def _open(self) -> None:
         try:
-            self.door.guard = guard_of(self._plan)
+            self.door.guard = guard_of(self._plan, self._rates)
             broker = await asyncio.to_thread(self._open_broker)
             self._flight = await asyncio.to_thread(self._open_flight, broker)
         except (TidemillError, OSError) as error:
@@ -75,7 +78,7 @@ class BrokerProcess:
             _end_process()
             return
         gateway = Gateway(broker, creates_topics=self._plan.creates_topics)
-        http = admin_app(broker, polls=lambda: gateway.consuming.polls)
+        http = admin_app(broker, polls=lambda: gateway.consuming.polls, backups=backup_place_of(self._plan))
         flight_port = self._flight.port if self._flight is not None else None
         if flight_port is not None:
             self.door.facts = {"flight": {"port": flight_port, "tls": self._plan.tls_port is not None}}
@@ -106,7 +109,7 @@ class BrokerProcess:
 
     def _open_flight(self, broker: Broker) -> FlightDoor | None:
         try:
-            return open_flight(self._plan, broker)
+            return open_flight(self._plan, broker, self._rates)
         except (TidemillError, OSError):
             broker.close()
             raise

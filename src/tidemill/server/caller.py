@@ -23,6 +23,12 @@ def caller() -> User | None:
     return _caller.get()
 
 
+def own(name: str) -> str:
+    """What a caller names for itself (a client, an attempt), told apart from other users' of that name."""
+    user = _caller.get()
+    return name if user is None else f"{user.name} {name}"
+
+
 def may(verb: Verb, *, topic: str | None = None, group: str | None = None) -> bool:
     user = _caller.get()
     return user is None or user.may(verb, topic=topic, group=group)

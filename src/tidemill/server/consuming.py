@@ -20,7 +20,7 @@ from tidemill.core.errors import IllegalHandle, IllegalInvisibility, InvalidRece
 from tidemill.core.limits import HOUR_MS
 from tidemill.core.model import Delivery
 from tidemill.server.batching import Batcher
-from tidemill.server.caller import RECEIVE, require
+from tidemill.server.caller import RECEIVE, own, require
 from tidemill.server.conversion import message_of, resource_name, set_timestamp, tag_filter_of
 from tidemill.server.grpc_framing import Call, Stream
 from tidemill.server.leases import LEASE_MS, Leases
@@ -177,7 +177,7 @@ class Consuming:
         settled = iter([await waiter for waiter in waiting])
         answers = [is_valid and next(settled) for is_valid in valid]
         self._leases.drop(receipts)
-        self._leases.heard(call.header(CLIENT_ID), self._broker.clock.boot_ms())
+        self._leases.heard(own(call.header(CLIENT_ID)), self._broker.clock.boot_ms())
         if self._broker.receiver.has_news(topic, group):  # in a FIFO queue the next one may go now
             self.polls.nudge((topic, group))
         response = service.AckMessageResponse()
@@ -256,8 +256,8 @@ def _poll_of(request: Any, call: Call) -> _Poll:
         count=max(1, min(request.batch_size, BATCH_MAX)),
         invisible_ms=invisible_ms,
         accepts_tag=tag_filter_of(request.filter_expression),
-        client_id=call.header(CLIENT_ID),
-        attempt_id=request.attempt_id,
+        client_id=own(call.header(CLIENT_ID)),
+        attempt_id=own(request.attempt_id) if request.attempt_id else "",
         is_renewed=request.auto_renew,
     )
 

@@ -12,8 +12,11 @@ from typing import Any, Protocol
 
 from pyarrow import flight
 
+from tidemill.core.errors import TooManyRequests
 from tidemill.server.authority import Authority
-from tidemill.server.permissions import Verb
+from tidemill.server.flight_gate import FlightGate
+from tidemill.server.permissions import User, Verb
+from tidemill.server.rejects import REJECTS
 
 MIDDLEWARE = "tidemill-token"
 
@@ -28,12 +31,19 @@ class Authorizer(Protocol):
         """
         ...
 
+    def user_of(self, authorization: str) -> str:
+        """The name of the caller with this header, empty where nobody is asked; raises `Unauthorized`."""
+        ...
+
 
 class AllowAll:
     """Nobody is asked who they are."""
 
     def authorize(self, authorization: str, verb: Verb, topic: str | None) -> None:
         return
+
+    def user_of(self, authorization: str) -> str:
+        return ""
 
 
 class FileAuthorizer:
@@ -43,9 +53,15 @@ class FileAuthorizer:
         self._lock = threading.Lock()  # protects _authority, which is made for one thread
         self._authority = Authority(path)
 
-    def authorize(self, authorization: str, verb: Verb, topic: str | None) -> None:
+    def user_of(self, authorization: str) -> str:
+        return self._user(authorization).name
+
+    def _user(self, authorization: str) -> User:
         with self._lock:
-            user = self._authority.user_of_token(authorization)
+            return self._authority.user_of_token(authorization)
+
+    def authorize(self, authorization: str, verb: Verb, topic: str | None) -> None:
+        user = self._user(authorization)
         if topic is None:
             user.require_everywhere(verb)
         else:
@@ -53,18 +69,35 @@ class FileAuthorizer:
 
 
 class _Bearer(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no types
-    """Carries the header of one call to its handler."""
+    """Carries the header of one call to its handler, and says when the call is over."""
 
-    def __init__(self, authorization: str) -> None:
+    def __init__(self, authorization: str, gate: FlightGate) -> None:
         super().__init__()
         self.authorization = authorization
+        self._gate = gate
+
+    def call_completed(self, exception: Any) -> None:
+        self._gate.leave()
 
 
 class BearerFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
+    """Meets every call before anything of it is read."""
+
+    def __init__(self, gate: FlightGate) -> None:
+        super().__init__()
+        self._gate = gate
+
     def start_call(self, info: Any, headers: dict[str, list[str | bytes]]) -> _Bearer:
         values = headers.get("authorization") or [""]
         value = values[0]
-        return _Bearer(value if isinstance(value, str) else value.decode("utf-8", "surrogateescape"))
+        try:
+            self._gate.enter()
+        except TooManyRequests as error:
+            REJECTS.add("flight", error.code)
+            raise flight.FlightUnavailableError(str(error)) from None
+        return _Bearer(
+            value if isinstance(value, str) else value.decode("utf-8", "surrogateescape"), self._gate
+        )
 
 
 def authorization_of(context: Any) -> str:

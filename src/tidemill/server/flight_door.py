@@ -27,6 +27,7 @@ from tidemill.broker.table_schemas import Wanted
 from tidemill.core.errors import BrokerClosed, BusyError, Forbidden, RequestError, TidemillError, Unauthorized
 from tidemill.core.limits import FRAME_ROWS_MAX
 from tidemill.server.flight_auth import MIDDLEWARE, AllowAll, Authorizer, BearerFactory, authorization_of
+from tidemill.server.flight_gate import FlightGate
 from tidemill.server.flight_requests import (
     cancel_columns,
     command_of,
@@ -61,13 +62,15 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
         *,
         authorizer: Authorizer | None = None,
         tls: tuple[bytes, bytes] | None = None,
+        gate: FlightGate | None = None,
     ) -> None:
+        self._gate = gate or FlightGate()
         scheme = "grpc+tls" if tls else "grpc"
         address = f"[{host}]" if ":" in host else host
         super().__init__(
             f"{scheme}://{address}:{port}",
             tls_certificates=[tls] if tls else None,
-            middleware={MIDDLEWARE: BearerFactory()},
+            middleware={MIDDLEWARE: BearerFactory(self._gate)},
         )
         self._broker = broker
         self._authorizer = authorizer or AllowAll()
@@ -93,6 +96,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
 
     def _put(self, context: Any, batch: pa.RecordBatch, topic: str | None, number: int) -> BulkReceipt:
         try:
+            self._count(context)
             self._require(context, Verb.SEND, batch, topic)
             with self._writes:
                 return self._broker.send_table(batch, topic=topic, is_whole=True)
@@ -124,6 +128,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
         return [(_CANCEL, "Cancel messages: an Arrow stream of handles, or of topic, id and seq.")]
 
     def _cancel(self, context: Any, batch: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
+        self._count(context)
         topics, ids, seqs = cancel_columns(batch, self._broker.id, topic)
         for name in topics.unique().to_pylist():
             if name:
@@ -139,6 +144,9 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
             parts.append(_ANSWER_TEXTS.take(pa.array(codes)))
         answers = pa.concat_arrays(parts) if parts else pa.array([], pa.string())
         return pa.RecordBatch.from_arrays([answers], schema=ANSWER)
+
+    def _count(self, context: Any) -> None:
+        self._gate.spend(self._authorizer.user_of(authorization_of(context)), context)
 
     def _require(self, context: Any, verb: Verb, batch: pa.RecordBatch, topic: str | None) -> None:
         self._require_open()
@@ -161,6 +169,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
         return flight.GeneratorStream(wanted.schema(), self._stream_out(batches))
 
     def _read(self, context: Any, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+        self._count(context)
         self._authorizer.authorize(authorization_of(context), Verb.LOOK, wanted.only_topic)
         self._broker.require_open()
         return self._broker.tables.read(wanted)
@@ -190,6 +199,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
         return _info(_said(self._parts, context, wanted, count), descriptor)
 
     def _parts(self, context: Any, wanted: Wanted, count: int) -> list[Wanted]:
+        self._count(context)
         self._authorizer.authorize(authorization_of(context), Verb.LOOK, wanted.only_topic)
         self._broker.require_open()
         return self._broker.table_parts.parts(wanted, count) if count > 1 else [wanted]

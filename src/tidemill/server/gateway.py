@@ -20,7 +20,7 @@ from typing import Any
 from tidemill.broker.broker import Broker
 from tidemill.core.errors import RequestError, TidemillError, UnknownTopic
 from tidemill.core.limits import FRAME_BYTES_MAX
-from tidemill.server.caller import RECEIVE, SEND, caller, require, require_any
+from tidemill.server.caller import RECEIVE, SEND, caller, own, require, require_any
 from tidemill.server.consuming import Consuming
 from tidemill.server.conversion import ACCEPTED_TYPES, resource_name
 from tidemill.server.grpc_framing import Call, GrpcError, GrpcService, Status, Stream, Streaming, Unary
@@ -202,17 +202,17 @@ class Gateway:
     # -- who is there -----------------------------------------------------------------------------
 
     async def _heartbeat(self, _: Any, call: Call) -> Any:
-        self._leases.heard(call.header(CLIENT_ID), self._broker.clock.boot_ms())
+        self._leases.heard(own(call.header(CLIENT_ID)), self._broker.clock.boot_ms())
         return service.HeartbeatResponse(status=OK)
 
     async def _notify_client_termination(self, _: Any, call: Call) -> Any:
-        await self.consuming.goodbye(call.header(CLIENT_ID))
+        await self.consuming.goodbye(own(call.header(CLIENT_ID)))
         return service.NotifyClientTerminationResponse(status=OK)
 
     async def _telemetry(self, stream: Stream, call: Call) -> None:
         self._require_open()
         self.call_counts["Telemetry"] += 1
-        session = self.sessions.open(call.header(CLIENT_ID), caller())
+        session = self.sessions.open(own(call.header(CLIENT_ID)), caller())
         await stream.probe()  # sends the headers: some clients wait for them before they say anything
         writing = asyncio.create_task(_write_out(session, stream))
         try:

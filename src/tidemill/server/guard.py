@@ -73,10 +73,9 @@ class Guard:
             self._rates.spend(f"user {user.name}" if user is not None else _peer(scope))
 
 
-def guard_of(plan: ServePlan) -> Guard:
+def guard_of(plan: ServePlan, rates: Rates | None) -> Guard:
     """The guard that a plan asks for."""
-    authority = Authority(Path(plan.auth_file)) if plan.auth_file else None
-    return Guard(authority, Rates(plan.rate_per_client) if plan.rate_per_client else None)
+    return Guard(Authority(Path(plan.auth_file)) if plan.auth_file else None, rates)
 
 
 def _peer(scope: Scope) -> str:

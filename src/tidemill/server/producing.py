@@ -27,7 +27,7 @@ from tidemill.core.errors import (
 from tidemill.core.limits import MIB
 from tidemill.core.model import CancelAnswer, Draft, Handle, Once, Receipt
 from tidemill.server.batching import Batcher
-from tidemill.server.caller import CANCEL, SEND, caller, require
+from tidemill.server.caller import CANCEL, SEND, caller, own, require
 from tidemill.server.conversion import draft_of, is_transaction, resource_name
 from tidemill.server.grpc_framing import Call
 from tidemill.server.protocol import CLIENT_ID, Code, definition, service
@@ -80,7 +80,7 @@ class Producing:
             if len(messages) == 1 and not is_transaction(messages[0]):
                 replies: Sequence[_Reply] = (await self._submit(draft_of(messages[0])),)
             else:
-                replies = await self._send_several(messages, call.header(CLIENT_ID))
+                replies = await self._send_several(messages, own(call.header(CLIENT_ID)))
         finally:
             self._held_bytes -= size
         return _reply_to_send(messages, replies)

@@ -6,6 +6,7 @@ are remembered; the one not heard of for longest is forgotten, and starts again 
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -17,7 +18,7 @@ _CLIENTS_MAX = 10_000
 
 
 class Rates:
-    """Token buckets by client. Lives on one event loop."""
+    """Token buckets by client. Thread-safe: one for all doors of a process."""
 
     def __init__(
         self, per_second: float, *, clients_max: int = _CLIENTS_MAX, now_s: Callable[[], float] = stopwatch_s
@@ -26,6 +27,7 @@ class Rates:
         self._burst = max(1.0, per_second * _BURST_SECONDS)
         self._clients_max = clients_max
         self._now_s = now_s
+        self._lock = threading.Lock()  # protects _buckets
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, and when counted
 
     def __len__(self) -> int:
@@ -33,13 +35,14 @@ class Rates:
 
     def spend(self, client: str) -> None:
         """Take a token; `TooManyRequests` if there is none."""
-        now_s = self._now_s()
-        tokens, counted_s = self._buckets.pop(client, (self._burst, now_s))
-        tokens = min(self._burst, tokens + (now_s - counted_s) * self._per_second)
-        is_within = tokens >= 1
-        self._buckets[client] = (tokens - 1 if is_within else tokens, now_s)
-        if len(self._buckets) > self._clients_max:
-            self._buckets.popitem(last=False)
+        with self._lock:
+            now_s = self._now_s()
+            tokens, counted_s = self._buckets.pop(client, (self._burst, now_s))
+            tokens = min(self._burst, tokens + (now_s - counted_s) * self._per_second)
+            is_within = tokens >= 1
+            self._buckets[client] = (tokens - 1 if is_within else tokens, now_s)
+            if len(self._buckets) > self._clients_max:
+                self._buckets.popitem(last=False)
         if not is_within:
             raise TooManyRequests(
                 f"more than {self._per_second:g} calls a second from {client}; slow down and try again"

@@ -30,6 +30,7 @@ class ServePlan:
     tls_port: int | None = None
     tls_cert: str = ""  # with tls_key; empty: a self-signed one in the data directory
     tls_key: str = ""
+    backup_dir: str = ""  # the only place for backups; empty: anywhere, if only this machine can call
     flight_port: int | None = None  # None: 8082, or a free one if that is taken; negative: no Flight
 
     def as_variable(self) -> dict[str, str]:

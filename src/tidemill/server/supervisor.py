@@ -23,6 +23,7 @@ from pyvoy import PyvoyServer, StartupError
 
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import RequestError, StorageError
+from tidemill.server.backup_place import LOOPBACK
 from tidemill.server.envoy import BoundedServer
 from tidemill.server.serve_plan import ServePlan
 
@@ -32,14 +33,13 @@ _PAUSE_SECONDS_FIRST = 0.2
 _PAUSE_SECONDS_MAX = 10.0
 # A broker that lived this long was well: the next pause is the first one again.
 _WELL_SECONDS = 60.0
-_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 Say = Callable[[str, dict[str, Any]], None]
 
 
 def check_address(host: str, port: int, *, is_insecure: bool, flag: str = "--port") -> int:
     """Refuse an address that is open to others without a word, or taken. Returns the port, chosen if 0."""
-    if host not in _LOOPBACK and not is_insecure:
+    if host not in LOOPBACK and not is_insecure:
         raise RequestError(
             f"{host} is reachable from outside and nobody would be asked who they are; "
             "bind to 127.0.0.1, give a permissions file with --auth, or say --insecure"

@@ -15,7 +15,9 @@ from tidemill.core.errors import Forbidden, Unauthorized
 from tidemill.core.limits import FRAME_ROWS_MAX
 from tidemill.core.model import Draft, Handle
 from tidemill.server.flight_door import FlightDoor
+from tidemill.server.flight_gate import FlightGate
 from tidemill.server.permissions import Verb
+from tidemill.server.rates import Rates
 
 
 @contextmanager
@@ -428,6 +430,29 @@ def test_the_action_cancels_too(client) -> None:
         list(client.do_action(flight.Action("explode", b"")))
 
 
+# -- how often, how many -------------------------------------------------------------------------
+
+
+def test_calls_and_batches_of_one_client_are_counted(small) -> None:
+    with _door(small, gate=FlightGate(Rates(2, now_s=lambda: 0.0))) as client:
+        with pytest.raises(flight.FlightUnavailableError, match="more than 2 calls a second"):
+            _put(client, *[_batch(1)] * 9)
+        assert small.broker.status().pending == 4
+        with pytest.raises(flight.FlightUnavailableError, match=r"from address 127\.0\.0\.1"):
+            _get(client, table="pending")
+
+
+def test_more_calls_at_once_than_are_carried_are_told_to_come_again(small) -> None:
+    with _door(small, gate=FlightGate(calls_max=1)) as client:
+        writer, answers = client.do_put(flight.FlightDescriptor.for_path("t"), _batch(1).schema)
+        writer.write_batch(_batch(1))
+        answers.read()
+        with pytest.raises(flight.FlightUnavailableError, match="1 Flight calls are under way"):
+            _get(client, table="pending")
+        writer.close()
+        assert _get(client, table="pending").num_rows == 1
+
+
 # -- who may --------------------------------------------------------------------------------------
 
 
@@ -439,6 +464,9 @@ class _OnlySends:
             raise Unauthorized("who are you?")
         if (verb, topic) != (Verb.SEND, "t"):
             raise Forbidden(f"no {verb} on {topic}")
+
+    def user_of(self, authorization: str) -> str:
+        return authorization
 
 
 def test_every_call_is_asked_for_its_token(small) -> None:

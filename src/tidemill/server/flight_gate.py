@@ -1,0 +1,53 @@
+"""How many Flight calls there may be at once, and how often each client may make one.
+
+Owns both counts. A call holds a thread of the server while it lasts, so only so many are let in; the rest are
+told that the broker is busy, before anything of them is read. A client's calls, and the batches within them,
+are counted in the buckets that the other doors use too.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Any
+from urllib.parse import unquote
+
+from tidemill.core.errors import TooManyRequests
+from tidemill.server.rates import Rates
+
+CALLS_MAX = 256
+_PEER = re.compile(r"ipv[46]:(.+):\d+")
+
+
+class FlightGate:
+    """Lets calls in or refuses them. Thread-safe."""
+
+    def __init__(self, rates: Rates | None = None, calls_max: int = CALLS_MAX) -> None:
+        self._rates = rates
+        self._calls_max = calls_max
+        self._lock = threading.Lock()  # protects _calls
+        self._calls = 0
+
+    def enter(self) -> None:
+        """A call begins; `TooManyRequests` if there are enough."""
+        with self._lock:
+            if self._calls >= self._calls_max:
+                raise TooManyRequests(
+                    f"{self._calls} Flight calls are under way, no more are taken; try again shortly"
+                )
+            self._calls += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._calls -= 1
+
+    def spend(self, user: str, context: Any) -> None:
+        """Count a call or a batch of it; `TooManyRequests` if its client comes too often."""
+        if self._rates is not None:
+            self._rates.spend(f"user {user}" if user else f"address {_address_of(context.peer())}")
+
+
+def _address_of(peer: str) -> str:
+    """The address in what gRPC calls a peer: `ipv4:10.0.0.7:5123`, `ipv6:%5B::1%5D:5123`."""
+    found = _PEER.fullmatch(unquote(peer))
+    return found.group(1).strip("[]") if found else peer
