@@ -81,8 +81,7 @@ def serve(
     from tidemill.server.serve_plan import ServePlan
     from tidemill.server.supervisor import check_address
 
-    is_open = insecure or auth is not None
-    port = check_address(host, port, is_insecure=is_open)
+    port = check_address(host, port, is_insecure=insecure or auth is not None)
     command = _pipeline_command(data, settings, spark_master) if pipeline == "spark" else ()
     security = {
         "auth_file": checked_auth(auth),
