@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format pytest bench simulate lock clean
+.PHONY: help setup demo test lint format pytest bench simulate docs lock clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,10 @@ bench: $(READY) ## the figures of docs/benchmarks.md, on this machine
 
 simulate: $(READY) ## the full crash simulation; SEEDS=5000 for more
 	@TIDEMILL_SEEDS=$(SEEDS) $(BIN)/pytest -q tests/simulation --timeout 0
+
+docs: $(READY) ## the site, into build/docs; a warning is an error
+	@$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs
+	@echo "docs: open build/docs/index.html"
 
 lock: $(READY) ## make requirements.lock again from the ranges in pyproject.toml
 	@scripts/lock.sh
