@@ -1,7 +1,8 @@
 """Moving a simulated clock: forty days in seconds, each message still at its own millisecond.
 
 Owns the hops: from one moment at which something is due to the next, taking the services' steps by hand
-between them.
+between them. Whoever turns the wheel first hands over everything due on the way, so the number of its steps
+depends on how many timers there are, not on how far the clock goes.
 """
 
 from __future__ import annotations
@@ -12,20 +13,18 @@ from tidemill.broker.loop import Service
 from tidemill.broker.turning import Turning
 from tidemill.core.clock import Clock, SimulatedClock
 from tidemill.core.errors import RequestError
-from tidemill.release.releaser import Releaser
 
 # A long advance releases at the exact simulated millisecond for this many moments, then in larger hops.
 _EXACT_HOPS = 5_000
-_CATCH_UP_S = 0.02
+_LOOK_AGAIN_S = 0.02
 
 
 class Advancing:
     """Takes the steps of a broker's services while its clock is moved."""
 
-    def __init__(self, clock: Clock, turning: Turning, releaser: Releaser, services: list[Service]) -> None:
+    def __init__(self, clock: Clock, turning: Turning, services: list[Service]) -> None:
         self._clock = clock
         self._turning = turning
-        self._releaser = releaser
         self._release, self._turn, self._keep = services
 
     def advance_to(self, until_ms: int) -> None:
@@ -33,23 +32,25 @@ class Advancing:
         clock = self._clock
         if not isinstance(clock, SimulatedClock):
             raise RequestError("only a simulated clock can be moved; start with --clock simulated")
+        self._turning.aim_at(until_ms)
         hops = 0
         while (now_ms := clock.now_ms()) < until_ms:
-            self._turn.run_once()
+            self._turn_until_done()
             wakes = [self._turning.next_call_ms, self._release.run_once()]
             next_ms = min((wake for wake in wakes if wake is not None), default=until_ms)
             hops += 1
             least_ms = now_ms + (1 if hops < _EXACT_HOPS else max(1, (until_ms - now_ms) // _EXACT_HOPS))
             clock.advance_to(min(until_ms, max(next_ms, least_ms)))
             self._keep.run_once()
-        self._catch_up(until_ms)
+        self._turn_until_done()
         self._release.run_once()
 
-    def _catch_up(self, until_ms: int) -> None:
-        """Return when every shard has handed over what is due within the lead of `until_ms`."""
-        self._turn.run_once(lambda _: self._turning.run_until_reached(until_ms, self._releaser))
+    def _turn_until_done(self) -> None:
+        """Return when no step is called for: all that is due within the lead is handed over."""
+        self._turn.run_once()
         pause = threading.Event()
-        while not self._turning.has_reached(until_ms):
-            # Another process turns the wheel, in real time; nothing here can hurry it.
-            pause.wait(_CATCH_UP_S)
+        while self._turning.is_called_for:
+            if self._turning.is_turned_elsewhere:
+                # Another process takes the step, in real time; nothing here can hurry it.
+                pause.wait(_LOOK_AGAIN_S)
             self._turn.run_once()

@@ -38,7 +38,7 @@ from tidemill.broker.transactions import Transactions
 from tidemill.broker.turning import Turning
 from tidemill.broker.views import Status, Views
 from tidemill.broker.wheel_picture import WheelPictures
-from tidemill.core.clock import Clock, SystemClock, stopwatch_s
+from tidemill.core.clock import Clock, SystemClock, machine_ms, stopwatch_s
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import BrokerClosed
 from tidemill.core.model import CancelAnswer, Delivery, Draft, Handle, Receipt
@@ -88,12 +88,14 @@ class Broker:
         sizes: Sizes | None = None,
         on_progress: Progress | None = None,
         pipeline_command: Sequence[str] = (),
+        pipeline_problem: str = "",
     ) -> None:
         self.settings = settings or BrokerSettings()
         self.clock: Clock = clock or SystemClock()
         self.disk: Disk = disk or RealDisk()
         self._failure: BaseException | None = None
         self._is_closed = False
+        self._pipeline_problem = pipeline_problem  # why there is none, for the status
         sizes = sizes or Sizes()
         self.disk.make_dir(directory)
         self.directory = directory
@@ -121,7 +123,7 @@ class Broker:
         )
         self.store = MessageStore(self.disk, self.directory, store_settings, on_progress)
         timer_settings = sizes.timer or TimerSettings(tick_ms=settings.tick_ms, shards=settings.shards)
-        pipeline = PipelineProcess(pipeline_command, self.directory / "spark.log", self.clock.boot_ms)
+        pipeline = PipelineProcess(pipeline_command, self.directory / "spark.log", machine_ms)
         self._turning = Turning(
             self.disk,
             self.store,
@@ -129,8 +131,9 @@ class Broker:
             timer_settings,
             sizes.limits or StepLimits(),
             now_ms=now_ms,
-            boot_ms=self.clock.boot_ms,
+            machine_ms=machine_ms,
             pipeline=pipeline if pipeline_command else None,
+            pipeline_problem=self._pipeline_problem,
         )
         self.releaser = Releaser(
             self.store,
@@ -191,7 +194,7 @@ class Broker:
         """Move a simulated clock; returns when everything due by then is in its topic."""
         self.store.writer.finish_all()  # the pipeline reads only what is safe, also where answers do not wait
         services = [self._release_service, self._turn_service, self._keep_service]
-        Advancing(self.clock, self._turning, self.releaser, services).advance_to(until_ms)
+        Advancing(self.clock, self._turning, services).advance_to(until_ms)
 
     @property
     def pipeline_pid(self) -> int | None:

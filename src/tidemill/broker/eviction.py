@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tidemill.core.errors import DirectoryLocked
 from tidemill.log.disk import Disk
-from tidemill.timer.shard_lock import LOCK_NAME, parse_holder, process_started
+from tidemill.timer.shard_lock import LOCK_NAME, holders_by_kernel, parse_holder, process_started
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +32,13 @@ def free_shard(disk: Disk, shard_directory: Path, epoch: int) -> None:
         note = file.read(0, 200).decode(errors="replace")
     finally:
         file.close()
-    holder = parse_holder(note)
-    if holder is not None and _end_process(holder.pid, holder.started) and _is_free(disk, shard_directory):
-        return
+    noted = parse_holder(note)
+    # The note may be missing, or that of an earlier holder; then the kernel is asked. A holder that nobody
+    # knows would come back to life one day and go on in the directory that took this one's place.
+    for holders in ([noted] if noted else [], holders_by_kernel(shard_directory / LOCK_NAME)):
+        are_ended = all(_end_process(holder.pid, holder.started) for holder in holders)
+        if are_ended and _is_free(disk, shard_directory):
+            return
     aside = shard_directory.with_name(f"{shard_directory.name}.aside-{epoch}")
     logger.warning(
         "%s is still held (%s); it is put aside and built again", shard_directory.name, note.strip()

@@ -32,24 +32,34 @@ class PipelineState:
     problem: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class LastStep:
+    """The last step the process finished: its number since the start, and what it took."""
+
+    number: int = -1
+    took_ms: int = 0
+
+
 class PipelineProcess:
     """One child process at a time. `tend` keeps it alive; thread-safe."""
 
-    def __init__(self, command: Sequence[str], log_path: Path, boot_ms: Callable[[], int]) -> None:
+    def __init__(self, command: Sequence[str], log_path: Path, machine_ms: Callable[[], int]) -> None:
         self._command = list(command)
         self._log_path = log_path
-        self._boot_ms = boot_ms
+        self._machine_ms = machine_ms
         self._lock = threading.Lock()  # protects what was reported
         self._process: subprocess.Popen[str] | None = None
         self._is_ready = False
         self._heard_at_ms = 0
         self._problem = ""
+        self.last_step = LastStep()
+        self._said = ""  # the problem that people were told of last
         self._pause_ms = _PAUSE_MS_FIRST
         self._start_at_ms = 0
 
     def tend(self) -> PipelineState:
         """Start the process if it is not running and its time has come; says how it is."""
-        now_ms = self._boot_ms()
+        now_ms = self._machine_ms()
         process = self._process
         if process is not None and process.poll() is not None:
             self._bury(process, now_ms)
@@ -64,7 +74,7 @@ class PipelineProcess:
                 return PipelineState("stopped", self._problem)
             if not self._is_ready:
                 return PipelineState("starting", self._problem)
-            is_silent = self._boot_ms() - self._heard_at_ms > _SILENT_MS
+            is_silent = self._machine_ms() - self._heard_at_ms > _SILENT_MS
             return PipelineState("silent" if is_silent else "ready", "")
 
     @property
@@ -115,9 +125,12 @@ class PipelineProcess:
         with self._lock:
             if process is not self._process:
                 return
-            self._heard_at_ms = self._boot_ms()
+            self._heard_at_ms = self._machine_ms()
             if report.get("event") == "ready":
                 self._is_ready, self._problem, self._pause_ms = True, "", _PAUSE_MS_FIRST
+                self._said = ""
+            elif report.get("event") == "alive":
+                self.last_step = LastStep(int(report.get("batch", -1)), int(report.get("step_ms", 0)))
             elif report.get("event") == "failed":
                 self._problem = str(report.get("why", "unknown"))
 
@@ -132,5 +145,7 @@ class PipelineProcess:
             )
             problem = self._problem
         self._start_at_ms = now_ms + self._pause_ms
-        logger.warning("pipeline stopped: %s; trying again in %d s", problem, self._pause_ms // 1000)
+        if problem != self._said:
+            logger.warning("the Spark pipeline stopped: %s. It is tried again; see status", problem)
+            self._said = problem
         self._pause_ms = min(_PAUSE_MS_MAX, self._pause_ms * 2)

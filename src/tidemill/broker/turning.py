@@ -6,8 +6,12 @@ reports ready it hands the shards over; when a step is called for and none is fi
 lead, or the pipeline dies, it takes them back. Either way the same stages run, so a dead, slow or starting
 Spark costs nobody punctuality.
 
+While a simulated clock is moved, the target runs ahead of it (`aim_at`): everything due on the way is handed
+over first, in a few large steps, and the releaser lets each go as the clock passes its millisecond.
+
 Invariants: the epoch is raised, durably, before anybody acts under it; the pipeline reads entries never
-further than what a power cut would leave.
+further than what a power cut would leave; how long another process may take is measured on a clock that runs
+by itself, also where the broker's is simulated.
 """
 
 from __future__ import annotations
@@ -50,33 +54,36 @@ _SAFE_MS_MAX = 1 << 62
 _WATCH_EVERY_MS = 250
 _HAND_BACK_MS_FIRST = 5_000
 _HAND_BACK_MS_MAX = 300_000
-_CALM_MS = 600_000
 
 
 @dataclass(slots=True)
 class _Watch:
-    """What the broker remembers while Spark turns: since when a step is called for, and the last progress."""
+    """What the broker remembers while Spark turns: since when a step is called for, and the last progress.
+
+    Times are those of the machine's own clock.
+    """
 
     cursors: tuple[Cursor, ...] = ()
     called_since_ms: int | None = None
     progress_at_ms: int = 0
+    has_worked: bool = False  # at least one step was finished
 
-    def see(self, cursors: tuple[Cursor, ...], is_called_for: bool, boot_ms: int) -> bool:
+    def see(self, cursors: tuple[Cursor, ...], is_called_for: bool, machine_ms: int) -> bool:
         """Note how things are; True when the shards have moved."""
         has_moved = cursors != self.cursors
         if has_moved:
-            self.cursors, self.progress_at_ms = cursors, boot_ms
+            self.cursors, self.progress_at_ms, self.has_worked = cursors, machine_ms, True
         if not is_called_for:
             self.called_since_ms = None
         elif self.called_since_ms is None:
-            self.called_since_ms = boot_ms
+            self.called_since_ms = machine_ms
         return has_moved
 
-    def stuck_ms(self, boot_ms: int) -> int:
+    def stuck_ms(self, machine_ms: int) -> int:
         """For how long a step has been called for without any being finished."""
         if self.called_since_ms is None:
             return 0
-        return boot_ms - max(self.called_since_ms, self.progress_at_ms)
+        return machine_ms - max(self.called_since_ms, self.progress_at_ms)
 
 
 class Turning:
@@ -91,16 +98,18 @@ class Turning:
         limits: StepLimits,
         *,
         now_ms: Callable[[], int],
-        boot_ms: Callable[[], int],
+        machine_ms: Callable[[], int],
         pipeline: PipelineProcess | None,
+        pipeline_problem: str = "",
     ) -> None:
+        """`pipeline_problem` says why there is no pipeline although one was wanted."""
         self._disk = disk
         self._store = store
         self._settings = settings
         self._timer_settings = timer_settings
         self._limits = limits
         self._now_ms = now_ms
-        self._boot_ms = boot_ms
+        self._machine_ms = machine_ms
         self._pipeline = pipeline
         self._directory = store.directory / "timer"
         disk.make_dir(self._directory)
@@ -114,16 +123,18 @@ class Turning:
         self._turner = Runner.EMBEDDED
         self._since_ms = now_ms()
         self._epoch = 0
+        self._aim_ms = 0
         self._watch = _Watch()
         self.steps = StepLog(settings.tick_ms)
         view = WheelView(disk, self._directory, timer_settings)
         self.wheel = WheelPictures(view, timer_settings, self._cursors, now_ms)
         self._handed_over = 0
-        self._state = PipelineState("running" if pipeline is None else "starting")
+        self._state = PipelineState("running" if pipeline is None else "starting", pipeline_problem)
         self.takeover_count = 0
         self._hand_back_at_ms = 0
         self._hand_back_pause_ms = _HAND_BACK_MS_FIRST
         self.next_call_ms: int | None = None  # when a step is called for, if nothing new comes
+        self.is_called_for = False  # a step is to be taken before the clock may move on
         self._take_shards()
 
     @property
@@ -133,6 +144,10 @@ class Turning:
     @property
     def pipeline_pid(self) -> int | None:
         return self._pipeline.pid if self._pipeline is not None else None
+
+    @property
+    def is_turned_elsewhere(self) -> bool:
+        return self._turner is Runner.SPARK
 
     # -- one step ---------------------------------------------------------------------------------
 
@@ -148,36 +163,41 @@ class Turning:
             return now_ms
         return wake_ms
 
+    def aim_at(self, until_ms: int) -> None:
+        """The clock is about to move to `until_ms`: hand over what is due by then beforehand."""
+        self._aim_ms = until_ms
+
     def _embedded_step(self, now_ms: int, releaser: Releaser) -> int:
-        safe_seq = self._write_target(now_ms)
-        wake_ms = self.next_call_ms = self._runner.step(now_ms, safe_seq)
+        target = self._write_target(now_ms)
+        wake_ms = self.next_call_ms = self._runner.step(target.now_ms, target.synced_end_seq)
+        self.is_called_for = wake_ms is not None and wake_ms <= target.now_ms
         self._tell(releaser, now_ms)
         self.steps.see(now_ms, self._turner.name.lower(), self._runner.cursors)
         latest_ms = now_ms + (self._settings.lead_ms // 8 if self._pipeline is None else _WATCH_EVERY_MS)
         return latest_ms if wake_ms is None else min(wake_ms, latest_ms)
 
     def _watch_step(self, now_ms: int, releaser: Releaser) -> int:
-        target = Target(self._epoch, now_ms, self._store.writer.safe_seq(), Runner.SPARK)
-        write_target(self._disk, self._directory, target)
-        cursors, boot_ms = self._cursors(), self._boot_ms()
+        target = self._write_target(now_ms)
+        cursors, machine_ms = self._cursors(), self._machine_ms()
         self.steps.see(now_ms, self._turner.name.lower(), cursors)
         settings = self._settings
         call = call_at(
             cursors, self._far_scan, target, settings.lead_ms, settings.tick_ms, self._limits.rows_max
         )
-        self.next_call_ms = call.wake_ms
-        if self._watch.see(cursors, call.is_called_for, boot_ms):
+        self.next_call_ms, self.is_called_for = call.wake_ms, call.is_called_for
+        if self._watch.see(cursors, call.is_called_for, machine_ms):
             releaser.ready_changed()
         is_gone = self._state.name == "stopped"
-        if is_gone or self._watch.stuck_ms(boot_ms) > settings.lead_ms // 4:
-            self._take_over(boot_ms)
+        if is_gone or self._watch.stuck_ms(machine_ms) > settings.lead_ms // 4:
+            self._take_over(machine_ms)
             return now_ms
         return now_ms + _WATCH_EVERY_MS
 
-    def _write_target(self, now_ms: int) -> int:
+    def _write_target(self, now_ms: int) -> Target:
         safe_seq = self._store.writer.safe_seq()
-        write_target(self._disk, self._directory, Target(self._epoch, now_ms, safe_seq, self._turner))
-        return safe_seq
+        target = Target(self._epoch, max(now_ms, self._aim_ms), safe_seq, self._turner)
+        write_target(self._disk, self._directory, target)
+        return target
 
     def _tell(self, releaser: Releaser, now_ms: int) -> None:
         handed_over = self._runner.report(now_ms).handed_over_count
@@ -198,43 +218,29 @@ class Turning:
         self._turner, self._since_ms = Runner.EMBEDDED, now_ms
         self._handed_over = -1  # look at the ready files that others left
 
-    def _take_over(self, boot_ms: int) -> None:
+    def _take_over(self, machine_ms: int) -> None:
+        """Take the shards back; the next try waits longer each time that Spark did nothing with them."""
         self.takeover_count += 1
-        calm_ms = boot_ms - self._hand_back_at_ms
-        self._hand_back_pause_ms = (
-            _HAND_BACK_MS_FIRST
-            if calm_ms > _CALM_MS
-            else min(_HAND_BACK_MS_MAX, self._hand_back_pause_ms * 2)
-        )
-        self._hand_back_at_ms = boot_ms + self._hand_back_pause_ms
+        doubled_ms = min(_HAND_BACK_MS_MAX, self._hand_back_pause_ms * 2)
+        self._hand_back_pause_ms = _HAND_BACK_MS_FIRST if self._watch.has_worked else doubled_ms
+        self._hand_back_at_ms = machine_ms + self._hand_back_pause_ms
         self._take_shards()
 
     def _may_hand_over(self) -> bool:
-        return self._state.name == "ready" and self._boot_ms() >= self._hand_back_at_ms
+        return self._state.name == "ready" and self._machine_ms() >= self._hand_back_at_ms
 
     def _hand_over(self) -> None:
         """End our part and let Spark turn."""
+        # Before the runner lets go of its cursors: the releaser asks for them from its own thread, and finds
+        # them in the files from now on.
+        self._turner = Runner.SPARK
         self._runner.close()
         now_ms, safe_seq = self._now_ms(), self._store.writer.safe_seq()
         self._epoch = raise_epoch(self._disk, self._directory, now_ms, safe_seq, Runner.SPARK)
-        self._turner, self._since_ms = Runner.SPARK, now_ms
-        self._watch = _Watch(self._cursors(), None, self._boot_ms())
+        self._since_ms = now_ms
+        self._watch = _Watch(self._cursors(), None, self._machine_ms())
 
     # -- what others want to know -----------------------------------------------------------------
-
-    def has_reached(self, now_ms: int) -> bool:
-        """Every shard has absorbed what is safe and handed over what is due within the lead of `now_ms`."""
-        safe_seq = self._store.writer.safe_seq()
-        tick = target_tick(now_ms, self._settings.lead_ms, self._settings.tick_ms)
-        return all(c.seq >= safe_seq and max(c.tick, c.clear_tick) >= tick for c in self._cursors())
-
-    def run_until_reached(self, now_ms: int, releaser: Releaser) -> bool:
-        """With the embedded runner: step until all is handed over. False while Spark turns."""
-        if self._turner is Runner.SPARK:
-            return False
-        self._runner.run_until_reached(now_ms, self._store.writer.safe_seq())
-        self._tell(releaser, now_ms)
-        return True
 
     def handed_over_ms(self) -> int:
         """No shard has handed over a message that is due at or after this time."""

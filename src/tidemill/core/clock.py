@@ -108,6 +108,11 @@ class SimulatedClock:
         """Return at once: nobody moves the clock for one who dozes."""
 
 
+def machine_ms() -> int:
+    """The machine's own boot clock, whatever clock the broker follows: how long other processes take."""
+    return SystemClock().boot_ms()
+
+
 def stopwatch_s() -> float:
     """Seconds on a high-resolution counter, for measuring how long something took."""
     return time.perf_counter()

@@ -3,13 +3,15 @@
 Owns one decision, the same for the embedded runner and the Spark driver. A step is called for when
 
     there are as many new rows as a step may take, or
-    the oldest far entry not absorbed yet is older than a quarter of the lead, or
-    the next timer in the wheel falls due within three quarters of the lead.
+    the oldest far entry not absorbed yet is older than a quarter of the lead, or comes from the future
+    (the clock was set back: behind it may wait others that are really older), or
+    the next timer in the wheel falls due within three quarters of the lead, its whole slot within the lead.
 
 A far entry is due a whole lead after it was stored at the earliest, so both waits leave three quarters
 of the lead to do the work.
 
-Invariant: pure; the wake time is the first moment at which the same state would call for a step.
+Invariants: pure; the wake time is the first moment at which the same state would call for a step; a step
+that is called for has something to do, so nobody is called in vain.
 """
 
 from __future__ import annotations
@@ -39,9 +41,13 @@ def call_for_step(standing: Standing, now_ms: int, lead_ms: int, tick_ms: int, r
         return Call(True, now_ms)
     moments = []
     if standing.oldest_far_stored_at_ms is not None:
+        if standing.oldest_far_stored_at_ms > now_ms:
+            return Call(True, now_ms)
         moments.append(standing.oldest_far_stored_at_ms + lead_ms // 4)
     if standing.next_due_tick is not None:
-        moments.append(standing.next_due_tick * tick_ms - lead_ms * 3 // 4)
+        # With a lead of less than four ticks the whole slot is within the lead only a little later.
+        slot_ms = standing.next_due_tick * tick_ms
+        moments.append(max(slot_ms - lead_ms * 3 // 4, slot_ms + tick_ms - lead_ms))
     wake_ms = min(moments, default=None)
     if wake_ms is not None and wake_ms <= now_ms:
         return Call(True, now_ms)
