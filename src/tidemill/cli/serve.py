@@ -82,7 +82,7 @@ def serve(
     from tidemill.server.supervisor import check_address
 
     port = check_address(host, port, is_insecure=insecure or auth is not None)
-    command = _pipeline_command(data, settings, spark_master) if pipeline == "spark" else ()
+    command, problem = _pipeline_command(data, settings, spark_master) if pipeline == "spark" else ((), "")
     security = {
         "auth_file": checked_auth(auth),
         "flight_port": flight_port,
@@ -91,7 +91,7 @@ def serve(
         "connections_max": max_connections,
         **tls_fields(data, host, tls_port, tls_cert, tls_key),
     }
-    plan = ServePlan(str(data), host, port, auto_create, clock, command, settings, **security)
+    plan = ServePlan(str(data), host, port, auto_create, clock, command, problem, settings, **security)
     return asyncio.run(_run(plan))
 
 
@@ -108,14 +108,15 @@ def _check_choices(pipeline: str, clock: str) -> None:
         raise RequestError(f"clock {clock!r} is unknown; use system or simulated")
 
 
-def _pipeline_command(data: Path, settings: BrokerSettings, master: str) -> tuple[str, ...]:
-    """How to start Spark; nothing, with a warning, on a machine that cannot run it."""
-    from tidemill.server.pipeline_command import pipeline_command, why_not_spark
+def _pipeline_command(data: Path, settings: BrokerSettings, master: str) -> tuple[tuple[str, ...], str]:
+    """How to start Spark; nothing, with a warning and the reason, on a machine that cannot run it."""
+    from tidemill.server.pipeline_command import check_master, pipeline_command, why_not_spark
 
+    check_master(master)
     if problem := why_not_spark():
         print(f"tidemill: {problem}. Going on with the embedded runner.", file=sys.stderr)
-        return ()
-    return tuple(pipeline_command(sys.executable, data, settings, master))
+        return (), problem
+    return tuple(pipeline_command(sys.executable, data, settings, master)), ""
 
 
 async def _run(plan: ServePlan) -> int:

@@ -4,7 +4,7 @@ Owns its own life: it ends when the pipe from the broker (standard input) closes
 anybody. Reports are JSON lines:
 
     {"event": "ready"}                  the query runs, its workers are warm; the shards may be handed over
-    {"event": "alive", "batch": 17}     once a second
+    {"event": "alive", "batch": 17, "step_ms": 210}     once a second, and how long its last step took
     {"event": "failed", "why": "…"}     and then it ends
 
 Started as `python -m tidemill.pipeline.driver '<settings as JSON>'`. Spark's own output goes to standard
@@ -15,18 +15,23 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import threading
-from pathlib import Path
+import traceback
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tidemill.pipeline.query import fresh_checkpoint, open_session, start_query
+from tidemill.core.errors import TidemillError
+from tidemill.log.disk import RealDisk
+from tidemill.pipeline.failures import explain, require_reachable
+from tidemill.pipeline.query import open_session, start_query
 from tidemill.pipeline.settings import PipelineSettings
 
 _REPORT_EVERY_S = 1
+# The pipeline works a lead ahead and can wait for a core; the releaser in the broker cannot.
+_NICENESS = 5
 
 
 def report(event: str, **details: object) -> None:
@@ -47,31 +52,30 @@ def watch(query: StreamingQuery) -> None:
     while not query.awaitTermination(_REPORT_EVERY_S):
         progress = query.lastProgress
         batch = progress.batchId if progress is not None else -1
+        step_ms = progress.durationMs.get("triggerExecution", 0) if progress is not None else 0
         if not is_ready and batch >= 0:
             is_ready = True
             report("ready")
-        report("alive", batch=batch)
+        report("alive", batch=batch, step_ms=step_ms)
     raise query.exception() or RuntimeError("the query ended by itself")
 
 
 def main(settings: PipelineSettings) -> None:
     threading.Thread(target=end_with_the_broker, daemon=True).start()
-    checkpoint = fresh_checkpoint()
+    os.nice(_NICENESS)
+    # Progress is in the shards' cursors: whatever an earlier pipeline left here is worth nothing.
+    RealDisk().remove_tree(settings.scratch_directory)
+    RealDisk().make_dir(settings.scratch_directory)
     try:
         report("starting")
-        watch(start_query(open_session(settings), settings, checkpoint))
-    except (PySparkException, OSError, RuntimeError) as error:
-        report("failed", why=reason(error))
+        require_reachable(settings.master)
+        watch(start_query(open_session(settings), settings))
+    except (PySparkException, Py4JError, TidemillError, OSError, RuntimeError) as error:
+        report("failed", why=explain(error))
+        traceback.print_exception(error)  # the whole of it is for spark.log
     finally:
-        shutil.rmtree(Path(checkpoint), ignore_errors=True)
+        sys.stderr.flush()
         os._exit(1)
-
-
-def reason(error: BaseException) -> str:
-    """One line for people."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[
-        :300
-    ]
 
 
 if __name__ == "__main__":

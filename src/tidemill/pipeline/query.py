@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-import tempfile
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -15,34 +14,60 @@ from tidemill.pipeline.source import FORMAT_NAME, TimerSource
 from tidemill.pipeline.step import step_function
 from tidemill.pipeline.wire import OUTCOME_COLUMNS
 
-_POLLING_DELAY_MS = 500
+# The heap is bounded apart from these. The serial collector is the smallest, has no trouble with values of a
+# megabyte, and needs no cores of its own.
+_JAVA_OPTIONS = (
+    "-XX:+UseSerialGC -XX:MaxMetaspaceSize=256m -XX:ReservedCodeCacheSize=96m -XX:MaxDirectMemorySize=256m"
+)
+_ATTEMPTS_MAX = 4
+_LOCAL = re.compile(r"local(?:\[(\d+|\*)\])?")
 
 
 def open_session(settings: PipelineSettings) -> SparkSession:
     """A session for the timer alone: small, silent, without a user interface."""
-    # Workers must run the same Python as the driver, whatever is on the path.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = worker_python(settings.master)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master(with_retries(settings.master))
+    if python_path := os.environ.get("PYTHONPATH"):
+        builder = builder.config("spark.executorEnv.PYTHONPATH", python_path)
     return (
-        SparkSession.builder.master(settings.master)
-        .appName("tidemill-timer")
+        builder.appName("tidemill-timer")
         .config("spark.driver.memory", f"{settings.driver_memory_mb}m")
+        .config("spark.driver.extraJavaOptions", _JAVA_OPTIONS)
+        .config("spark.executor.extraJavaOptions", _JAVA_OPTIONS)
+        .config("spark.executor.memory", f"{settings.executor_memory_mb}m")
+        .config("spark.local.dir", str(settings.scratch_directory / "local"))
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.python.worker.reuse", "true")
+        .config("spark.python.daemon.module", "tidemill.pipeline.worker_daemon")
         .config("spark.sql.shuffle.partitions", str(settings.shards))
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", str(1 << 17))
-        .config("spark.sql.streaming.pollingDelay", f"{_POLLING_DELAY_MS}ms")
+        .config("spark.sql.streaming.pollingDelay", f"{settings.poll_ms}ms")
         .config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
         .config("spark.sql.streaming.minBatchesToRetain", "2")
         .config("spark.sql.streaming.numRecentProgressUpdates", "4")
-        .config("spark.task.maxFailures", "4")
+        .config("spark.task.maxFailures", str(_ATTEMPTS_MAX))
         .getOrCreate()
     )
 
 
-def start_query(spark: SparkSession, settings: PipelineSettings, checkpoint: Path) -> StreamingQuery:
+def with_retries(master: str) -> str:
+    """A `local` master gives a task one attempt only, unless told; a dead worker shall not end the query."""
+    found = _LOCAL.fullmatch(master)
+    return f"local[{found[1] or 1},{_ATTEMPTS_MAX}]" if found else master
+
+
+def worker_python(master: str) -> str:
+    """The Python of the workers: our own, whatever is on the path; that of a cluster may be another."""
+    if master.startswith("local"):
+        return sys.executable
+    return os.environ.get("PYSPARK_PYTHON") or sys.executable
+
+
+def start_query(spark: SparkSession, settings: PipelineSettings) -> StreamingQuery:
     """Start the one query, with a fresh checkpoint: progress is in the shards' cursors."""
     spark.dataSource.register(TimerSource)
     options = settings.to_json()
@@ -51,12 +76,8 @@ def start_query(spark: SparkSession, settings: PipelineSettings, checkpoint: Pat
     return (
         outcomes.writeStream.format(FORMAT_NAME)
         .option("settings", options)
-        .option("checkpointLocation", str(checkpoint))
+        .option("checkpointLocation", str(settings.scratch_directory / "checkpoint"))
         .queryName("tidemill-timer")
         .outputMode("append")
         .start()
     )
-
-
-def fresh_checkpoint() -> Path:
-    return Path(tempfile.mkdtemp(prefix="tidemill-spark-"))

@@ -21,11 +21,18 @@ class PipelineSettings:
     entry_chunk_rows: int
     rows_max: int
     due_max: int
+    poll_ms: int  # how often the idle query looks at the target
     driver_memory_mb: int = 512
+    executor_memory_mb: int = 512
 
     @property
     def timer_directory(self) -> Path:
         return Path(self.data_directory) / "timer"
+
+    @property
+    def scratch_directory(self) -> Path:
+        """For Spark's checkpoint and temporary files; emptied whenever a pipeline starts."""
+        return self.timer_directory / "spark"
 
     @property
     def entries_directory(self) -> Path:

@@ -22,7 +22,7 @@ from tidemill.log.disk import RealDisk
 from tidemill.pipeline.offsets import StepOffset
 from tidemill.pipeline.settings import PipelineSettings
 from tidemill.pipeline.sink import ProgressSink
-from tidemill.pipeline.wire import ENTRY_COLUMNS, Order, entry_batch, order_batch
+from tidemill.pipeline.wire import ENTRY_COLUMNS, NO_ENTRIES, Order, order_batch
 from tidemill.store.entry_files import EntryFiles
 from tidemill.store.entry_format import FLAG_LEVEL, FLAG_NEAR
 from tidemill.timer.calling import target_tick
@@ -35,7 +35,7 @@ from tidemill.timer.target import Target, read_cursor, read_target, shard_direct
 
 FORMAT_NAME = "tidemill_timer"
 _SETTINGS_OPTION = "settings"
-_ROWS_PER_BATCH = 1 << 17
+_ROWS_PER_PIECE = 1 << 15  # looked at for one row that goes through Spark: below a megabyte
 
 
 class TimerSource(DataSource):
@@ -105,12 +105,13 @@ class TimerStreamReader(DataSourceStreamReader):
         )
         first = max(cursor.seq, files.head_seq)
         end = max(first, min(offset.seq, first + settings.rows_max))
-        yield order_batch(Order(partition.shard, offset.epoch, offset.seq, offset.tick, first, end))
-        for start in range(first, end, _ROWS_PER_BATCH):
-            rows = files.rows(start, min(end, start + _ROWS_PER_BATCH))
-            admitted = admit(rows, start, partition.shard, settings.shards, FLAG_NEAR | FLAG_LEVEL)
-            if len(admitted):
-                yield entry_batch(admitted)
+        order = Order(partition.shard, offset.epoch, offset.seq, offset.tick, first, end)
+        if first == end:
+            yield order_batch(order, NO_ENTRIES)
+        for start in range(first, end, _ROWS_PER_PIECE):
+            rows = files.rows(start, min(end, start + _ROWS_PER_PIECE))
+            piece = admit(rows, start, partition.shard, settings.shards, FLAG_NEAR | FLAG_LEVEL)
+            yield order_batch(order, piece)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: the shards' cursors are the progress."""

@@ -1,13 +1,15 @@
-"""What travels through Spark: fixed-width columns only, no body ever.
+"""What travels through Spark: orders, with packed entries; no body ever.
 
-From source to step, for each shard's partition: two opening rows that say what to do, then the entries to
-absorb.
+From source to step, for each shard's partition, one or more rows. Each says what the shard shall do and
+carries a piece of the entries for it:
 
-    seq             place          deliver_at_ms    size     topic_id
-    -1              epoch          target tick      shard    0
-    -2              target seq     first seq read   seqs     0
-    a seq           its place      its due time     bytes    topic
-    …
+    shard, epoch, seq, tick        the shard's target
+    first_seq, end_seq             which seqs were looked at; the same in each row of a step
+    seqs                           packed int64: the seqs of the entries in this piece
+    entries                        packed entry rows (store/entry_format.py), as many
+
+Spark handles every row and column by itself, so thousands of entries in one packed value cost it what one
+entry would: this is what makes a step of a million cheap.
 
 From step to sink, one row for each shard: what the step did.
 
@@ -17,29 +19,30 @@ Pure: arrays in, Arrow batches out, and back.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from tidemill.log.arrays import I64
+from tidemill.log.arrays import Rows
 from tidemill.store.entry_format import ENTRY
 from tidemill.timer.stages.admit import Batch
 
-ENTRY_COLUMNS = "seq long, place long, deliver_at_ms long, size int, topic_id int"
+_ORDER_COLUMNS = "shard int, epoch long, seq long, tick long, first_seq long, end_seq long"
+ENTRY_COLUMNS = f"{_ORDER_COLUMNS}, seqs binary, entries binary"
 OUTCOME_COLUMNS = (
     "shard int, epoch long, step long, seq long, tick long, absorbed long, handed_over long, "
     "has_reached boolean, is_stale boolean"
 )
-ENTRY_SCHEMA = pa.schema(
-    [
-        ("seq", pa.int64()),
-        ("place", pa.int64()),
-        ("deliver_at_ms", pa.int64()),
-        ("size", pa.int32()),
-        ("topic_id", pa.int32()),
-    ]
-)
+_ORDER_FIELDS = [
+    ("shard", pa.int32()),
+    ("epoch", pa.int64()),
+    ("seq", pa.int64()),
+    ("tick", pa.int64()),
+    ("first_seq", pa.int64()),
+    ("end_seq", pa.int64()),
+]
+ENTRY_SCHEMA = pa.schema([*_ORDER_FIELDS, ("seqs", pa.binary()), ("entries", pa.binary())])
 OUTCOME_SCHEMA = pa.schema(
     [
         ("shard", pa.int32()),
@@ -53,8 +56,7 @@ OUTCOME_SCHEMA = pa.schema(
         ("is_stale", pa.bool_()),
     ]
 )
-_ROW_ORDER = -1
-_ROW_RANGE = -2
+NO_ENTRIES = Batch(np.empty(0, np.int64), np.empty(0, ENTRY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,53 +71,36 @@ class Order:
     end_seq: int
 
 
-def order_batch(order: Order) -> pa.RecordBatch:
-    columns = [
-        np.array([_ROW_ORDER, _ROW_RANGE], np.int64),
-        np.array([order.epoch, order.seq], np.int64),
-        np.array([order.tick, order.first_seq], np.int64),
-        np.array([order.shard, order.end_seq - order.first_seq], np.int32),
-        np.zeros(2, np.int32),
-    ]
-    return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=ENTRY_SCHEMA)
+def order_batch(order: Order, piece: Batch) -> pa.RecordBatch:
+    """One row: the order and a piece of its entries."""
+    fields = zip(astuple(order), _ORDER_FIELDS, strict=True)
+    arrays = [pa.array([value], kind) for value, (_, kind) in fields]
+    packed = [_packed(piece.seqs), _packed(piece.entries)]
+    return pa.RecordBatch.from_arrays([*arrays, *packed], schema=ENTRY_SCHEMA)
 
 
-def entry_batch(batch: Batch) -> pa.RecordBatch:
-    entries = batch.entries
-    columns = [
-        batch.seqs,
-        np.ascontiguousarray(entries["place"]).view(np.int64),
-        np.ascontiguousarray(entries["deliver_at_ms"]),
-        np.ascontiguousarray(entries["size"]).view(np.int32),
-        np.ascontiguousarray(entries["topic_id"]).view(np.int32),
-    ]
-    return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=ENTRY_SCHEMA)
+def _packed(rows: Rows) -> pa.Array:
+    """A binary column of one value."""
+    content = np.ascontiguousarray(_plain(rows)).view(np.uint8)
+    offsets = pa.py_buffer(np.array([0, len(content)], np.int32))
+    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(content)])
+
+
+def _plain(rows: Rows) -> Rows:
+    """As bytes without field names: NumPy copies and joins structured rows field by field."""
+    return rows.view(np.dtype((np.void, rows.dtype.itemsize)))
 
 
 def read_order(batches: Iterator[pa.RecordBatch]) -> tuple[Order, Batch] | None:
     """The order and all entries of one partition; None for a partition without rows."""
-    arrived = [batch for batch in batches if batch.num_rows]
-    if not arrived:
+    order: Order | None = None
+    seqs, entries = [], []
+    for batch in batches:
+        for row in range(batch.num_rows):
+            if order is None:
+                order = Order(*(batch.column(name)[row].as_py() for name, _ in _ORDER_FIELDS))
+            seqs.append(np.frombuffer(batch.column("seqs")[row].as_buffer(), np.int64))
+            entries.append(np.frombuffer(batch.column("entries")[row].as_buffer(), ENTRY))
+    if order is None:
         return None
-    table = {
-        name: np.concatenate([batch.column(name).to_numpy() for batch in arrived])
-        for name in ENTRY_SCHEMA.names
-    }
-    seqs: I64 = table["seq"]
-    is_entry = seqs >= 0
-    (order_at,), (range_at,) = np.flatnonzero(seqs == _ROW_ORDER), np.flatnonzero(seqs == _ROW_RANGE)
-    first_seq = int(table["deliver_at_ms"][range_at])
-    order = Order(
-        shard=int(table["size"][order_at]),
-        epoch=int(table["place"][order_at]),
-        seq=int(table["place"][range_at]),
-        tick=int(table["deliver_at_ms"][order_at]),
-        first_seq=first_seq,
-        end_seq=first_seq + int(table["size"][range_at]),
-    )
-    entries = np.zeros(int(is_entry.sum()), ENTRY)
-    entries["place"] = table["place"][is_entry].view(np.uint64)
-    entries["deliver_at_ms"] = table["deliver_at_ms"][is_entry]
-    entries["size"] = table["size"][is_entry].view(np.uint32)
-    entries["topic_id"] = table["topic_id"][is_entry].view(np.uint32)
-    return order, Batch(seqs[is_entry], entries)
+    return order, Batch(np.concatenate(seqs), np.concatenate([_plain(rows) for rows in entries]).view(ENTRY))

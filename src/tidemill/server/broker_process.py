@@ -98,6 +98,7 @@ class BrokerProcess:
             clock=clock,
             on_progress=self._opening_progress,
             pipeline_command=self._plan.pipeline_command,
+            pipeline_problem=self._plan.pipeline_problem,
         )
 
     def _opening_progress(self, done: int, total: int) -> None:

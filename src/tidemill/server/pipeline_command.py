@@ -13,14 +13,22 @@ import subprocess
 from pathlib import Path
 
 from tidemill.core.config import BrokerSettings
+from tidemill.core.errors import RequestError
 from tidemill.store.indexes import IndexSizes
 from tidemill.timer.settings import StepLimits
 
 JAVA_MAJOR_MIN = 17
-_VERSION = re.compile(r'version "(\d+)')
+POLL_MS = 500  # an idle Spark that looks more often takes noticeably of a core
+# "17.0.15", and "1.8.0_292" for Java 8.
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_MASTER = re.compile(
+    r"local(\[(\d+|\*)(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://[^\s/:]+:\d+(,[^\s/:]+:\d+)*"
+)
 
 
-def pipeline_command(python: str, directory: Path, settings: BrokerSettings, master: str) -> list[str]:
+def pipeline_command(
+    python: str, directory: Path, settings: BrokerSettings, master: str, *, poll_ms: int = POLL_MS
+) -> list[str]:
     """How to start the pipeline process for a data directory."""
     from tidemill.pipeline.settings import PipelineSettings
 
@@ -34,8 +42,18 @@ def pipeline_command(python: str, directory: Path, settings: BrokerSettings, mas
         entry_chunk_rows=IndexSizes().entry_chunk_rows,
         rows_max=limits.rows_max,
         due_max=limits.due_max,
+        poll_ms=poll_ms,
     )
     return [python, "-m", "tidemill.pipeline.driver", plan.to_json()]
+
+
+def check_master(master: str) -> None:
+    """`RequestError` for what Spark would not understand, or could not reach the broker's disk from."""
+    if _MASTER.fullmatch(master) is None:
+        raise RequestError(
+            f"spark-master {master!r} is unknown; use local[*], local[4], local-cluster[2,1,1024] "
+            "or spark://host:port"
+        )
 
 
 def why_not_spark() -> str:

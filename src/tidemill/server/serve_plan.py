@@ -23,6 +23,7 @@ class ServePlan:
     creates_topics: bool = False
     clock: str = "system"  # or "simulated"
     pipeline_command: tuple[str, ...] = ()  # empty: the embedded runner turns the wheel
+    pipeline_problem: str = ""  # why the wanted pipeline cannot run here
     settings: BrokerSettings = field(default_factory=BrokerSettings)
     auth_file: str = ""  # the permissions file; empty: nobody is asked who they are
     rate_per_client: float = 0.0  # calls a second; 0: no limit
