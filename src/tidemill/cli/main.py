@@ -16,6 +16,7 @@ from tidemill.cli.advance import advance
 from tidemill.cli.backup import backup
 from tidemill.cli.bench.door import door
 from tidemill.cli.bench.engine import engine
+from tidemill.cli.bench.pipeline import pipeline
 from tidemill.cli.cancel import cancel
 from tidemill.cli.check import check
 from tidemill.cli.demo.command import demo
@@ -49,6 +50,7 @@ app = typer.Typer(
 bench = typer.Typer(help="Measures this machine: figures as a table, or with --json.")
 bench.command("engine")(engine)
 bench.command("door")(door)
+bench.command("pipeline")(pipeline)
 bench.callback()(lambda: None)
 
 app.command("serve")(serve)

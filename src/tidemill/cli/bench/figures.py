@@ -1,4 +1,4 @@
-"""The figures of `bench engine` and `bench door`: name, meaning, target, and how each is written.
+"""The figures of the benches: name, meaning, target, and how each is written.
 
 Owns the list in `docs/benchmarks.md` and in the JSON output; the names are a contract.
 """
@@ -74,4 +74,29 @@ DOOR_FIGURES = (
         lambda v: 0 <= v < 10,
         "ms",
     ),
+)
+
+PIPELINE_FIGURES = (
+    Figure(
+        "pipeline_absorb_per_s",
+        "absorbed through Spark in large batches",
+        "> 1,000,000 /s",
+        lambda v: v > 1_000_000,
+        "/s",
+    ),
+    Figure("pipeline_small_step_ms", "a small step, median", "< 500 ms", lambda v: v < 500, "ms"),
+    Figure(
+        "pipeline_cost_growth",
+        "cost of a timer at 10 M pending, to that at 10 k",
+        "constant, < 1.3",
+        lambda v: v < 1.3,
+        "",
+    ),
+    Figure("pipeline_idle_core_percent", "of one core when idle", "< 5 %", lambda v: v < 5, "%"),
+    Figure("pipeline_java_mb", "memory of Java", "< 1,024 MB", lambda v: v < 1024, "MB"),
+    Figure("pipeline_python_mb", "memory of driver and workers", "< 1,024 MB", lambda v: v < 1024, "MB"),
+    Figure(
+        "pipeline_memory_growth_mb", "more memory after the soak", "flat, < 64 MB", lambda v: v < 64, "MB"
+    ),
+    Figure("pipeline_checkpoint_files", "checkpoint files at most", "flat, < 40", lambda v: v < 40, ""),
 )

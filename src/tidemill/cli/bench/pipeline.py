@@ -1,0 +1,120 @@
+"""`tidemill bench pipeline`: what the timer pipeline on Spark does on this machine, and what it takes.
+
+Starts a pipeline of its own over entries made for it (no broker, no messages), and prints the figures beside
+their targets. A missed target is a figure, not a failure: the exit code is 0.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from tidemill.cli.bench.figures import PIPELINE_FIGURES
+from tidemill.cli.bench.pipeline_rig import PipelineRig
+from tidemill.cli.output import bar, console
+from tidemill.core.clock import stopwatch_s
+from tidemill.core.errors import StorageError
+from tidemill.server.pipeline_command import check_master, why_not_spark
+
+_SMALL_STEP = 100
+_COST_STEPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    few: int  # pending when the first batch is measured
+    batch: int
+    middle: int  # absorbed in large batches between the two
+    small_steps: int
+    idle_s: float
+    soak_s: float
+
+
+_FULL = _Scale(10_000, 1 << 18, 10_000_000, 15, 15.0, 45.0)
+_QUICK = _Scale(1_000, 50_000, 100_000, 3, 1.0, 3.0)
+
+
+def pipeline(
+    data: Annotated[
+        Path | None, typer.Option(help="where to work; a new folder in it is removed at the end")
+    ] = None,
+    spark_master: Annotated[str, typer.Option(help="where Spark runs")] = "local[2]",
+    is_json: Annotated[bool, typer.Option("--json", help="one flat JSON object")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="small counts: does it run, not how fast")] = False,
+) -> None:
+    """Measure the timer pipeline on Spark. Some minutes."""
+    check_master(spark_master)
+    if problem := why_not_spark():
+        raise StorageError(problem)
+    scale = _QUICK if quick else _FULL
+    directory = Path(tempfile.mkdtemp(prefix="tidemill-bench-", dir=data))
+    with bar("measuring the pipeline") as advance, PipelineRig(directory, spark_master) as rig:
+        figures = _speed(rig, scale)
+        advance(1, 3)
+        figures |= _at_rest(rig, scale)
+        advance(2, 3)
+        figures |= _soak(rig, scale)
+        advance(3, 3)
+    if is_json:
+        print(json.dumps({figure.name: round(figures[figure.name], 3) for figure in PIPELINE_FIGURES}))
+    else:
+        _print_table(figures, quick)
+
+
+def _speed(rig: PipelineRig, scale: _Scale) -> dict[str, float]:
+    """Absorbing in large batches, with few pending and with many."""
+    rig.warm_up(scale.batch)
+    rig.make_entries(scale.few)
+    rig.absorb()
+    first_ms = median(rig.step_ms(scale.batch) for _ in range(_COST_STEPS))
+    rig.make_entries(scale.middle)
+    middle_s = rig.absorb()
+    last_ms = median(rig.step_ms(scale.batch) for _ in range(_COST_STEPS))
+    return {"pipeline_absorb_per_s": scale.middle / middle_s, "pipeline_cost_growth": last_ms / first_ms}
+
+
+def _at_rest(rig: PipelineRig, scale: _Scale) -> dict[str, float]:
+    """Small steps, and no steps at all."""
+    small_ms = median(rig.step_ms(_SMALL_STEP) for _ in range(scale.small_steps))
+    before_s, begun_s = rig.cpu_s(), stopwatch_s()
+    threading.Event().wait(scale.idle_s)
+    idle = (rig.cpu_s() - before_s) / (stopwatch_s() - begun_s)
+    return {"pipeline_small_step_ms": small_ms, "pipeline_idle_core_percent": 100 * idle}
+
+
+def _soak(rig: PipelineRig, scale: _Scale) -> dict[str, float]:
+    """Step after step; what grows with them."""
+    before, files = rig.memory_mb(), 0
+    until_s = stopwatch_s() + scale.soak_s
+    while stopwatch_s() < until_s:
+        rig.step_ms(_SMALL_STEP)
+        files = max(files, rig.checkpoint_file_count())
+    after = rig.memory_mb()
+    return {
+        "pipeline_java_mb": after["java"],
+        "pipeline_python_mb": after["python"],
+        "pipeline_memory_growth_mb": sum(after.values()) - sum(before.values()),
+        "pipeline_checkpoint_files": float(files),
+    }
+
+
+def _print_table(figures: dict[str, float], quick: bool) -> None:
+    table = Table(title="the pipeline on Spark" + (" (quick: small counts)" if quick else ""))
+    table.add_column("figure")
+    table.add_column("measured", justify="right")
+    table.add_column("target", justify="right")
+    table.add_column("")
+    for figure in PIPELINE_FIGURES:
+        value = figures[figure.name]
+        mark = Text("holds", "green") if figure.holds(value) else Text("does not hold", "bold red")
+        table.add_row(figure.meaning, figure.text(value), figure.target, mark)
+    console().print(table)
