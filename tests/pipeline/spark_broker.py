@@ -19,7 +19,8 @@ _NAP_S = 0.05
 def open_broker(
     directory: Path, settings: BrokerSettings, *, master: str = "local[2]", clock: Clock | None = None
 ) -> Broker:
-    command = pipeline_command(sys.executable, directory, settings, master)
+    """Without a master: the embedded runner."""
+    command = pipeline_command(sys.executable, directory, settings, master, poll_ms=100) if master else ()
     return Broker(directory, settings, clock=clock or SystemClock(), pipeline_command=command)
 
 

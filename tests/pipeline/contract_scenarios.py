@@ -1,0 +1,162 @@
+"""What the contract of a runner is tried on. Each takes a `World`, plays, and checks what came out of it.
+
+Times are ms since the scenario's begin; what is due later than the lead goes through the wheel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.contract_world import World
+from tidemill.core.limits import DAY_MS, HOUR_MS
+from tidemill.core.model import Handle
+
+LEAD_MS = 60_000
+_BULK = 20_000
+
+
+def near_and_far(world: World) -> None:
+    """Due times on both sides of the lead, many of them equal, in several topics."""
+    for topic in ("a", "b", "c"):
+        world.send(
+            [
+                (f"{topic}{i}".encode(), due)
+                for i, due in enumerate(
+                    [1, 999, 1_000, 1_001, LEAD_MS - 1, LEAD_MS, LEAD_MS + 1, 90_000, 90_000, 61_500, 90_001]
+                )
+            ],
+            topic=topic,
+        )
+    world.advance_to(2_000)
+    world.send([(f"later{i}".encode(), 90_000 + i % 3) for i in range(40)], topic="a")
+    world.advance_to(70_000)
+    world.advance_to(200_000)
+    world.check_exact()
+
+
+def cancels(world: World) -> None:
+    """Before it is absorbed, after, when it is handed over, when it is gone: always a definite answer."""
+    early = world.send([(f"e{i}".encode(), 300_000 + i) for i in range(6)])
+    assert world.cancel(early[:2]) == ["cancelled"] * 2
+    world.advance_to(100_000)  # absorbed
+    assert world.cancel(early[1:4]) == ["already-cancelled", "cancelled", "cancelled"]
+    world.advance_to(260_000)  # handed over: due within the lead
+    assert world.cancel(early[3:5]) == ["already-cancelled", "cancelled"]
+    world.advance_to(400_000)
+    assert world.cancel(early[4:]) == ["already-cancelled", "released"]
+    keyed = world.send([(f"k{i}".encode(), 600_000 + i) for i in range(5)], keys=("same",))
+    lone = world.send([(b"by range", 700_000)])
+    world.advance_to(500_000)
+    topic = keyed[0].topic
+    world.answers.append(world.broker.cancel_key(topic, "same"))
+    world.answers.append(world.broker.cancel_range(topic, world.start_ms + 700_000, world.start_ms + 700_001))
+    assert world.answers[-2:] == [5, 1]
+    world.forget(*keyed, *lone)
+    world.advance_to(800_000)
+    world.check_exact()
+
+
+def reschedules(world: World) -> None:
+    """Sooner, later, twice, across the lead, and too late."""
+    handles = world.send([(f"r{i}".encode(), 300_000 + i) for i in range(8)])
+    assert world.reschedule(handles[:2], 500_000) == ["moved"] * 2
+    world.advance_to(100_000)
+    assert world.reschedule(handles[2:4], 110_000) == ["moved"] * 2  # far before, near now
+    assert world.reschedule(handles[:1], 130_000) == ["moved"]
+    world.advance_to(270_000)
+    assert world.reschedule(handles[4:5], 10 * HOUR_MS) == ["moved"]  # handed over already
+    assert world.reschedule(handles[5:6], 271_000) == ["moved"]
+    world.advance_to(350_000)
+    assert world.reschedule(handles[6:7], 400_000) == ["released"]
+    world.advance_to(11 * HOUR_MS)
+    world.check_exact()
+
+
+def rolls(world: World) -> None:
+    """Further than the wheel's window: placed again and again until their day comes."""
+    days = (1, 2, 3, 5, 9, 16, 40)
+    world.send([(f"d{day}+{ms}".encode(), day * DAY_MS + ms) for day in days for ms in (0, 1, 999, 1_000)])
+    (dropped,) = world.send([(b"cancelled while it rolls", 30 * DAY_MS)])
+    world.advance_to(12 * DAY_MS)
+    assert world.cancel([dropped]) == ["cancelled"]
+    world.advance_to(39 * DAY_MS)
+    world.advance_to(41 * DAY_MS)
+    world.check_exact()
+
+
+def leaps(world: World) -> None:
+    """The clock moves by milliseconds and by days, with sends between."""
+    at = 0
+    for number, span in enumerate((7, 1_000, 59_000, DAY_MS, 1, 3 * DAY_MS, 60_500)):
+        world.send([(f"l{number}-{i}".encode(), at + 40_000 * (i + 1)) for i in range(12)])
+        at += span
+        world.advance_to(at)
+    world.advance_to(at + HOUR_MS)
+    world.check_exact()
+
+
+def ordered_groups(world: World) -> None:
+    """FIFO groups: by due time, then in order of sending, near and far mixed."""
+    for turn in range(4):
+        for group in ("g1", "g2", "g3"):
+            world.send(
+                [(f"{group}-{turn}-{i}".encode(), 200_000 + 1_000 * ((7 * i + turn) % 5)) for i in range(8)],
+                topic="fifo",
+                message_group=group,
+            )
+        world.advance_to(45_000 * (turn + 1))
+    world.advance_to(300_000)
+    world.check_exact()
+
+
+def paused_topic(world: World) -> None:
+    """A paused topic holds its own back and nobody else; when it goes on, all come in order."""
+    for topic in ("held", "free"):
+        world.send([(f"{topic}{i}".encode(), 80_000 + 500 * (i % 7)) for i in range(30)], topic=topic)
+    world.change_topic("held", is_paused=True)
+    world.advance_to(150_000)
+    assert not [queued for topic, _, queued in world.came_out() if topic.endswith("held")]
+    world.change_topic("held", is_paused=False)
+    world.advance_to(150_001)
+    held = [queued.released_at_ms for topic, _, queued in world.came_out() if topic.endswith("held")]
+    assert set(held) <= {world.start_ms + 150_000, world.start_ms + 150_001}
+    world.check_exact(held_until={"held": held[0] - world.start_ms})
+    world.answers.append(len(held))
+
+
+def in_bulk(world: World) -> None:
+    """A table of many thousands, a third of it cancelled by handle."""
+    dues = 100_000 + (np.arange(_BULK, dtype=np.int64) * 7919) % 360 * 9_999
+    (first,) = world.send([(b"first", 90_000)])
+    topic = first.topic
+    table = pa.table(
+        {
+            "body": pa.array([f"b{i:05d}".encode() for i in range(_BULK)]),
+            "deliver_at": pa.array(world.start_ms + dues).cast(pa.timestamp("ms", "UTC")),
+        }
+    )
+    handles: list[Handle] = list(world.broker.send_table(table, topic=topic).handles())
+    for i, handle in enumerate(handles):
+        world.expect(f"b{i:05d}".encode(), int(dues[i]), handle)
+    world.advance_to(80_000)
+    assert set(world.cancel(handles[::3])) == {"cancelled"}
+    world.advance_to(4_000_000)
+    world.check_exact()
+
+
+SCENARIOS: dict[str, Callable[[World], None]] = {
+    scenario.__name__: scenario
+    for scenario in (
+        near_and_far,
+        cancels,
+        reschedules,
+        rolls,
+        leaps,
+        ordered_groups,
+        paused_topic,
+        in_bulk,
+    )
+}
