@@ -13,6 +13,7 @@ from tidemill.broker.loop import Service
 from tidemill.broker.turning import Turning
 from tidemill.core.clock import Clock, SimulatedClock
 from tidemill.core.errors import RequestError
+from tidemill.release.releaser import Releaser
 
 # A long advance releases at the exact simulated millisecond for this many moments, then in larger hops.
 _EXACT_HOPS = 5_000
@@ -22,9 +23,10 @@ _LOOK_AGAIN_S = 0.02
 class Advancing:
     """Takes the steps of a broker's services while its clock is moved."""
 
-    def __init__(self, clock: Clock, turning: Turning, services: list[Service]) -> None:
+    def __init__(self, clock: Clock, turning: Turning, releaser: Releaser, services: list[Service]) -> None:
         self._clock = clock
         self._turning = turning
+        self._releaser = releaser
         self._release, self._turn, self._keep = services
 
     def advance_to(self, until_ms: int) -> None:
@@ -43,6 +45,7 @@ class Advancing:
             clock.advance_to(min(until_ms, max(next_ms, least_ms)))
             self._keep.run_once()
         self._turn_until_done()
+        self._turn.run_once(lambda _: self._turning.reach(until_ms, self._releaser))
         self._release.run_once()
 
     def _turn_until_done(self) -> None:

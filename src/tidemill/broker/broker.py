@@ -194,7 +194,7 @@ class Broker:
         """Move a simulated clock; returns when everything due by then is in its topic."""
         self.store.writer.finish_all()  # the pipeline reads only what is safe, also where answers do not wait
         services = [self._release_service, self._turn_service, self._keep_service]
-        Advancing(self.clock, self._turning, services).advance_to(until_ms)
+        Advancing(self.clock, self._turning, self.releaser, services).advance_to(until_ms)
 
     @property
     def pipeline_pid(self) -> int | None:

@@ -242,6 +242,12 @@ class Turning:
 
     # -- what others want to know -----------------------------------------------------------------
 
+    def reach(self, now_ms: int, releaser: Releaser) -> None:
+        """Absorb also what no step is called for yet. Spark is left alone: nothing due can be among it."""
+        if not self.is_turned_elsewhere:
+            self._runner.run_until_reached(now_ms, self._store.writer.safe_seq())
+            self._tell(releaser, now_ms)
+
     def handed_over_ms(self) -> int:
         """No shard has handed over a message that is due at or after this time."""
         return max(cursor.open_tick for cursor in self._cursors()) * self._settings.tick_ms

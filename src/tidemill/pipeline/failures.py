@@ -54,6 +54,10 @@ _KNOWN = (
         r"Could not parse Master URL: '?([^'\s]+)'?",
         r"Spark does not know the master \1; use local[*], local-cluster[2,1,1024] or spark://host:port",
     ),
+    (
+        r"checkpoint/\S* does not exist",
+        "somebody deleted Spark's checkpoint; the pipeline starts with a new one",
+    ),
     (r"No space left on device", "there is no room left on the disk for Spark's files; make room"),
     (
         r"OutOfMemoryError",

@@ -27,7 +27,14 @@ from tidemill.store.entry_format import ENTRY
 from tidemill.store.indexes import IndexSizes
 from tidemill.timer.cursor import Cursor
 from tidemill.timer.ready_format import Runner
-from tidemill.timer.target import Target, raise_epoch, read_cursor, shard_directory, write_target
+from tidemill.timer.target import (
+    Target,
+    raise_epoch,
+    read_cursor,
+    shard_directories,
+    shard_directory,
+    write_target,
+)
 
 _PATIENCE_S = 170.0
 _LOOK_EVERY_S = 0.005
@@ -97,8 +104,8 @@ class PipelineRig:
         """Let Java compile what it will need, then begin again with an empty timer."""
         self.make_entries(-(-count // self._chunk_rows) * self._chunk_rows)
         self.absorb()
-        self._disk.remove_tree(self._timer)
-        self._disk.make_dir(self._timer)
+        for shard in shard_directories(self._disk, self._timer):
+            self._disk.remove_tree(shard)
         self._entries.cut_head(self.entry_count)
         self._epoch += 1
         self._write_target()
