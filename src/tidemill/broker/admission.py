@@ -107,6 +107,8 @@ def check_draft(draft: Draft, settings: BrokerSettings) -> None:
 
 def check_kinds(draft: Draft) -> None:
     """Every field is of its kind: what is stored must read back."""
+    if _is_plain(draft):
+        return
     require_kind("a message", draft, Draft, "a Draft")
     require_kind("topic", draft.topic, str, "a text")
     require_kind("body", draft.body, (bytes, bytearray, memoryview), "bytes (encode a text first)")
@@ -130,6 +132,25 @@ def check_kinds(draft: Draft) -> None:
     for name, value in draft.properties.items():
         require_kind("a property's name", name, str, "a text")
         require_kind(f"property {name}", value, str, "a text")
+
+
+def _is_plain(draft: Draft) -> bool:
+    """Nearly every draft: no keys, no properties, and each field of the very type it should have."""
+    return (
+        type(draft) is Draft
+        and type(draft.topic) is str
+        and type(draft.body) is bytes
+        and (draft.id is None or type(draft.id) is str)
+        and (draft.delay_ms is None or type(draft.delay_ms) is int)
+        and (draft.deliver_at_ms is None or type(draft.deliver_at_ms) is int)
+        and draft.born_at_ms is None
+        and type(draft.level) is int
+        and type(draft.tag) is type(draft.message_group) is str
+        and type(draft.once) is Once
+        and draft.keys == ()
+        and type(draft.properties) is dict
+        and not draft.properties
+    )
 
 
 def check_message_group(name: str) -> None:

@@ -10,7 +10,7 @@ Locks: the consumer log's lock may be taken inside the writer's, never the other
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,7 +43,8 @@ from tidemill.store.topics import Topic
 
 # How long a message on its way to the dead letters stays out of sight, should we die on the way.
 _DEAD_LETTER_LEASE_MS = 60_000
-_READ_AHEAD = 64
+# Few enough that messages of the largest size do not fill the memory.
+_READ_AHEAD = 16
 _ATTEMPTS_MAX = 1_000_000
 _COUNT_MAX = 1_000_000
 _INVISIBLE_MS_MAX = 3650 * DAY_MS
@@ -232,21 +233,11 @@ class Receiver:
         # In order of their offsets, an earlier one may come last whose lease ended last: look at all of them.
         again = progress.visible_again(now_ms, len(progress.taken) if is_ordered else limit)
         offsets = sorted(again) if is_ordered else again
-        fresh = progress.next_offset
-        while len(found) < limit and room > 0 and (offsets or fresh < end):
-            if not offsets:
-                stop = min(end, fresh + min(_READ_AHEAD, limit - len(found)))
-                offsets = list(range(fresh, stop))
-                fresh = stop
-            offset, offsets = offsets[0], offsets[1:]
+        for offset, row, message in self._walk(lane[1:], offsets, range(progress.next_offset, end), limit):
+            if len(found) >= limit or room <= 0:
+                break
             held = progress.taken.get(offset)
-            row = self._store.queues.read(lane[1:], offset, offset + 1)[0]
-            place = int(row["place"])
-            if self._store.is_expired(place):
-                unwanted.append(offset)
-                continue
-            message = self._store.message(place)
-            if held is None and accepts_tag is not None and not accepts_tag(message.tag):
+            if message is None or (held is None and accepts_tag is not None and not accepts_tag(message.tag)):
                 unwanted.append(offset)
             elif is_ordered and message.message_group in blocked:
                 if held is None:
@@ -256,6 +247,26 @@ class Receiver:
                 found.append(_Found(lane, offset, attempt, progress.resets, row, message))
                 room -= len(message.body)
         return found, unwanted
+
+    def _walk(
+        self, queue: tuple[int, int], again: Sequence[int], fresh: range, limit: int
+    ) -> Iterator[tuple[int, Rows, StoredMessage | None]]:
+        """Each offset with its row and its message (None: it has expired); a few are read at a time."""
+        ahead = min(_READ_AHEAD, limit)
+        for offsets in (again, fresh):
+            for start in range(0, len(offsets), max(1, ahead)):
+                part = offsets[start : start + ahead]
+                rows = self._rows_at(queue, part)
+                is_live = [not self._store.is_expired(place) for place in rows["place"].tolist()]
+                messages = iter(self._store.messages(rows["place"][is_live].tolist()))
+                for offset, row, has_message in zip(part, rows, is_live, strict=True):
+                    yield offset, row, next(messages) if has_message else None
+
+    def _rows_at(self, queue: tuple[int, int], offsets: Sequence[int]) -> Rows:
+        if offsets[-1] - offsets[0] + 1 == len(offsets):
+            return self._store.queues.read(queue, offsets[0], offsets[-1] + 1)
+        rows: Rows = np.concatenate([self._store.queues.read(queue, at, at + 1) for at in offsets])
+        return rows
 
     def _groups_out(self, lane: Lane, progress: Progress, now_ms: int) -> set[str]:
         """Message groups that have a message in some consumer's hands."""

@@ -41,7 +41,7 @@ class BatchDoor:
         self._batcher: Batcher[list[Draft], list[Answer]] = Batcher(
             self._run,
             executor,
-            in_flight_max=broker.settings.commits_in_flight,
+            in_flight_max=1,  # what comes meanwhile makes the next batch larger
             batch_max=_JOINED_MAX,
         )
 

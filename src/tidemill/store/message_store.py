@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -128,6 +129,13 @@ class MessageStore:
     def message(self, place: int) -> StoredMessage:
         """The message at a place in the log, which must not be cut."""
         return self.section(place >> 16).message(place & 0xFFFF)
+
+    def messages(self, places: Sequence[int]) -> list[StoredMessage]:
+        """The messages at these places, in their order; neighbours of a frame are read together."""
+        found: list[StoredMessage] = []
+        for frame_offset, of_frame in groupby(places, lambda place: place >> 16):
+            found += self.section(frame_offset).messages_at([place & 0xFFFF for place in of_frame])
+        return found
 
     def identity(self, place: int) -> tuple[str, int]:
         """Id and stored-at ms of the message at a place; the rest of it is not read."""

@@ -24,18 +24,20 @@ from tidemill.cli.bench.door_client import (
     measure_receive,
     measure_threads,
 )
-from tidemill.cli.bench.door_load import generator_name, load
+from tidemill.cli.bench.door_load import OWN_GENERATOR, load
 from tidemill.cli.bench.door_serving import serving
 from tidemill.cli.bench.figures import DOOR_FIGURES
+from tidemill.cli.bench.peer_redis import has_redis, measure_redis
 from tidemill.cli.output import bar, console
 from tidemill.client.client import Client
-from tidemill.core.errors import StorageError
+from tidemill.core.errors import RequestError, StorageError
 from tidemill.core.limits import HOUR_MS
 
 _IN_FLIGHT = 64
 _THREADS = 32
 # Due while the load goes on, so that releasing them is part of it.
 _HALF_LOAD_DELAY_MS = 2_000
+_PEER = "peer_redis_send_per_s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,25 +58,36 @@ def door(
     ] = None,
     is_json: Annotated[bool, typer.Option("--json", help="one flat JSON object")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="small counts: does it run, not how fast")] = False,
+    ghz: Annotated[bool, typer.Option("--ghz", help="load gRPC with ghz, which must be on the path")] = False,
 ) -> None:
     """Measure the doors: gRPC, the Python client, Flight. Some minutes."""
+    if ghz and shutil.which("ghz") is None:
+        raise RequestError("ghz is not on the path; install it or leave out --ghz")
     scale = _QUICK if quick else _FULL
     directory = Path(tempfile.mkdtemp(prefix="tidemill-bench-", dir=data))
     figures: dict[str, float] = {}
     try:
         with bar("measuring the door", unit="") as advance:
-            _measure_speed(directory / "speed", scale, figures, advance)
-            _measure_half_load(directory / "half", scale, figures)
+            _measure_speed(directory / "speed", scale, figures, advance, with_ghz=ghz)
+            _measure_half_load(directory / "half", scale, figures, with_ghz=ghz)
+            if has_redis():
+                figures[_PEER] = measure_redis(directory / "redis", _THREADS, scale.seconds)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     if is_json:
-        print(json.dumps({figure.name: round(figures[figure.name], 3) for figure in DOOR_FIGURES}))
+        names = [figure.name for figure in DOOR_FIGURES] + [_PEER] * (_PEER in figures)
+        print(json.dumps({name: round(figures[name], 3) for name in names}))
     else:
-        _print_table(figures, quick)
+        _print_table(figures, quick, "ghz" if ghz else OWN_GENERATOR)
 
 
 def _measure_speed(
-    directory: Path, scale: _Scale, figures: dict[str, float], advance: Callable[[int, int], None]
+    directory: Path,
+    scale: _Scale,
+    figures: dict[str, float],
+    advance: Callable[[int, int], None],
+    *,
+    with_ghz: bool,
 ) -> None:
     """As fast as it goes, one after another, on one broker."""
     with serving(directory) as endpoint, Client(endpoint) as client:
@@ -82,7 +95,14 @@ def _measure_speed(
         advance(1, 6)
         client.create_topic("grpc")
         before = client.status().sent
-        found = load(endpoint, "grpc", in_flight=_IN_FLIGHT, seconds=scale.seconds, delay_ms=HOUR_MS)
+        found = load(
+            endpoint,
+            "grpc",
+            in_flight=_IN_FLIGHT,
+            seconds=scale.seconds,
+            delay_ms=HOUR_MS,
+            with_ghz=with_ghz,
+        )
         if client.status().sent - before != found.sent:
             raise StorageError("other messages are stored than were answered; the figures mean nothing")
         figures["grpc_send_per_s"] = found.per_s
@@ -95,7 +115,7 @@ def _measure_speed(
         advance(5, 6)
 
 
-def _measure_half_load(directory: Path, scale: _Scale, figures: dict[str, float]) -> None:
+def _measure_half_load(directory: Path, scale: _Scale, figures: dict[str, float], *, with_ghz: bool) -> None:
     """At half the speed just seen, on a new broker whose lateness is of this load alone."""
     rate = figures["grpc_send_per_s"] / 2
     with serving(directory) as endpoint, Client(endpoint) as client:
@@ -107,13 +127,14 @@ def _measure_half_load(directory: Path, scale: _Scale, figures: dict[str, float]
             seconds=scale.seconds + _HALF_LOAD_DELAY_MS / 1000,
             rate=rate,
             delay_ms=_HALF_LOAD_DELAY_MS,
+            with_ghz=with_ghz,
         )
         status = client.status()
     figures["send_p99_ms_half_load"] = found.percentile_ms(0.99)
     figures["release_late_p99_ms_half_load"] = status.lateness_p99_ms
 
 
-def _print_table(figures: dict[str, float], quick: bool) -> None:
+def _print_table(figures: dict[str, float], quick: bool, generator: str) -> None:
     table = Table(title="the doors, durable" + (" (quick: small counts)" if quick else ""))
     table.add_column("figure")
     table.add_column("measured", justify="right")
@@ -125,4 +146,12 @@ def _print_table(figures: dict[str, float], quick: bool) -> None:
         table.add_row(figure.meaning, figure.text(value), figure.target, mark)
     screen = console()
     screen.print(table)
-    screen.print(f"The load on gRPC came from {generator_name()}, on the same machine.")
+    screen.print(f"The load on gRPC came from {generator}, on the same machine.")
+    if _PEER in figures:
+        ratio = figures["client_send_per_s"] / figures[_PEER]
+        screen.print(
+            f"The same threads, ZADD into a Redis that syncs every write: {figures[_PEER]:,.0f} /s; "
+            f"Tidemill does {ratio:.1f} times that."
+        )
+    else:
+        screen.print("To compare with Redis, install `redis-server` and the Python package `redis`.")

@@ -5,11 +5,9 @@ Each measurement checks what was stored, not only what was answered.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-
 import pyarrow as pa
 
+from tidemill.cli.bench.in_threads import in_threads
 from tidemill.cli.bench.workload import tables
 from tidemill.client.client import Client
 from tidemill.core.clock import stopwatch_s, wall_s
@@ -33,7 +31,7 @@ def measure_threads(endpoint: str, thread_count: int, seconds: float) -> float:
                 client.send("threads", _BODY, delay=HOUR_MS)
                 counts[index] += 1
 
-        took_s = _in_threads(thread_count, work)
+        took_s = in_threads(thread_count, work)
         _require_stored(client.status().sent - before, sum(counts))
     return sum(counts) / took_s
 
@@ -53,7 +51,7 @@ def measure_receive(endpoint: str, count: int, thread_count: int = 4) -> float:
                     raise StorageError("an acknowledgement came too late; the figure would mean nothing")
                 settled.extend(message.id for message in messages)
 
-        took_s = _in_threads(thread_count, work)
+        took_s = in_threads(thread_count, work)
     _require_stored(len(set(settled)), count)
     return count / took_s
 
@@ -88,32 +86,11 @@ def measure_consumer(endpoint: str, count: int) -> float:
                 seen_ms = wall_s() * 1000
                 late_ms.extend(seen_ms - (message.deliver_at_ms or 0) for message in messages)
 
-        _in_threads(2, work)
+        in_threads(2, work)
     _require_stored(len(late_ms), count)
     if min(late_ms) < 0:
         raise StorageError(f"a message came {-min(late_ms)} ms early")
     return sorted(late_ms)[int(count * 0.99)]
-
-
-def _in_threads(count: int, work: Callable[[int], None]) -> float:
-    """Run it in so many threads; returns how long that took. What went wrong in one is raised."""
-    faults: list[BaseException] = []
-
-    def run(index: int) -> None:
-        try:
-            work(index)
-        except (OSError, RuntimeError, ValueError, AssertionError, StorageError) as fault:
-            faults.append(fault)
-
-    threads = [threading.Thread(target=run, args=(index,)) for index in range(count)]
-    begun_s = stopwatch_s()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if faults:
-        raise faults[0]
-    return stopwatch_s() - begun_s
 
 
 def _require_stored(stored: int, sent: int) -> None:
