@@ -21,6 +21,7 @@ import pytest
 import typer
 import yaml
 
+import tidemill
 from acceptance.serving import Served
 from tidemill.cli.main import app
 from tidemill.core.config import BrokerSettings, settings_from_file
@@ -69,8 +70,11 @@ def test_the_command_line_takes_the_command(where: str) -> None:
 def test_the_command_serves(where: str, tmp_path: Path) -> None:
     _, *flags = _COMMANDS[where]
     flags[flags.index("--config") + 1] = str(_DEPLOY / "tidemill.toml")
+    flags[flags.index("--backup-dir") + 1] = str(tmp_path / "backups")
     del flags[flags.index("--data") : flags.index("--data") + 2]
     served = Served(tmp_path / "data", *flags, "--pipeline", "embedded", "--flight-port", "0").start()
+    with tidemill.Client(served.endpoint) as client:
+        assert client.backup(str(tmp_path / "backups" / "one")).pending == 0
     assert served.stop() == 0
 
 
@@ -201,6 +205,14 @@ def test_systemd_finds_the_unit_well_shut(unit: Path) -> None:
     analysis = ["systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold=25", unit]
     said = subprocess.run(analysis, capture_output=True, text=True)
     assert said.returncode == 0, said.stdout
+
+
+def test_the_unit_may_write_where_it_says() -> None:
+    states = re.search(r"^StateDirectory=(.*)$", _UNIT.read_text(), re.MULTILINE)
+    assert states
+    made = {f"/var/lib/{name}" for name in states[1].split()}
+    command = _unit_command()
+    assert made == {command[command.index(flag) + 1] for flag in ("--data", "--backup-dir")}
 
 
 def test_the_unit_waits_longer_than_the_broker_needs_to_stop() -> None:
