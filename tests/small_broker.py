@@ -18,7 +18,7 @@ from tidemill.core.model import Draft, Via
 from tidemill.store.indexes import IndexSizes
 from tidemill.store.message_store import StoreSettings
 from tidemill.testing import FaultyDisk, ManualClock
-from tidemill.timer.settings import TimerSettings
+from tidemill.timer.settings import StoreKind, TimerSettings
 
 START_MS = 1_800_000_000_000
 RETENTION_MS = 3_600_000
@@ -75,7 +75,12 @@ class SmallBroker:
         self.broker = self.open()
 
     def open(self) -> Broker:
-        timer = replace(self.timer_settings, tick_ms=self.settings.tick_ms, shards=self.settings.shards)
+        timer = replace(
+            self.timer_settings,
+            tick_ms=self.settings.tick_ms,
+            shards=self.settings.shards,
+            store=StoreKind(self.settings.timer_store),
+        )
         self.broker = Broker(
             self.directory,
             self.settings,

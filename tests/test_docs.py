@@ -25,6 +25,7 @@ from tidemill.store.message_format import ROW
 from tidemill.store.queue_format import QUEUE_ROW
 from tidemill.timer import cursor, shard_header
 from tidemill.timer.ready_format import READY_BYTES, READY_HEADER_BYTES
+from tidemill.timer.rocks_format import KEY_BYTES, TIMER_KEY
 from tidemill.timer.target import TARGET_BYTES
 from tidemill.timer.timer_log_format import UNIT, UNIT_BYTES
 from tidemill.timer.wheel_format import SLOT, SLOT_BYTES
@@ -148,6 +149,7 @@ _SIZES = {
     "consumer change": CHANGE.itemsize,
     "timer unit": UNIT_BYTES,
     "wheel slot": SLOT_BYTES,
+    "timer key": KEY_BYTES,
     "ready header": READY_HEADER_BYTES,
     "ready row": READY_BYTES,
     "cursor": cursor._FIXED.size,
@@ -173,6 +175,7 @@ def test_the_documented_size_is_the_size(name: str) -> None:
         ("consumer change", CHANGE),
         ("timer unit", UNIT),
         ("wheel slot", SLOT),
+        ("timer key", TIMER_KEY),
     ],
 )
 def test_the_documented_fields_are_the_fields(name: str, dtype) -> None:

@@ -176,3 +176,26 @@ def test_bad_usage_is_one_line_and_exit_code_2(arguments: list[str]) -> None:
     result = run(*arguments)
     assert result.returncode == 2
     assert "--help" in one_line_on_stderr(result)
+
+
+# -- the other timer store ------------------------------------------------------------------------
+
+
+def test_check_and_rebuild_keep_a_directory_with_the_timer_store_it_has(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    with tidemill.open(directory, timer_store="rocksdb", segment_bytes=1 << 20) as broker:
+        broker.send([tidemill.Draft("t", b"", delay_ms=3_600_000) for _ in range(50)])
+        assert broker.status().pipeline.store == "rocksdb"
+    for command in ("check", "rebuild"):
+        result = run(command, directory)
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert "50 pending" in result.stdout
+        names = {path.name for path in (directory / "timer" / "shard-000").iterdir()}
+        assert "rocksdb" in names
+        assert "wheel" not in names
+
+
+def test_an_unknown_timer_store_is_refused_in_one_line(tmp_path: Path) -> None:
+    result = run("serve", "--data", tmp_path / "data", "--timer-store", "redis")
+    assert result.returncode == 1
+    assert one_line_on_stderr(result) == "tidemill: timer-store 'redis' is unknown; use wheel or rocksdb"

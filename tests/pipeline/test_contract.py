@@ -1,8 +1,8 @@
 """The contract of a runner: the same input, the same messages in the same order, whoever turns the wheel.
 
-Every scenario runs on the embedded runner, on Spark in one process, and on Spark with executors apart; each
-runner serves all of them with one broker, because starting Spark is what costs. What each scenario must yield
-is worked out beside it, in plain Python; and the runners must agree to the last value.
+Every scenario runs on the embedded runner and on Spark in one process, each with both timer stores, and on
+Spark with executors apart. Each serves all of them with one broker, because starting Spark is what costs.
+What each scenario must yield is worked out beside it, in plain Python; and all must agree to the last value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ from tidemill.core.model import Via
 from tidemill.server.pipeline_command import why_not_spark
 
 EMBEDDED = "embedded"
-RUNNERS = (EMBEDDED, "local[2]", "local-cluster[2,1,1024]")
+WORLDS = (
+    (EMBEDDED, "wheel"),
+    (EMBEDDED, "rocksdb"),
+    ("local[2]", "wheel"),
+    ("local[2]", "rocksdb"),
+    ("local-cluster[2,1,1024]", "wheel"),
+)
 START_MS = 1_800_000_000_000
 
 _stories: dict[str, Any] = {}  # what the first runner made of each scenario
@@ -29,21 +35,23 @@ _stories: dict[str, Any] = {}  # what the first runner made of each scenario
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", params=RUNNERS)
+@pytest.fixture(scope="module", params=WORLDS, ids="-".join)
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    master = "" if request.param == EMBEDDED else request.param
+    runner, timer_store = request.param
+    master = "" if runner == EMBEDDED else runner
     if master and (problem := why_not_spark()):
         pytest.skip(f"Spark cannot run here: {problem}")
     directory = tmp_path_factory.mktemp("contract") / "data"
-    settings = BrokerSettings(lead_ms=LEAD_MS, retention_ms=400 * 86_400_000)
+    settings = BrokerSettings(lead_ms=LEAD_MS, retention_ms=400 * 86_400_000, timer_store=timer_store)
     with open_broker(directory, settings, master=master, clock=SimulatedClock(START_MS)) as broker:
         if master:
             wait_for_spark(broker)
-        yield World(broker, request.param)
+        yield World(broker, runner)
         pipeline = broker.status().pipeline
         findings = broker.check(tmp_path_factory.mktemp("scratch"))
     assert findings == []
     assert (pipeline.runner, pipeline.takeovers) == ("spark" if master else EMBEDDED, 0)
+    assert pipeline.store == timer_store
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from small_broker import SmallBroker
+from tidemill.core.config import TIMER_STORES
 from tidemill.core.model import CancelAnswer, Draft, Handle, TopicType
 from tidemill.testing.heap_timer import HeapTimer
 from tidemill.timer.settings import TimerSettings
@@ -26,7 +29,7 @@ _STEPS = st.one_of(
     st.tuples(st.just("move"), st.integers(0, 50), st.integers(-200_000, 400_000)),
     st.tuples(st.just("advance"), st.sampled_from([0, 1, 500, 7_000, 31_000, 130_000, 600_000])),
     st.tuples(st.just("kill"), st.booleans(), st.sampled_from([0, 1, 45_000, 500_000])),
-    st.tuples(st.just("close"), st.sampled_from(["", "timer", "index"])),
+    st.tuples(st.just("close"), st.sampled_from(["", "timer", "index", "store"])),
     st.tuples(st.just("checkpoint")),
 )
 _TIMER = TimerSettings(
@@ -37,8 +40,8 @@ _TIMER = TimerSettings(
 class _Pair:
     """A broker and a heap that are told the same."""
 
-    def __init__(self, directory: Path) -> None:
-        self.small = SmallBroker(directory / "data", timer=_TIMER)
+    def __init__(self, directory: Path, timer_store: str = "wheel") -> None:
+        self.small = SmallBroker(directory / "data", timer=_TIMER, timer_store=timer_store)
         self.small.broker.topics.create("t", TopicType.MIXED, 1)
         self.heap = HeapTimer()
         self.handles: list[Handle] = []
@@ -97,7 +100,11 @@ class _Pair:
 
     def close(self, deleted: str) -> None:
         self.small.close()
-        if deleted:
+        if deleted == "store":  # the operator changes the timer store
+            settings = self.small.settings
+            other = next(name for name in TIMER_STORES if name != settings.timer_store)
+            self.small.settings = replace(settings, timer_store=other)
+        elif deleted:
             self.small.delete(deleted)
         self.small.open()
 
@@ -113,11 +120,12 @@ class _Pair:
         assert (rows["released_at_ms"] >= rows["deliver_at_ms"]).all()
 
 
+@pytest.mark.parametrize("timer_store", TIMER_STORES)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(_STEPS, min_size=3, max_size=18))
-def test_the_engine_does_what_a_heap_does(steps):
+def test_the_engine_does_what_a_heap_does(timer_store, steps):
     with tempfile.TemporaryDirectory() as folder:
-        pair = _Pair(Path(folder))
+        pair = _Pair(Path(folder), timer_store)
         for step in steps:
             pair.take(step)
         pair.advance(700_000)
@@ -126,8 +134,9 @@ def test_the_engine_does_what_a_heap_does(steps):
         pair.small.close()
 
 
-def test_equal_due_times_keep_their_order_of_arrival(tmp_path):
-    pair = _Pair(tmp_path)
+@pytest.mark.parametrize("timer_store", TIMER_STORES)
+def test_equal_due_times_keep_their_order_of_arrival(tmp_path, timer_store):
+    pair = _Pair(tmp_path, timer_store)
     pair.send([90_000] * 30)
     pair.advance(65_000)  # the far ones are with the wheel, the next are near
     pair.send([25_000] * 30)
@@ -137,8 +146,9 @@ def test_equal_due_times_keep_their_order_of_arrival(tmp_path):
     pair.small.close()
 
 
-def test_a_pipeline_that_stood_still_for_fifteen_days_lets_everything_go_in_order(tmp_path):
-    pair = _Pair(tmp_path)
+@pytest.mark.parametrize("timer_store", TIMER_STORES)
+def test_a_pipeline_that_stood_still_for_fifteen_days_lets_everything_go_in_order(tmp_path, timer_store):
+    pair = _Pair(tmp_path, timer_store)
     pair.send([60_000 * i for i in range(1, 200)])
     pair.kill(False, 15 * 86_400_000)
     pair.advance(0)

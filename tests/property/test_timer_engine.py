@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 # The harness belongs to the unit tests; pytest's importlib mode puts no test directory on the path.
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "timer"))
 
-from timer_harness import NOT_FAR, ShardHarness, WatchedEngine
+from timer_harness import NOT_FAR, STORES, ShardHarness, WatchedEngine
 
 from tidemill.store.entry_format import FLAG_NEAR
 from tidemill.testing import FaultPlan, FaultyDisk, SimulatedCrash
 from tidemill.timer.check import check_timer
-from tidemill.timer.settings import StepLimits, TimerSettings
+from tidemill.timer.settings import StepLimits, StoreKind, TimerSettings
 
 START = 5_000
 WINDOW = 8
@@ -27,8 +27,9 @@ RELAXED = settings(
 )
 
 
-def small(tick_ms: int, shards: int, segment_units: int = 6) -> TimerSettings:
+def small(tick_ms: int, shards: int, store: StoreKind, segment_units: int = 6) -> TimerSettings:
     return TimerSettings(
+        store=store,
         tick_ms=tick_ms,
         shards=shards,
         slots=32,
@@ -65,11 +66,12 @@ limits_drawn = st.builds(
 )
 
 
+@pytest.mark.parametrize("store", STORES)
 @given(scripts(), limits_drawn, st.sampled_from([100, 200, 500, 1000]), st.integers(1, 3))
 @RELAXED
-def test_every_timer_is_handed_over_once_in_the_step_of_its_tick(script, limits, tick_ms, shards):
+def test_every_timer_is_handed_over_once_in_the_step_of_its_tick(store, script, limits, tick_ms, shards):
     with tempfile.TemporaryDirectory() as folder:
-        harness = ShardHarness(Path(folder) / "timer", small(tick_ms, shards))
+        harness = ShardHarness(Path(folder) / "timer", small(tick_ms, shards, store))
         harness.limits = limits
         harness.open()
         now_ms = START * 1_000
@@ -95,11 +97,12 @@ def test_every_timer_is_handed_over_once_in_the_step_of_its_tick(script, limits,
         harness.check()
 
 
+@pytest.mark.parametrize("store", STORES)
 @given(scripts(), limits_drawn)
 @RELAXED
-def test_nothing_is_handed_over_before_the_tick_of_its_step(script, limits):
+def test_nothing_is_handed_over_before_the_tick_of_its_step(store, script, limits):
     with tempfile.TemporaryDirectory() as folder:
-        harness = ShardHarness(Path(folder) / "timer", small(1000, 1))
+        harness = ShardHarness(Path(folder) / "timer", small(1000, 1, store))
         harness.limits = limits
         harness.open()
         now_ms = START * 1_000
@@ -115,6 +118,7 @@ def test_nothing_is_handed_over_before_the_tick_of_its_step(script, limits):
         harness.check()
 
 
+@pytest.mark.parametrize("store", STORES)
 @given(
     script=scripts(),
     limits=limits_drawn,
@@ -123,12 +127,12 @@ def test_nothing_is_handed_over_before_the_tick_of_its_step(script, limits):
     power_cut=st.booleans(),
     seed=st.integers(0, 1 << 30),
 )
-@settings(RELAXED, max_examples=150)
-def test_a_crash_anywhere_loses_nothing(script, limits, crash_at, crash_after, power_cut, seed):
+@settings(RELAXED, max_examples=100)
+def test_a_crash_anywhere_loses_nothing(store, script, limits, crash_at, crash_after, power_cut, seed):
     with tempfile.TemporaryDirectory() as folder:
         plan = FaultPlan(crash_at=crash_at, crash_after=crash_after, count_writes=True)
         disk = FaultyDisk(seed)
-        harness = ShardHarness(Path(folder) / "timer", small(1000, 1, segment_units=4), disk)
+        harness = ShardHarness(Path(folder) / "timer", small(1000, 1, store, segment_units=4), disk)
         harness.limits = limits
         harness.open()
         disk.arm(plan)
@@ -174,10 +178,13 @@ def test_a_crash_anywhere_loses_nothing(script, limits, crash_at, crash_after, p
         harness.disk.close()
 
 
+@pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("power_cut", [False, True])
 @pytest.mark.parametrize("crash_after", [False, True])
 @pytest.mark.parametrize("ticks", [9, 40])
-def test_a_crash_between_any_two_acts_of_one_step_is_taken_back(tmp_path, power_cut, crash_after, ticks):
+def test_a_crash_between_any_two_acts_of_one_step_is_taken_back(
+    tmp_path, store, power_cut, crash_after, ticks
+):
     """One step that absorbs, rolls, hands over and fills segments, killed at each of its operations.
 
     Forty ticks are more than the wheel has slots: the step must not write over what it has to drain.
@@ -186,7 +193,9 @@ def test_a_crash_between_any_two_acts_of_one_step_is_taken_back(tmp_path, power_
     while died:
         crash_at += 1
         disk = FaultyDisk(seed=crash_at)
-        harness = ShardHarness(tmp_path / f"timer-{crash_at}", small(1000, 1, segment_units=4), disk).open()
+        harness = ShardHarness(
+            tmp_path / f"timer-{crash_at}", small(1000, 1, store, segment_units=4), disk
+        ).open()
         harness.run(START)
         harness.add(*[(START + n % 20) * 1000 for n in range(30)])
         harness.run(START + 2)

@@ -1,8 +1,9 @@
 """One seed, one run: a broker that lives, dies and is opened again, several times, with users at work.
 
 Every life is opened on the disk that the last one left: after a kill (bytes kept), a power cut (what was not
-synced is lost or torn), a failed sync, or an orderly end. Between two lives the operator may change tick and
-shards, or delete what may be deleted. At the end time passes until everything is due, and all must be there.
+synced is lost or torn), a failed sync, or an orderly end. Between two lives the operator may change tick,
+shards and timer store, or delete what may be. At the end time passes until everything is due, and all must
+be there.
 """
 
 from __future__ import annotations

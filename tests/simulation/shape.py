@@ -8,10 +8,10 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from tidemill.broker.broker import Broker, Sizes
-from tidemill.core.config import BrokerSettings
+from tidemill.core.config import TIMER_STORES, BrokerSettings
 from tidemill.store.indexes import IndexSizes
 from tidemill.store.message_store import StoreSettings
-from tidemill.timer.settings import StepLimits, TimerSettings
+from tidemill.timer.settings import StepLimits, StoreKind, TimerSettings
 
 if TYPE_CHECKING:
     from tidemill.testing import FaultyDisk, ManualClock
@@ -23,7 +23,7 @@ _UNIT_BYTES = 52
 
 @dataclass
 class Shape:
-    """The settings of one run. Tick, shards, lead and levels may change from life to life, the rest stays."""
+    """The settings of one run. What `change` sets may differ from life to life, the rest stays."""
 
     random: Random
 
@@ -46,6 +46,7 @@ class Shape:
         self.shards = self.random.choice((1, 2, 3))
         self.lead_ms = self.random.choice((2_000, 5_000, 12_000))
         self.levels = self.random.choice(("1s 5s 10s 30s 1m 2m", "5s 1s 1m", "3s", "1m 1m 4s 10m"))
+        self.timer_store = self.random.choice(TIMER_STORES)
 
     def open(self, directory: Path, clock: ManualClock, disk: FaultyDisk) -> Broker:
         window = _ROLL_WINDOW_MS // self.tick_ms
@@ -53,6 +54,7 @@ class Shape:
             lead_ms=self.lead_ms,
             tick_ms=self.tick_ms,
             shards=self.shards,
+            timer_store=self.timer_store,
             retention_ms=self.retention_ms,
             durability="sync" if self.is_sync else "async",
             queues_per_topic=2,
@@ -74,6 +76,7 @@ class Shape:
                 roll_window_slots=window,
                 segment_bytes=9 * _UNIT_BYTES,
                 wheel_sync_bytes=20 * _UNIT_BYTES,
+                store=StoreKind(self.timer_store),
             ),
             limits=self.limits,
         )

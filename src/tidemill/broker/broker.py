@@ -52,7 +52,7 @@ from tidemill.store.indexes import IndexSizes
 from tidemill.store.message_store import MessageStore, StoreSettings
 from tidemill.store.recovery import Progress
 from tidemill.timer.check import check_timer
-from tidemill.timer.settings import StepLimits, TimerSettings
+from tidemill.timer.settings import StepLimits, StoreKind, TimerSettings
 
 _SYNC_EVERY_MS = 100
 
@@ -122,7 +122,9 @@ class Broker:
             sizes=IndexSizes(),
         )
         self.store = MessageStore(self.disk, self.directory, store_settings, on_progress)
-        timer_settings = sizes.timer or TimerSettings(tick_ms=settings.tick_ms, shards=settings.shards)
+        timer_settings = sizes.timer or TimerSettings(
+            tick_ms=settings.tick_ms, shards=settings.shards, store=StoreKind(settings.timer_store)
+        )
         pipeline = PipelineProcess(pipeline_command, self.directory / "spark.log", machine_ms)
         self._turning = Turning(
             self.disk,

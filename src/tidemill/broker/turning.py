@@ -280,6 +280,7 @@ class Turning:
     def view(self, now_ms: int) -> PipelineView:
         return PipelineView(
             runner=self._turner.name.lower(),
+            store=self._timer_settings.store.value,
             state=self._state.name,
             lag_ms=self._lag_ms(now_ms),
             takeovers=self.takeover_count,

@@ -52,6 +52,7 @@ class GroupView:
 @dataclass(frozen=True, slots=True)
 class PipelineView:
     runner: str
+    store: str  # what keeps the timers: wheel or rocksdb
     state: str
     lag_ms: int
     takeovers: int

@@ -42,12 +42,18 @@ class Shape:
 
 
 def shape_of(directory: Path) -> Shape:
-    """Tick, shards and segment size from the files; the defaults where there are none."""
+    """Tick, shards, timer store and segment size from the files; the defaults where there are none."""
     settings = BrokerSettings()
     timer = _timer_settings(directory)
     if timer is not None:
         lead_ms = max(settings.lead_ms, 2 * timer.tick_ms)
-        settings = replace(settings, tick_ms=timer.tick_ms, shards=timer.shards, lead_ms=lead_ms)
+        settings = replace(
+            settings,
+            tick_ms=timer.tick_ms,
+            shards=timer.shards,
+            timer_store=timer.store.value,
+            lead_ms=lead_ms,
+        )
     spare = directory / _SPARE
     if spare.exists() and spare.stat().st_size > 0:
         settings = replace(settings, segment_bytes=spare.stat().st_size)

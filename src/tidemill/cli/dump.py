@@ -1,7 +1,8 @@
 """`tidemill dump FILE`: any of our files, readable, whoever has it open and whatever happened to it.
 
-Owns finding out what a file is: by its first bytes, by its name and folder, or as told by `--as`. Opens the
-file read-only, takes no lock and changes nothing.
+Owns finding out what a file is: by its first bytes, by its name and folder, or as told by `--as`. One
+directory is dumped whole: the RocksDB timer store of a shard. Opens read-only, takes no lock, changes
+nothing.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ import typer
 
 from tidemill.cli.output import console
 from tidemill.core.errors import CorruptionError, RequestError
-from tidemill.log.disk import ByteArray
+from tidemill.log.disk import ByteArray, RealDisk
 from tidemill.store.dump import dump_checkpoint, dump_entries, dump_find_run, dump_queue, dump_segment
 from tidemill.timer.dump import (
     dump_cursor,
     dump_header,
     dump_ready,
+    dump_rocks,
     dump_slots,
     dump_target,
     dump_units,
     timer_reader,
 )
+from tidemill.timer.rocks_store import ROCKS_NAME
 
 Line = dict[str, Any]
 
@@ -65,7 +68,10 @@ _TIMER_KINDS: dict[Callable[[bytes], Iterator[Line]], FileKind] = {
 
 
 def dump(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="a file of a data directory")],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="a file of a data directory, or a shard's rocksdb directory"),
+    ],
     kind: Annotated[
         FileKind | None, typer.Option("--as", help="what it is, where its name does not tell")
     ] = None,
@@ -74,11 +80,16 @@ def dump(
     is_json: Annotated[bool, typer.Option("--json", help="one JSON object per line")] = False,
 ) -> None:
     """Print any file of a data directory in readable form. Opens it read-only and takes no lock."""
+    write = _json_line if is_json else _text_line
+    if _is_rocks(file):
+        _print(dump_rocks(RealDisk(), file), limit, write, is_json)
+        return
     if not file.is_file():
         raise RequestError(f"{file} is not a file; name one file of a data directory")
+    if _is_rocks(file.parent):
+        raise RequestError(f"{file} is one of RocksDB's own files; dump the directory: {file.parent}")
     data = _mapped(file)
     shown = kind or _kind_of(file, data)
-    write = _json_line if is_json else _text_line
     if not is_json:
         print(f"{file}: {shown.value}, {len(data):,} bytes")
     try:
@@ -100,6 +111,10 @@ def _print(lines: Iterator[Line], limit: int, write: Callable[[Line], str], is_j
         screen.out(write(line), highlight=not is_json)
     if not printed and not is_json:
         screen.print("nothing in it yet", markup=False)
+
+
+def _is_rocks(path: Path) -> bool:
+    return path.name == ROCKS_NAME and (path / "CURRENT").is_file()
 
 
 def _mapped(file: Path) -> ByteArray:

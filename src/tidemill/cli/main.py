@@ -17,6 +17,7 @@ from tidemill.cli.backup import backup
 from tidemill.cli.bench.door import door
 from tidemill.cli.bench.engine import engine
 from tidemill.cli.bench.pipeline import pipeline
+from tidemill.cli.bench.timers import timers
 from tidemill.cli.cancel import cancel
 from tidemill.cli.check import check
 from tidemill.cli.demo.command import demo
@@ -51,6 +52,7 @@ bench = typer.Typer(help="Measures this machine: figures as a table, or with --j
 bench.command("engine")(engine)
 bench.command("door")(door)
 bench.command("pipeline")(pipeline)
+bench.command("timers")(timers)
 bench.callback()(lambda: None)
 
 app.command("serve")(serve)

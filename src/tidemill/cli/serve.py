@@ -31,15 +31,19 @@ if TYPE_CHECKING:
 LevelsOption = Annotated[
     str | None, typer.Option(help="Delay of each level, with s m h d. [as last time; at first 1s 5s … 2h]")
 ]
+FlightPortOption = Annotated[
+    int | None, typer.Option(help="Port for Arrow Flight; 0 takes a free one, -1 is none. [8082]")
+]
+TimerStoreOption = Annotated[
+    str | None, typer.Option(help="What keeps the timers: wheel or rocksdb. [wheel]")
+]
 
 
 def serve(
     data: Annotated[Path, typer.Option(help="Data directory; made if it is not there.")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port for gRPC and HTTP; 0 takes a free one.")] = 8081,
-    flight_port: Annotated[
-        int | None, typer.Option(help="Port for Arrow Flight; 0 takes a free one, -1 is none. [8082]")
-    ] = None,
+    flight_port: FlightPortOption = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Allow an address others can reach.")] = False,
     auto_create: Annotated[
         bool, typer.Option("--auto-create", help="Make a topic when a gRPC client asks for it.")
@@ -49,6 +53,7 @@ def serve(
     lead: Annotated[str | None, typer.Option(help="How far the timer works ahead. [30s]")] = None,
     tick: Annotated[str | None, typer.Option(help="Width of a wheel slot. [1000ms]")] = None,
     shards: Annotated[int | None, typer.Option(help="Shards of the timer. [2]")] = None,
+    timer_store: TimerStoreOption = None,
     durability: Annotated[str | None, typer.Option(help="sync or async. [sync]")] = None,
     commits_in_flight: Annotated[int | None, typer.Option(help="Syncs that may overlap. [4]")] = None,
     retention: Annotated[str | None, typer.Option(help="How long messages are kept. [3d]")] = None,
@@ -71,6 +76,7 @@ def serve(
         lead=lead,
         tick=tick,
         shards=shards,
+        timer_store=timer_store,
         durability=durability,
         commits_in_flight=commits_in_flight,
         retention=retention,
@@ -98,7 +104,12 @@ def serve(
 def _settings(config: Path | None, **flags: object) -> BrokerSettings:
     """Settings of the file, with the flags that were given."""
     start = settings_from_file(config) if config is not None else BrokerSettings()
-    return settings_from({name: value for name, value in flags.items() if value is not None}, start)
+    settings = settings_from({name: value for name, value in flags.items() if value is not None}, start)
+    if settings.timer_store == "rocksdb":
+        from tidemill.log.sorted_keys import require_rocksdict
+
+        require_rocksdict()
+    return settings
 
 
 def _check_choices(pipeline: str, clock: str) -> None:

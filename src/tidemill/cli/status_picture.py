@@ -175,7 +175,7 @@ def _level_line(level: Any, now_ms: int) -> str:
 def _pipeline(pipeline: Any) -> str:
     lag = f", {format_duration(pipeline['lag_ms'])} behind" if pipeline["lag_ms"] else ""
     took = f", {pipeline['takeovers']} takeovers" if pipeline["takeovers"] else ""
-    return f"{pipeline['runner']}, {pipeline['state']}{lag}{took}"
+    return f"{pipeline['runner']}, {pipeline['state']}{lag}{took}, {pipeline['store']}"
 
 
 def _disk(disk: Any) -> str:

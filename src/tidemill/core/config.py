@@ -18,6 +18,7 @@ from tidemill.core.levels import DEFAULT_LEVELS, level_delays_ms
 from tidemill.core.limits import BODY_BYTES_MAX, DAY_MS, MAX_DELAY_MS, MIB, QUEUES_PER_TOPIC_DEFAULT
 
 TICKS_MS = (100, 200, 500, 1000)
+TIMER_STORES = ("wheel", "rocksdb")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,7 @@ class BrokerSettings:
     lead_ms: int = 30_000  # how far the pipeline works ahead of the clock
     tick_ms: int = 1_000  # width of a wheel slot; a change rebuilds the timer
     shards: int = 2  # a change rebuilds the timer
+    timer_store: str = "wheel"  # what keeps the timers: "wheel" or "rocksdb"; a change rebuilds the timer
     durability: str = "sync"  # "sync": answers leave after the sync; "async": after the write
     commits_in_flight: int = 4  # syncs that may overlap
     retention_ms: int = 3 * DAY_MS  # how long delivered messages are kept
@@ -47,6 +49,8 @@ class BrokerSettings:
             )
         if self.durability not in ("sync", "async"):
             raise RequestError(f"durability {self.durability!r} is unknown; use sync or async")
+        if self.timer_store not in TIMER_STORES:
+            raise RequestError(f"timer-store {self.timer_store!r} is unknown; use wheel or rocksdb")
         if not 1 <= self.commits_in_flight <= 64:
             raise RequestError(f"commits-in-flight {self.commits_in_flight} is not possible; use 1 to 64")
         if not 1 <= self.shards <= 256:

@@ -7,6 +7,8 @@ Invariants:
 - a write or preallocation that finds no room raises `DiskFull`; a failed sync raises `SyncFailed`;
 - `write`, `scatter` and `read`/`map` see each other at once; only `sync` makes bytes survive a power cut;
 - a name made by `open(create=True)` or `rename` survives a power cut only after `sync_dir`.
+
+One kind of file is not touched here: those of RocksDB, which reads and writes by itself (`sorted_keys.py`).
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemill.core.errors import DirectoryLocked, DiskFull, StorageError, SyncFailed
+from tidemill.log.sorted_keys import RocksKeys, SortedKeys
 
 Bytes = bytes | bytearray | memoryview
 ByteArray = npt.NDArray[np.uint8]
@@ -110,6 +113,14 @@ class Disk(Protocol):
 
     def lock(self, path: Path, note: str) -> LockHandle:
         """Take an exclusive lock on the file, leaving `note` in it; `DirectoryLocked` if it is held."""
+        ...
+
+    def sorted_keys(self, directory: Path, key_bytes: int, *, read_only: bool = False) -> SortedKeys:
+        """The sorted keys in `directory`, which is made if it is not there. RocksDB does its own I/O there.
+
+        Raises `RequestError` where RocksDB is not installed, `DirectoryLocked` where others have it open
+        (but for `read_only`), `CorruptionError` where its files are damaged.
+        """
         ...
 
 
@@ -276,3 +287,6 @@ class RealDisk:
         os.ftruncate(fd, 0)
         os.pwrite(fd, note.encode(), 0)
         return _RealLock(fd)
+
+    def sorted_keys(self, directory: Path, key_bytes: int, *, read_only: bool = False) -> SortedKeys:
+        return RocksKeys(directory, key_bytes, read_only=read_only)

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tidemill.timer.settings import StepLimits, TimerSettings
+from tidemill.timer.settings import StepLimits, StoreKind, TimerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class PipelineSettings:
     rows_max: int
     due_max: int
     poll_ms: int  # how often the idle query looks at the target
+    timer_store: str = "wheel"
     driver_memory_mb: int = 512
     executor_memory_mb: int = 512
 
@@ -40,7 +41,7 @@ class PipelineSettings:
 
     @property
     def timer(self) -> TimerSettings:
-        return TimerSettings(tick_ms=self.tick_ms, shards=self.shards)
+        return TimerSettings(tick_ms=self.tick_ms, shards=self.shards, store=StoreKind(self.timer_store))
 
     @property
     def limits(self) -> StepLimits:

@@ -266,6 +266,7 @@ class LatenessOut(BaseModel):
 
 class PipelineOut(BaseModel):
     runner: str
+    store: str
     state: str
     lag_ms: int
     takeovers: int

@@ -279,6 +279,7 @@ def status_out(broker: Broker) -> StatusOut:
         lateness_ms=LatenessOut(count=late.count, p50=late.p50_ms, p99=late.p99_ms, max=late.max_ms),
         pipeline=PipelineOut(
             runner=status.pipeline.runner,
+            store=status.pipeline.store,
             state=status.pipeline.state,
             lag_ms=status.pipeline.lag_ms,
             takeovers=status.pipeline.takeovers,

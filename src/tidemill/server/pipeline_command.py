@@ -43,6 +43,7 @@ def pipeline_command(
         rows_max=limits.rows_max,
         due_max=limits.due_max,
         poll_ms=poll_ms,
+        timer_store=settings.timer_store,
     )
     return [python, "-m", "tidemill.pipeline.driver", plan.to_json()]
 

@@ -12,6 +12,8 @@ Beside them it keeps what has not been synced: `unsynced.py` for bytes, `names.p
     disk = disk.crash(power_cut=True)      # the disk as the next process finds it
     reopen_with(disk)
 
+RocksDB's files are its own affair (`faulty_keys.py`): they take no room here, and stay gone once removed.
+
 Directories: a new one survives once it, one below it or its parent was given to `sync_dir`, as journalling
 file systems have it; the rename of a directory survives at once. Lock files are not tracked.
 
@@ -28,8 +30,10 @@ from random import Random
 from typing import Self
 
 from tidemill.log.disk import Disk, DiskFile, LockHandle, RealDisk
+from tidemill.log.sorted_keys import SortedKeys
 from tidemill.testing.faults import FaultGate, FaultPlan
 from tidemill.testing.faulty_file import FaultyFile, FileNode
+from tidemill.testing.faulty_keys import FaultyKeys
 from tidemill.testing.names import NameJournal
 from tidemill.testing.space import FileSpace
 
@@ -59,6 +63,8 @@ class FaultyDisk:
         self._names: NameJournal[FileNode] = NameJournal()
         self._fresh_directories: set[Path] = set()
         self._locks: list[LockHandle] = []
+        self._keys: list[FaultyKeys] = []  # every opening of sorted keys
+        self._key_directories: set[Path] = set()  # where RocksDB does its own I/O
 
     def __enter__(self) -> Self:
         return self
@@ -98,6 +104,9 @@ class FaultyDisk:
             heir._gate.random = self._gate.random
             heir._gate.trace.extend(self.trace)
             heir._gate.trace.append("power cut" if power_cut else "kill")
+            heir._key_directories = self._key_directories
+            for keys in self._keys:
+                keys.leave(power_cut=power_cut, random=self._gate.random)
             if power_cut:
                 self._lose_unsynced()
                 heir._spaces = self._spaces
@@ -112,9 +121,11 @@ class FaultyDisk:
             self._gate.is_shut = True
             for held in self._locks:
                 held.release()
+            for keys in self._keys:
+                keys.close()
             for node in (*self._nodes.values(), *self._nameless):
                 node.real.close()
-            self._locks, self._nodes, self._nameless = [], {}, []
+            self._locks, self._keys, self._nodes, self._nameless = [], [], {}, []
 
     # The Disk protocol
 
@@ -168,7 +179,7 @@ class FaultyDisk:
             if not self._real.exists(directory):
                 return
             with self._gate.operation("remove_tree", directory, is_write=True):
-                self._remove_all(_files_below(directory), settled_by=directory.parent)
+                self._remove_all(self._files_below(directory), settled_by=directory.parent)
                 self._names.removed_tree(directory)
                 self._real.remove_tree(directory)
                 self._fresh_directories = {
@@ -188,7 +199,7 @@ class FaultyDisk:
 
     def allocated_bytes(self, path: Path) -> int:
         with self._gate.passing():
-            files = _files_below(path) if path.is_dir() else [path] if self._real.exists(path) else []
+            files = self._files_below(path) if path.is_dir() else [path] if self._real.exists(path) else []
             return sum(self._space(file).total_bytes() for file in files)
 
     def free_bytes(self, path: Path) -> int:
@@ -200,6 +211,13 @@ class FaultyDisk:
             held = self._real.lock(path, note)
             self._locks.append(held)
             return held
+
+    def sorted_keys(self, directory: Path, key_bytes: int, *, read_only: bool = False) -> SortedKeys:
+        with self._gate.passing():
+            self._key_directories.add(directory)
+            keys = FaultyKeys(directory, key_bytes, self._gate, self._free_bytes, read_only=read_only)
+            self._keys = [*(opened for opened in self._keys if opened.is_open), keys]
+            return keys
 
     # Files and their names
 
@@ -220,6 +238,12 @@ class FaultyDisk:
         if self.capacity_bytes is None:
             return _BOUNDLESS_BYTES
         return self.capacity_bytes - sum(space.total_bytes() for space in self._spaces.values())
+
+    def _files_below(self, directory: Path) -> list[Path]:
+        """The files in a directory that are not RocksDB's."""
+        own = self._key_directories
+        files = (path for path in directory.rglob("*") if own.isdisjoint(path.parents) and path.is_file())
+        return sorted(files)
 
     def _remove_all(self, paths: Iterable[Path], *, settled_by: Path) -> None:
         for path in paths:
@@ -242,6 +266,7 @@ class FaultyDisk:
         self._nodes = {moved(path): node for path, node in self._nodes.items()}
         self._spaces = {moved(path): space for path, space in self._spaces.items()}
         self._fresh_directories = {moved(path) for path in self._fresh_directories}
+        self._key_directories = {moved(path) for path in self._key_directories}
         for path, node in self._nodes.items():
             node.path = path
 
@@ -300,10 +325,6 @@ class FaultyDisk:
         os.replace(shadow, path)
         node.space.cut(size)
         self._spaces[path] = node.space
-
-
-def _files_below(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.rglob("*") if path.is_file())
 
 
 def _copy_sparse(source: DiskFile, target_fd: int) -> None:

@@ -1,6 +1,7 @@
 """What must hold in a timer directory, checked from the files alone.
 
-Owns the invariants between TimerLog, wheel, cursor and ready files of a shard. Reads, never repairs, takes
+Owns the invariants between TimerLog, wheel, cursor and ready files of a shard; those of RocksDB are in
+`rocks_check.py`. Reads, never repairs, takes
 no lock: use it where nobody is at work.
 Leaves to others: whether every pending message is there at all (the ledger knows which are pending).
 
@@ -20,7 +21,8 @@ from tidemill.core.errors import CorruptionError, NewerFormat
 from tidemill.log.disk import Disk
 from tidemill.timer.cursor import Cursor
 from tidemill.timer.ready_files import ReadyFiles
-from tidemill.timer.settings import TimerSettings
+from tidemill.timer.rocks_check import check_rocks
+from tidemill.timer.settings import StoreKind, TimerSettings
 from tidemill.timer.shard_header import decode_header, read_header
 from tidemill.timer.stages.link import group_by_slot
 from tidemill.timer.target import read_cursor, shard_directories
@@ -48,9 +50,13 @@ def check_shard(disk: Disk, directory: Path, *, is_crashed: bool = False) -> lis
     if header is None or cursor is None:
         # The engine makes such a shard anew, so after a crash this is no harm done.
         return [] if is_crashed else ["header or cursor is missing"]
-    settings, _ = decode_header(header)
+    settings, shard = decode_header(header)
     try:
-        findings = list(_check_files(disk, directory, settings, cursor, is_crashed))
+        findings = list(_check_cursor(cursor))
+        if settings.store is StoreKind.ROCKSDB:
+            findings += check_rocks(disk, directory, settings, shard, cursor, is_crashed=is_crashed)
+        else:
+            findings += _check_files(disk, directory, settings, cursor, is_crashed)
     except CorruptionError as error:
         return [str(error)]
     return findings + list(_check_ready(disk, directory))
@@ -59,7 +65,6 @@ def check_shard(disk: Disk, directory: Path, *, is_crashed: bool = False) -> lis
 def _check_files(
     disk: Disk, directory: Path, settings: TimerSettings, cursor: Cursor, is_crashed: bool
 ) -> Iterator[str]:
-    yield from _check_cursor(cursor)
     for name in (TIMER_LOG_NAME, WHEEL_NAME):
         if not disk.exists(directory / name):
             yield f"{name} is missing"

@@ -1,6 +1,7 @@
 """Any timer file, readable: what `tidemill dump` prints for them.
 
 Owns the choice of words only; the bytes are decoded by the formats. Reads through the disk, changes nothing.
+Files of RocksDB are read all at once, by their directory.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from tidemill.log.disk import Disk
 from tidemill.timer.cursor import CURSOR_NAME, decode_cursor
 from tidemill.timer.ready_files import parse_ready_name
 from tidemill.timer.ready_format import decode_ready
+from tidemill.timer.rocks_check import all_keys
+from tidemill.timer.rocks_format import KEY_BYTES, decode_note, first_key_at
 from tidemill.timer.shard_header import HEADER_NAME, decode_header
 from tidemill.timer.target import TARGET_NAME, decode_target
 from tidemill.timer.timer_log_format import UNIT, UNIT_BYTES, whole_count
@@ -79,6 +82,27 @@ def dump_header(data: bytes) -> Iterator[Line]:
     generation, content = _checkpoint(data)
     settings, shard = decode_header(content)
     yield {"generation": generation, "shard": shard, **asdict(settings)}
+
+
+def dump_rocks(disk: Disk, directory: Path) -> Iterator[Line]:
+    """The cursor and the keys of a RocksDB timer store, read beside whoever has it open."""
+    keys = disk.sorted_keys(directory, KEY_BYTES, read_only=True)
+    try:
+        note = keys.note()
+        if note is not None:
+            cursor, resume_key = decode_note(note)
+            yield {"what": "cursor", **asdict(cursor), "resume_key": resume_key.hex()}
+        for part in all_keys(keys, first_key_at(0)):
+            for due_ms, topic_id, id_hash, seq in part.tolist():
+                yield {
+                    "seq": seq,
+                    "deliver_at_ms": due_ms,
+                    "deliver_at": format_time(due_ms),
+                    "topic_id": topic_id,
+                    "id_hash": f"{id_hash:016x}",
+                }
+    finally:
+        keys.close()
 
 
 def dump_target(data: bytes) -> Iterator[Line]:

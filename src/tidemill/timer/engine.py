@@ -6,7 +6,7 @@ Owns the shard's directory and its lock:
     shard-000/header.*         what the files were made for; another shape drops the shard
     shard-000/cursor.*         how far it has come
     shard-000/attempt.*        the last step number that was used, whether or not the step was finished
-    shard-000/timer-log/ wheel the timer store
+    shard-000/timer-log/ wheel the timer store (or rocksdb/)
     shard-000/ready/           what was handed over and is not settled yet
 
 Leaves to others: what time it is and how far to go (the target), what is still pending (the releaser).
@@ -41,9 +41,9 @@ from tidemill.timer.shard_header import encode_header, read_header, remove_heade
 from tidemill.timer.shard_lock import take_shard_lock
 from tidemill.timer.stages.admit import Batch, admit, join
 from tidemill.timer.stages.due import hand_over, split
+from tidemill.timer.stores import make_store, remove_stores
 from tidemill.timer.target import read_cursor, read_target, shard_directory
 from tidemill.timer.timer_store import Drained, TimerStore
-from tidemill.timer.wheel_store import TIMER_LOG_NAME, WHEEL_NAME, WheelStore
 
 logger = logging.getLogger(__name__)
 
@@ -177,8 +177,8 @@ class ShardEngine:
     def _step(self, target: StepTarget, limits: StepLimits, admitted: Admitted | None) -> StepOutcome:
         """The order of a step. Read it from top to bottom: each act makes the one before it count."""
         assert self._store is not None
-        cursor, store, tick_ms = self._cursor, self._store, self._settings.tick_ms
-        store.truncate(cursor)
+        store, tick_ms = self._store, self._settings.tick_ms
+        cursor = self._cursor = store.truncate(self._cursor)
 
         drained = store.due(cursor, self._until_tick(target, limits), limits.due_max)
         came, again = split(self._still_kept(drained), drained.open_tick, tick_ms)
@@ -200,6 +200,7 @@ class ShardEngine:
             resume_position=drained.resume_position,
             mark=store.mark(drained.tick),
         )
+        store.commit(next_cursor)
         self._checkpoint.save(encode_cursor(next_cursor), sync=True)
         self._cursor = next_cursor
         store.drop_behind(next_cursor.tick)
@@ -287,9 +288,11 @@ class ShardEngine:
         if attempt is not None and len(attempt) == _ATTEMPT.size:
             epoch, step = _ATTEMPT.unpack(attempt)
             self._last_attempt = (epoch, step)
-        self._cursor = cursor
         self.ready.sweep()
-        self._open_store()
+        self._store = make_store(self._disk, self._directory, self._settings)
+        self._cursor = self._store.truncate(cursor)
+        if self._cursor != cursor:
+            self._checkpoint.save(encode_cursor(self._cursor), sync=True)
 
     def _rebuild(self) -> None:
         """Empty the shard and begin again at `start_seq`; steps and epochs go on rising."""
@@ -299,15 +302,12 @@ class ShardEngine:
         old = read_cursor(self._disk, self._directory) or self._cursor
         remove_header(self._disk, self._directory)
         self._checkpoint.remove()
-        self._disk.remove(self._directory / WHEEL_NAME)
-        self._disk.remove_tree(self._directory / TIMER_LOG_NAME)
         self._disk.remove_tree(self.ready.directory)
+        remove_stores(self._disk, self._directory)
         self._disk.make_dir(self.ready.directory)
         self._cursor = Cursor(epoch=old.epoch, step=old.step, seq=self._start_seq)
-        self._checkpoint.save(encode_cursor(self._cursor), sync=True)
-        self._open_store()
-        write_header(self._disk, self._directory, self._settings, self._shard)
-
-    def _open_store(self) -> None:
-        self._store = WheelStore(self._disk, self._directory, self._settings)
+        self._store = make_store(self._disk, self._directory, self._settings)
+        self._store.commit(self._cursor)
         self._store.truncate(self._cursor)
+        self._checkpoint.save(encode_cursor(self._cursor), sync=True)
+        write_header(self._disk, self._directory, self._settings, self._shard)

@@ -9,6 +9,7 @@ Invariant: the roll window fits the ring with room to spare, so a step can alway
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from tidemill.core.errors import RequestError
 from tidemill.core.limits import MIB
@@ -22,9 +23,19 @@ _SHARDS_MAX = 256
 _SEGMENT_BYTES_MIN = 128
 
 
+class StoreKind(StrEnum):
+    """How a shard keeps its timers."""
+
+    WHEEL = "wheel"
+    ROCKSDB = "rocksdb"
+
+
 @dataclass(frozen=True, slots=True)
 class TimerSettings:
-    """The shape of the timer files. All but `wheel_sync_bytes` are part of the shard's header."""
+    """The shape of the timer files. All but `wheel_sync_bytes` are part of the shard's header.
+
+    RocksDB has neither slots nor segments: it heeds only tick and shards.
+    """
 
     tick_ms: int = 1000
     shards: int = 2
@@ -33,6 +44,7 @@ class TimerSettings:
     segment_bytes: int = TIMER_LOG_SEGMENT_BYTES
     # How much TimerLog may be written before the wheel is synced: what opening applies again at most.
     wheel_sync_bytes: int = 16 * MIB
+    store: StoreKind = StoreKind.WHEEL
 
     def __post_init__(self) -> None:
         if self.tick_ms not in TICKS_MS:

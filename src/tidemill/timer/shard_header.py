@@ -5,7 +5,7 @@
     4       4      tick, ms
     8       4      shard
     12      4      number of shards
-    16      8      slots
+    16      8      slots; 0 where RocksDB keeps the timers, and then the two below are 0 as well
     24      8      roll window, slots
     32      8      TimerLog segment, bytes
 
@@ -23,7 +23,7 @@ from pathlib import Path
 from tidemill.core.errors import NewerFormat
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
-from tidemill.timer.settings import TimerSettings
+from tidemill.timer.settings import StoreKind, TimerSettings
 
 HEADER_FORMAT = 1
 HEADER_NAME = "header"
@@ -32,20 +32,19 @@ _FIELDS = struct.Struct("<IIIIQQQ")
 
 
 def encode_header(settings: TimerSettings, shard: int) -> bytes:
-    return _FIELDS.pack(
-        HEADER_FORMAT,
-        settings.tick_ms,
-        shard,
-        settings.shards,
-        settings.slots,
-        settings.roll_window_slots,
-        settings.segment_bytes,
+    wheel_shape = (
+        (settings.slots, settings.roll_window_slots, settings.segment_bytes)
+        if settings.store is StoreKind.WHEEL
+        else (0, 0, 0)
     )
+    return _FIELDS.pack(HEADER_FORMAT, settings.tick_ms, shard, settings.shards, *wheel_shape)
 
 
 def decode_header(content: bytes) -> tuple[TimerSettings, int]:
     """Settings and shard number a shard was made for."""
     _, tick_ms, shard, shards, slots, window, segment_bytes = _FIELDS.unpack(content)
+    if not slots:
+        return TimerSettings(tick_ms, shards, store=StoreKind.ROCKSDB), shard
     return TimerSettings(tick_ms, shards, slots, window, segment_bytes), shard
 
 

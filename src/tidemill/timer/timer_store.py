@@ -1,11 +1,11 @@
 """What the engine asks of a timer store, whichever way it keeps timers.
 
-Two are foreseen: the wheel (`wheel_store.py`) and RocksDB. Both hold timers of one shard, give back those
-whose tick has come, and can be set back to any cursor that is durable.
-Leaves to others: which timers are due at once (the engine), ready files and the cursor itself.
+There are two: the wheel (`wheel_store.py`) and RocksDB (`rocks_store.py`). Both hold timers of one shard,
+give back those whose tick has come, and know what counts after a crash.
+Leaves to others: which timers are due at once (the engine), ready files, the cursor's file.
 
-Invariants: what `absorb` took is durable when it returns, but counts only once a cursor with the new
-`mark` is; `due` changes nothing.
+Invariants: what `absorb` took is durable when `commit` returns, and counts only with the cursor given there;
+`due` changes nothing.
 """
 
 from __future__ import annotations
@@ -37,8 +37,12 @@ class Drained:
 class TimerStore(Protocol):
     """Timers of one shard. One user at a time, under the shard's lock."""
 
-    def truncate(self, cursor: Cursor) -> None:
-        """Be what `cursor` says, whatever a crash or a failed step left behind. Cheap when it already is."""
+    def truncate(self, cursor: Cursor) -> Cursor:
+        """Be what the durable cursor says, whatever a crash or a failed step left; cheap when it already is.
+
+        `cursor` is the one in the shard's file. Returns the one that counts: the store's own where it keeps
+        one, which may be a step ahead of the file.
+        """
         ...
 
     def due(self, cursor: Cursor, until_tick: int, due_max: int) -> Drained:
@@ -50,7 +54,7 @@ class TimerStore(Protocol):
         ...
 
     def absorb(self, batch: Batch, open_tick: int) -> int | None:
-        """Take timers, none of them due before `open_tick`; durable on return. The earliest slot used."""
+        """Take timers, none of them due before `open_tick`. Returns the earliest slot used."""
         ...
 
     def next_due(self, cursor: Cursor, from_tick: int) -> int | None:
@@ -61,12 +65,12 @@ class TimerStore(Protocol):
         """What must be in a cursor at `tick` for the present state to count."""
         ...
 
-    def drop_behind(self, tick: int) -> None:
-        """Free what is needed only for ticks below `tick`, which a durable cursor has passed."""
+    def commit(self, cursor: Cursor) -> None:
+        """Make what was absorbed durable, so that it counts with `cursor`, which the engine saves next."""
         ...
 
-    def sync(self) -> None:
-        """Make the whole store survive a power cut without work at the next opening."""
+    def drop_behind(self, tick: int) -> None:
+        """Free what is needed only for ticks below `tick`, which a durable cursor has passed."""
         ...
 
     def close(self) -> None: ...

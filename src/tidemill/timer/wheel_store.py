@@ -51,10 +51,13 @@ class WheelStore:
         self._segment_ticks: dict[int, int] = {}
         self._is_sound = False
 
-    def truncate(self, cursor: Cursor) -> None:
+    def truncate(self, cursor: Cursor) -> Cursor:
         end_index = self._log.layout.index_at(cursor.mark.log_end)
-        if self._is_sound and self._log.end_index == end_index:
-            return
+        if not self._is_sound or self._log.end_index != end_index:
+            self._set_back(cursor, end_index)
+        return cursor
+
+    def _set_back(self, cursor: Cursor, end_index: int) -> None:
         mark = cursor.mark
         self._is_sound = False
         self._segment_ticks = {mark.first_segment + i: tick for i, tick in enumerate(mark.segment_ticks)}
@@ -123,7 +126,8 @@ class WheelStore:
         self._note_segments(groups, first_index)
         self._is_sound = True
         if self._log_end - self._wheel_synced >= self._settings.wheel_sync_bytes:
-            self.sync()
+            self._wheel.sync()
+            self._wheel_synced = self._log_end
         return int(groups.slot_ticks[0])
 
     def next_due(self, cursor: Cursor, from_tick: int) -> int | None:
@@ -138,15 +142,14 @@ class WheelStore:
         ticks = tuple(self._segment_ticks[segment] for segment in kept)
         return StoreMark(self._log_end, self._wheel_synced, self._first_kept(tick), ticks)
 
+    def commit(self, cursor: Cursor) -> None:
+        """Nothing to do: units were synced before their slots were written, and the cursor's mark counts."""
+
     def drop_behind(self, tick: int) -> None:
         first_kept = self._first_kept(tick)
         for segment in [segment for segment in self._segment_ticks if segment < first_kept]:
             del self._segment_ticks[segment]
         self._log.drop_head(first_kept)
-
-    def sync(self) -> None:
-        self._wheel.sync()
-        self._wheel_synced = self._log_end
 
     def close(self) -> None:
         self._log.close()

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from acceptance.command_line import make_directory
+from small_broker import SmallBroker
 from tidemill.cli.main import run
+from tidemill.core.model import Draft
 from tidemill.store.find_format import RunHeader, encode_run_header
 from tidemill.timer.ready_format import READY, ReadyHeader, Runner, encode_ready
 
@@ -130,3 +132,22 @@ def test_a_kind_can_be_told(directory: Path, tmp_path: Path, capsys: pytest.Capt
 def test_zeros_are_called_room_kept_back(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["dump", str(directory / "ballast")]) == 1
     assert "room kept back" in capsys.readouterr().err
+
+
+def test_the_rocksdb_store_of_a_shard_is_dumped_by_its_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = tmp_path / "data"
+    small = SmallBroker(directory, timer_store="rocksdb", shards=1)
+    small.broker.send([Draft("t", b"", delay_ms=3_600_000) for _ in range(5)])
+    small.advance(30_000)
+    shard = directory / "timer" / "shard-000"
+    # Also while the broker has it open.
+    lines = [json.loads(line) for line in _dumped(capsys, shard / "rocksdb", "--json").splitlines()]
+    small.check()
+    small.close()
+    assert lines[0]["what"] == "cursor"
+    assert {line["seq"] for line in lines[1:]} == {0, 1, 2, 3, 4}
+    assert run(["dump", str(shard / "rocksdb" / "CURRENT")]) == 1
+    assert f"dump the directory: {shard / 'rocksdb'}" in capsys.readouterr().err
+    assert "tick_ms=1000" in _dumped(capsys, _one(directory, "timer/shard-000/header.*"))

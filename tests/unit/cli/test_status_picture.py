@@ -20,7 +20,14 @@ def _status(sent: int = 0, **fields) -> BrokerStatus:
         "backlog": 3,
         "clock_leaps": 0,
         "is_clock_simulated": False,
-        "pipeline": {"runner": "spark", "state": "ready", "lag_ms": 0, "takeovers": 0, "problem": ""},
+        "pipeline": {
+            "runner": "spark",
+            "state": "ready",
+            "lag_ms": 0,
+            "takeovers": 0,
+            "problem": "",
+            "store": "wheel",
+        },
         "disk": {"log_bytes": 1 << 30, "free_bytes": 3 << 30, "is_full": False, "is_low": False},
         **fields,
     }
@@ -80,13 +87,14 @@ def test_what_is_wrong_is_said() -> None:
         "state": "stopped",
         "lag_ms": 2000,
         "takeovers": 3,
+        "store": "rocksdb",
         "problem": "no [Java]",
     }
     disk = {"log_bytes": 0, "free_bytes": 0, "is_full": True, "is_low": True}
     status = _status(1, pipeline=pipeline, disk=disk, clock_leaps=1)
     for drawn in (_drawn(table_of(status)), _drawn(picture_of(_seen((status, 1.0))))):
         for words in (
-            "embedded, stopped, 2s behind, 3 takeovers",
+            "embedded, stopped, 2s behind, 3 takeovers, rocksdb",
             "no [Java]",
             "sends are refused",
             "1 leaps",

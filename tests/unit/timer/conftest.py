@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,13 +9,37 @@ import pytest
 # The harness is shared with tests/property; pytest's importlib mode puts no test directory on the path.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from timer_harness import ShardHarness
+from timer_harness import SMALL, STORES, ShardHarness
+
+from tidemill.timer.settings import StoreKind
+
+
+@pytest.fixture(params=STORES)
+def store(request):
+    """Each kind of timer store."""
+    return request.param
 
 
 @pytest.fixture
-def shard(tmp_path):
+def shard(tmp_path, store):
     """One small shard, open at the start and consistent at the end of every test."""
-    harness = ShardHarness(tmp_path / "timer").open()
+    yield from _opened(tmp_path, store)
+
+
+@pytest.fixture
+def wheel_shard(tmp_path):
+    """The same, for what only a wheel has."""
+    yield from _opened(tmp_path, StoreKind.WHEEL)
+
+
+@pytest.fixture
+def rocks_shard(tmp_path):
+    """The same, for what only RocksDB has."""
+    yield from _opened(tmp_path, StoreKind.ROCKSDB)
+
+
+def _opened(tmp_path, store):
+    harness = ShardHarness(tmp_path / "timer", replace(SMALL, store=store)).open()
     yield harness
     harness.close()
     harness.check()

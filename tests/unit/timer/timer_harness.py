@@ -12,7 +12,7 @@ from tidemill.testing.heap_timer import HeapTimer
 from tidemill.timer.check import check_timer
 from tidemill.timer.engine import ShardEngine, StepOutcome, StepTarget
 from tidemill.timer.ready_format import Runner
-from tidemill.timer.settings import StepLimits, TimerSettings
+from tidemill.timer.settings import StepLimits, StoreKind, TimerSettings
 from tidemill.timer.target import raise_epoch
 
 NOT_FAR = FLAG_NEAR | FLAG_LEVEL
@@ -20,6 +20,7 @@ NOT_FAR = FLAG_NEAR | FLAG_LEVEL
 SMALL = TimerSettings(
     tick_ms=1000, shards=1, slots=32, roll_window_slots=8, segment_bytes=400, wheel_sync_bytes=600
 )
+STORES = tuple(StoreKind)
 
 
 class EntryList:
@@ -43,6 +44,7 @@ class EntryList:
         rows["place"] = (seqs.astype(np.uint64) * np.uint64(200)) << np.uint64(16)
         rows["size"] = 100 + seqs % 7
         rows["topic_id"] = seqs % 5
+        rows["id_hash"] = seqs.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         self._rows = np.concatenate((self._rows, rows))
         return seqs.tolist()
 

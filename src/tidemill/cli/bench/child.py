@@ -13,13 +13,12 @@ import threading
 from pathlib import Path
 
 from tidemill.broker.broker import Broker
+from tidemill.cli.bench.own_usage import anonymous_mb
 from tidemill.cli.bench.settling import wait_until_absorbed
 from tidemill.cli.bench.workload import TOPIC, tables
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.model import Draft
 from tidemill.log.disk import RealDisk
-
-_MIB = 1 << 20
 
 
 def fill(directory: Path, few_count: int, pending_count: int, tail_count: int, tidy_s: int) -> None:
@@ -27,14 +26,14 @@ def fill(directory: Path, few_count: int, pending_count: int, tail_count: int, t
     broker = Broker(directory)
     _send(broker, few_count)
     _rest(broker, tidy_s)
-    few_mb = _anonymous_mb()
+    few_mb = anonymous_mb()
     _send(broker, pending_count - few_count - tail_count)
     _rest(broker, tidy_s)
     disk = RealDisk()
     index_bytes = sum(disk.allocated_bytes(directory / name) for name in ("index", "timer"))
     figures = {
         "index_bytes_per_pending": index_bytes / broker.status().pending,
-        "memory_growth_10m_mb": _anonymous_mb() - few_mb,
+        "memory_growth_10m_mb": anonymous_mb() - few_mb,
     }
     print(json.dumps(figures), flush=True)
     # What the kill finds is not saved in any checkpoint and not absorbed by the timer.
@@ -64,13 +63,6 @@ def _rest(broker: Broker, tidy_s: int) -> None:
     while (left_s := until_s - stopwatch_s()) > 0:
         threading.Event().wait(left_s)
     gc.collect()
-
-
-def _anonymous_mb() -> float:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024 / _MIB
-    return 0.0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,22 @@
+"""What this process uses, as Linux counts it: for measurements that run in a process of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_MIB = 1 << 20
+
+
+def anonymous_mb() -> float:
+    """Memory that no file stands behind."""
+    return _number("/proc/self/status", "RssAnon:") * 1024 / _MIB
+
+
+def written_bytes() -> int:
+    """Bytes this process has had written to files, or will have once the kernel gets to it."""
+    return _number("/proc/self/io", "write_bytes:")
+
+
+def _number(path: str, label: str) -> int:
+    lines = Path(path).read_text().splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith(label)), 0)

@@ -1,0 +1,209 @@
+"""A set of fixed-width keys in order, with one note beside them, in a directory of its own: RocksDB.
+
+Owns every call into `rocksdict`. What rocksdict gives is one Python call per key; here keys go in and come
+out as NumPy rows, in slices so short that no other thread waits long for the interpreter (rocksdict holds
+it while it writes and while it steps through keys, and lets it go while it syncs).
+Leaves to others: what the keys mean.
+
+Invariants:
+- `write` sets keys and note so that a crash at any point leaves the old note or the new one, the new one
+  only with all keys before it; it returns when both survive a power cut;
+- a scan that meets damaged blocks raises `CorruptionError`; it never just ends early.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice, repeat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tidemill.core.errors import (
+    CorruptionError,
+    DirectoryLocked,
+    DiskFull,
+    RequestError,
+    StorageError,
+    SyncFailed,
+)
+from tidemill.core.limits import MIB
+
+if TYPE_CHECKING:
+    from rocksdict import Options, Rdict, ReadOptions
+
+KeyRows = npt.NDArray[Any]
+
+# How many keys pass in one call: a few milliseconds at most.
+_SLICE_KEYS = 4_096
+# One buffer fills while another is written out; more would only cost memory.
+_BUFFER_BYTES = 32 * MIB
+_BUFFERS_MAX = 2
+# Behind all keys: none may begin with this byte.
+_NOTE_KEY = b"\xffnote"
+
+
+class SortedKeys(Protocol):
+    """Keys of one width, in byte order; none begins with 0xff. One user at a time."""
+
+    def note(self) -> bytes | None:
+        """The note as it was last written; None in a new directory."""
+        ...
+
+    def scan(self, first: bytes, end: bytes, count_max: int) -> KeyRows:
+        """The keys in [first, end), in order, `count_max` of them at most, as rows of plain bytes."""
+        ...
+
+    def write(self, keys: KeyRows, note: bytes) -> None:
+        """Add keys, best in order, and set the note; durable on return. Blocks on a sync."""
+        ...
+
+    def drop(self, first: bytes, end: bytes) -> None:
+        """Remove the keys in [first, end). A power cut may bring them back."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def require_rocksdict() -> None:
+    """Raise `RequestError` where RocksDB cannot be used."""
+    if importlib.util.find_spec("rocksdict") is None:
+        raise RequestError(
+            "the timer store rocksdb needs the package rocksdict; install tidemill[rocksdb], "
+            "or choose --timer-store wheel"
+        )
+
+
+class RocksKeys:
+    """Sorted keys in RocksDB. With `read_only` others may have the directory open, and nothing changes."""
+
+    def __init__(self, directory: Path, key_bytes: int, *, read_only: bool = False) -> None:
+        require_rocksdict()
+        from rocksdict import AccessType, Rdict
+
+        self._directory = directory
+        self._key_bytes = key_bytes
+        access = AccessType.read_only(False) if read_only else AccessType.read_write()
+        with self._told_apart():
+            self._db: Rdict | None = Rdict(str(directory), _options(), access_type=access)
+
+    def note(self) -> bytes | None:
+        with self._told_apart():
+            found = self._open_db.get(_NOTE_KEY)
+        return found if isinstance(found, bytes) else None
+
+    def scan(self, first: bytes, end: bytes, count_max: int) -> KeyRows:
+        parts: list[bytes] = []
+        left = count_max
+        with self._told_apart():
+            keys = self._open_db.keys(from_key=first, read_opt=_reading_below(end))
+            while left and (part := b"".join(islice(keys, min(left, _SLICE_KEYS)))):  # type: ignore[arg-type]
+                parts.append(part)
+                left -= len(part) // self._key_bytes
+        data = b"".join(parts)
+        if len(data) % self._key_bytes:
+            raise CorruptionError(f"{self._directory} has keys of another width; delete the timer directory")
+        if left:
+            self._require_end(data[-self._key_bytes :] or first, end)
+        return np.frombuffer(data, np.dtype((np.void, self._key_bytes)))
+
+    def write(self, keys: KeyRows, note: bytes) -> None:
+        assert keys.dtype.itemsize == self._key_bytes
+        rows = keys.view(np.dtype((np.void, self._key_bytes)))
+        # The note goes with the last slice, in one batch with it.
+        starts = range(0, max(1, len(rows)), _SLICE_KEYS)
+        with self._told_apart():
+            for start in starts:
+                self._put(rows[start : start + _SLICE_KEYS], note if start == starts[-1] else None)
+            self._sync()
+
+    def drop(self, first: bytes, end: bytes) -> None:
+        with self._told_apart():
+            self._open_db.delete_range(first, end)
+
+    def close(self) -> None:
+        if self._db is not None:
+            with self._told_apart():
+                self._db.close()
+            self._db = None
+
+    @property
+    def _open_db(self) -> Rdict:
+        assert self._db is not None, "closed"
+        return self._db
+
+    def _put(self, rows: KeyRows, note: bytes | None) -> None:
+        from rocksdict import WriteBatch
+
+        batch = WriteBatch(raw_mode=True)
+        deque(map(batch.put, rows.tolist(), repeat(b"")), maxlen=0)
+        if note is not None:
+            batch.put(_NOTE_KEY, note)
+        self._open_db.write(batch)
+
+    def _sync(self) -> None:
+        self._open_db.flush_wal(True)
+
+    def _require_end(self, last: bytes, end: bytes) -> None:
+        """rocksdict's iterators end in silence at a damaged block; only this one says why it stopped."""
+        with self._told_apart():
+            cursor = self._open_db.iter(_reading_below(end))
+            cursor.seek(last)
+            if cursor.valid() and cursor.key() == last:
+                cursor.next()
+            cursor.status()
+            has_more = cursor.valid()
+        if has_more:
+            raise CorruptionError(f"{self._directory} ends a scan early; delete the timer directory")
+
+    @contextmanager
+    def _told_apart(self) -> Iterator[None]:
+        """Turn RocksDB's complaint into the error that says who must act."""
+        try:
+            yield
+        except Exception as error:
+            # rocksdict knows no kinds of errors but this one, and says in words what happened.
+            if type(error) is not Exception:
+                raise
+            raise self._named(str(error)) from error
+
+    def _named(self, complaint: str) -> Exception:
+        where = f"{self._directory}: {complaint}"
+        if "lock hold by" in complaint or "While lock file" in complaint:
+            return DirectoryLocked(f"{where}; stop the process that has it open")
+        if "No space left" in complaint or "Disk quota exceeded" in complaint:
+            return DiskFull("no room left on the disk; free some space or lower --retention")
+        if "While fdatasync" in complaint or "While fsync" in complaint:
+            return SyncFailed(f"{where}; check the disk, then start again")
+        if complaint.startswith(("Corruption", "Invalid argument")) or "No such file" in complaint:
+            return CorruptionError(f"{where}; delete the timer directory to rebuild it")
+        return StorageError(f"{where}; check the disk and its permissions")
+
+
+def _options() -> Options:
+    from rocksdict import DBCompressionType, Options
+
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(_BUFFER_BYTES)
+    options.set_max_write_buffer_number(_BUFFERS_MAX)
+    options.set_max_background_jobs(2)
+    options.set_compression_type(DBCompressionType.lz4())
+    # Its own diary: little of it, and no statistics.
+    options.set_max_log_file_size(1 * MIB)
+    options.set_keep_log_file_num(2)
+    options.set_stats_dump_period_sec(0)
+    return options
+
+
+def _reading_below(end: bytes) -> ReadOptions:
+    from rocksdict import ReadOptions
+
+    reading = ReadOptions()
+    reading.set_iterate_upper_bound(end)
+    return reading

@@ -1,0 +1,28 @@
+"""Putting rows in order by one number, several times faster than NumPy's own stable sort.
+
+Invariant: rows with equal values keep their order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Longs = npt.NDArray[np.int64]
+
+_KEY_BITS = 63
+
+
+def order_by(values: Longs) -> Longs:
+    """Which row comes when, by value and then by place."""
+    if not len(values):
+        return np.empty(0, np.int64)
+    lowest = int(values.min())
+    row_bits = len(values).bit_length()
+    if (int(values.max()) - lowest).bit_length() + row_bits > _KEY_BITS:
+        return np.argsort(values, kind="stable")
+    # Value and row fit into one integer, and sorting that is several times faster than ordering the rows.
+    keys = ((values - lowest) << row_bits) | np.arange(len(values), dtype=np.int64)
+    keys.sort()
+    keys &= (1 << row_bits) - 1
+    return keys
