@@ -1,0 +1,105 @@
+"""The options of the data sources: where the broker is and how to speak to it, and those of one source each.
+
+Owns their names, defaults and checks. What an option does not say, the environment does: `TIDEMILL_ENDPOINT`,
+`TIDEMILL_TOKEN`, `TIDEMILL_CA`, `TIDEMILL_TLS_INSECURE`, as for the command line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidemill.client.client import Client
+from tidemill.client.endpoint import DEFAULT_ENDPOINT, Endpoint
+from tidemill.core.durations import parse_duration_ms
+from tidemill.core.errors import RequestError
+
+_PLACE_OPTIONS = ("endpoint", "token", "ca", "insecure", "retryFor")
+_OF_SPARK = {"checkpointlocation"}  # options for Spark itself that come along
+_RETRY_MS = 30_000
+# Planning is done while somebody waits for an answer; tasks may sit out a broker's restart.
+_PLANNING_RETRY_MS = 3_000
+_YES, _NO = {"1", "true", "yes"}, {"", "0", "false", "no"}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the broker is. Picklable: it travels to the tasks."""
+
+    endpoint: str
+    token: str = ""
+    ca: str = ""
+    is_insecure: bool = False
+    retry_ms: int = _RETRY_MS
+
+    def connect(self, *, is_planning: bool = False) -> Client:
+        retry_ms = min(self.retry_ms, _PLANNING_RETRY_MS) if is_planning else self.retry_ms
+        return Client(
+            self.endpoint, token=self.token, ca=self.ca, insecure=self.is_insecure, retry_for=retry_ms
+        )
+
+
+class Options:
+    """The options of one use of a source. Names are taken in any case, as Spark does."""
+
+    def __init__(self, given: Mapping[str, str], source: str, names: tuple[str, ...]) -> None:
+        self._given = {name.lower(): value for name, value in given.items()}
+        known = (*_PLACE_OPTIONS, *names)
+        if unknown := sorted(set(self._given) - {name.lower() for name in known} - _OF_SPARK):
+            raise RequestError(f"unknown options {unknown} of {source}; known are {', '.join(known)}")
+
+    def place(self) -> Place:
+        retry_ms = parse_duration_ms(self.text("retryFor")) if self.text("retryFor") else _RETRY_MS
+        endpoint = self.text("endpoint") or os.environ.get("TIDEMILL_ENDPOINT") or DEFAULT_ENDPOINT
+        Endpoint.parse(endpoint)
+        is_insecure = self.is_on(
+            "insecure", os.environ.get("TIDEMILL_TLS_INSECURE", "").strip().lower() in _YES
+        )
+        return Place(
+            endpoint,
+            self.text("token") or os.environ.get("TIDEMILL_TOKEN", ""),
+            self.text("ca") or os.environ.get("TIDEMILL_CA", ""),
+            is_insecure,
+            retry_ms,
+        )
+
+    def text(self, name: str, default: str = "") -> str:
+        return self._given.get(name.lower(), default).strip()
+
+    def is_on(self, name: str, default: bool) -> bool:
+        value = self._given.get(name.lower())
+        if value is None:
+            return default
+        if value.strip().lower() not in _YES | _NO:
+            raise RequestError(f"option {name} is true or false, not {value!r}")
+        return value.strip().lower() in _YES
+
+    def number(self, name: str, default: int, most: int) -> int:
+        text = self.text(name)
+        if not text:
+            return default
+        if not text.isdecimal() or not 1 <= int(text) <= most:
+            raise RequestError(f"option {name} is a whole number from 1 to {most}, not {text!r}")
+        return int(text)
+
+    def words(self, name: str) -> list[str]:
+        """A list written with commas."""
+        return [word.strip() for word in self.text(name).split(",") if word.strip()]
+
+    def offsets(self, name: str) -> dict[str, int]:
+        """Offsets by queue, written as JSON: `{"0": 1200, "1": 950}`."""
+        try:
+            found = json.loads(self.text(name))
+        except ValueError:
+            found = None
+        is_right = isinstance(found, dict) and all(
+            queue.isdecimal() and type(at) is int and at >= 0 for queue, at in found.items()
+        )
+        if not is_right:
+            raise RequestError(
+                f'option {name} is JSON with an offset for each queue, like {{"0": 1200, "1": 950}}, '
+                f"not {self.text(name)!r}"
+            )
+        return dict(found)

@@ -1,0 +1,67 @@
+"""A small Spark session for one command: on this machine, silent, with times in UTC.
+
+Owns the session's settings and where Spark's own output goes: into a file, so that a person sees answers and
+errors alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+_MEMORY = "1g"
+
+
+@contextmanager
+def quiet_session(log: Path, master: str = "local[*]") -> Iterator[SparkSession]:
+    """A session while the block runs. Whatever is written to standard error meanwhile goes to `log`."""
+    # Workers must run the same Python as the driver, whatever is on the path.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    with _standard_error_in(log):
+        spark = (
+            SparkSession.builder.master(master)
+            .appName("tidemill-sql")
+            .config("spark.driver.memory", _MEMORY)
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.shuffle.partitions", "4")
+            .config("spark.sql.execution.arrow.maxRecordsPerBatch", str(1 << 16))
+            .getOrCreate()
+        )
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+@contextmanager
+def _standard_error_in(log: Path) -> Iterator[None]:
+    """Point standard error at a file, for this process and those it starts."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def reason(error: PySparkException) -> str:
+    """Why something failed, in one line: what our own code said in a worker, else Spark's first line."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    own = [line for line in lines if line.startswith("tidemill.") and ": " in line]
+    if own:
+        return own[-1].partition(": ")[2]
+    return next((line for line in lines if line), type(error).__name__)
