@@ -10,7 +10,7 @@ fi
 
 if [ -z "${TIDEMILL_ENDPOINT:-}" ]; then
     scratch=$(mktemp -d)
-    "$tidemill" serve --data "$scratch/data" --port 0 --flight-port -1 \
+    "$tidemill" serve --data "$scratch/data" --port 0 ${broker_flags:---flight-port -1} \
         --pipeline "${TIDEMILL_PIPELINE:-embedded}" \
         >"$scratch/log" 2>&1 &
     serving=$!

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,16 +38,38 @@ ToOption = Annotated[str | None, typer.Option("--to", help="Due before.")]
 KeyOption = Annotated[str | None, typer.Option("--key", help="All messages with this key.")]
 
 
-def connect(endpoint: str | None) -> Client:
-    """A client for one command."""
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Where a command's broker is and how to speak to it."""
+
+    endpoint: str
+    token: str
+    ca: str
+    is_insecure: bool
+
+
+def broker_of(endpoint: str | None) -> Broker:
+    """The broker that a command means."""
     settings = _config_file()
     token, ca, insecure = (
         os.environ.get(f"TIDEMILL_{name.upper()}", "") or settings.get(name, "")
         for name in ("token", "ca", "tls_insecure")
     )
     chosen = endpoint or settings.get("endpoint") or DEFAULT_ENDPOINT
-    is_insecure = insecure.lower() in _YES
-    return Client(chosen, token=token, ca=ca, insecure=is_insecure, retry_for=_RETRY_MS, linger=0)
+    return Broker(chosen, token, ca, insecure.lower() in _YES)
+
+
+def connect(endpoint: str | None) -> Client:
+    """A client for one command."""
+    broker = broker_of(endpoint)
+    return Client(
+        broker.endpoint,
+        token=broker.token,
+        ca=broker.ca,
+        insecure=broker.is_insecure,
+        retry_for=_RETRY_MS,
+        linger=0,
+    )
 
 
 def _config_file() -> dict[str, str]:

@@ -31,6 +31,7 @@ from tidemill.cli.reschedule import reschedule
 from tidemill.cli.schedule import schedule
 from tidemill.cli.send import SendCommand, send
 from tidemill.cli.serve import serve
+from tidemill.cli.sql import sql
 from tidemill.cli.status import status
 from tidemill.cli.topics import topics
 from tidemill.core.errors import TidemillError
@@ -66,6 +67,7 @@ app.command("forecast")(forecast)
 app.add_typer(topics, name="topics")
 app.add_typer(groups, name="groups")
 app.command("status")(status)
+app.command("sql")(sql)
 app.command("advance")(advance)
 app.command("backup")(backup)
 app.command("check")(check)

@@ -37,7 +37,13 @@ class Endpoint:
             host, port = parts.hostname, parts.port
         except ValueError:
             host = port = None
-        if not host or parts.scheme not in ("http", "https") or parts.path not in ("", "/"):
+        if (
+            not host
+            or not host.isprintable()
+            or " " in host
+            or parts.scheme not in ("http", "https")
+            or parts.path not in ("", "/")
+        ):
             raise RequestError(f"not an endpoint: {text!r}; write it like {DEFAULT_ENDPOINT}")
         is_tls = parts.scheme == "https"
         return cls(host, port or (443 if is_tls else _DEFAULT_PORT), is_tls, str(ca), is_verified)

@@ -159,8 +159,16 @@ class FlightLink:
                 "seq": pa.array([handle.seq for handle in handles], pa.int64()),
             }
         )
-        answers: list[CancelAnswer] = []
-        self._retried(lambda client: _cancel(client, rows.slice(len(answers)), self._options(), answers))
+        return [CancelAnswer(text) for part in self.cancel_rows(rows) for text in part.to_pylist()]
+
+    def cancel_rows(self, rows: Any) -> list[Any]:
+        """Cancel the rows of a table with topic, id and seq; their answers as columns, in order."""
+        answers: list[Any] = []
+
+        def cancel(client: Any) -> None:
+            _cancel(client, rows.slice(sum(map(len, answers))), self._options(), answers)
+
+        self._retried(cancel)
         return answers
 
     # -- carrying ---------------------------------------------------------------------------------
@@ -265,7 +273,7 @@ def _put(client: Any, batches: Sequence[Any], topic: str | None, options: Any, p
         writer.close()
 
 
-def _cancel(client: Any, rows: Any, options: Any, answers: list[CancelAnswer]) -> None:
+def _cancel(client: Any, rows: Any, options: Any, answers: list[Any]) -> None:
     from pyarrow import flight
 
     descriptor = flight.FlightDescriptor.for_command(b'{"do": "cancel"}')
@@ -274,7 +282,7 @@ def _cancel(client: Any, rows: Any, options: Any, answers: list[CancelAnswer]) -
     try:
         for batch in rows.to_batches(max_chunksize=FRAME_ROWS_MAX):
             writer.write_batch(batch)
-            answers.extend(map(CancelAnswer, reader.read_chunk().data.column(0).to_pylist()))
+            answers.append(reader.read_chunk().data.column(0))
         writer.done_writing()
     finally:
         writer.close()

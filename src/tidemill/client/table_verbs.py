@@ -76,3 +76,9 @@ class TableVerbs:
         Raises what is wrong with it. `schedule` answers row by row instead, and takes any number of them.
         """
         return self._flight.put_whole(table, topic)
+
+    def cancel_table(self, table: Any) -> Any:
+        """Cancel the rows of an Arrow table with `topic`, `id` and `seq`; the answers as an Arrow column."""
+        import pyarrow as pa
+
+        return pa.chunked_array(self._flight.cancel_rows(table), pa.string())

@@ -57,13 +57,16 @@ def check_master(master: str) -> None:
         )
 
 
-def why_not_spark() -> str:
-    """What keeps Spark from running on this machine, in one line that says what to do; empty if nothing."""
+def why_not_spark(otherwise: str = ", or say --pipeline embedded") -> str:
+    """What keeps Spark from running on this machine, in one line that says what to do; empty if nothing.
+
+    `otherwise` is how to do without Spark.
+    """
     if importlib.util.find_spec("pyspark") is None:
-        return "PySpark is not installed; install tidemill[spark] or say --pipeline embedded"
+        return f"PySpark is not installed; install tidemill[spark]{otherwise}"
     java = java_command()
     if java is None:
-        return f"there is no Java; install Java {JAVA_MAJOR_MIN} or newer, or say --pipeline embedded"
+        return f"there is no Java; install Java {JAVA_MAJOR_MIN} or newer{otherwise}"
     major = _java_major(java)
     if major is not None and major < JAVA_MAJOR_MIN:
         return f"Java {major} is too old; Spark needs Java {JAVA_MAJOR_MIN} or newer (set JAVA_HOME)"

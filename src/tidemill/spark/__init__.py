@@ -6,13 +6,15 @@ tidemill.spark.register(spark)
 reminders.write.format("tidemill").option("topic", "reminders").mode("append").save()
 spark.read.format("tidemill_pending").load().groupBy("topic").count().show()
 tidemill.spark.sql(spark, "SELECT via, max(lateness_ms) FROM history GROUP BY via").show()
+tidemill.spark.cancel(tidemill.spark.sql(spark, "SELECT topic, id, seq FROM pending WHERE tag = 'trial'"))
 
 Everything goes through the broker's Flight door; docs/spark.md has the options. Needs pyspark.
 """
 
 from __future__ import annotations
 
+from tidemill.spark.cancelling import cancel
 from tidemill.spark.query import sql
 from tidemill.spark.sources import register
 
-__all__ = ["register", "sql"]
+__all__ = ["cancel", "register", "sql"]

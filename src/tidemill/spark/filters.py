@@ -1,47 +1,37 @@
-"""Spark's filters as conditions for the broker (`where` of docs/flight.md), where they mean the same.
+"""Filters in a query's plan as conditions for the broker (`where` of docs/flight.md).
 
-A filter that is translated is the broker's to apply, and Spark does not look again; so whatever is not
-surely the same is left to Spark. Spark's times have microseconds and the broker's milliseconds: a bound
-between two milliseconds is moved to the one that leaves the same rows.
+Spark applies every filter again, so a condition need only let through all that the filter would; what has no
+such condition is left out. Spark's times have microseconds and the broker's milliseconds: a bound between
+two of them is moved to the one that leaves the same rows.
+
+They are taken from the plan and given to the source as an option, once and for all. PySpark has a way to
+hand filters to a Python source (`pushFilters`), but in 4.3 it keeps those of the last query with the loaded
+table: the next query over it, or the other side of a join, gets its rows by the wrong filters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    IsNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-    StringContains,
-    StringEndsWith,
-    StringStartsWith,
-)
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructType, TimestampType
 
-_COMPARISONS: dict[type[Filter], str] = {
-    EqualTo: "=",
-    GreaterThan: ">",
-    GreaterThanOrEqual: ">=",
-    LessThan: "<",
-    LessThanOrEqual: "<=",
+_COMPARISONS = {
+    "EqualTo": "=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
 }
-_TEXT_TESTS: dict[type[Filter], str] = {
-    StringStartsWith: "starts-with",
-    StringEndsWith: "ends-with",
-    StringContains: "contains",
+_TEXT_TESTS = {
+    "StringStartsWith": "starts-with",
+    "StringEndsWith": "ends-with",
+    "StringContains": "contains",
 }
+_NULL_TESTS = {"IsNull": "is-null", "IsNotNull": "not-null"}
 _VALUES_MAX = 10_000
-_CONDITIONS_MAX = 64
 _WHOLE_MAX = 1 << 62
+_TRANSLATOR = "org.apache.spark.sql.execution.datasources.DataSourceStrategy$"
 # Operators that are true for the same rows when a bound between two milliseconds is rounded this way.
 _ROUNDED_UP = {"<", ">="}
 _ROUNDED_DOWN = {"<=", ">"}
@@ -49,43 +39,50 @@ _ROUNDED_DOWN = {"<=", ">"}
 Condition = list[Any]  # column, operator, value
 
 
-def divided(filters: Iterable[Filter], schema: StructType) -> tuple[list[Condition], list[Filter]]:
-    """The conditions that the broker applies, and the filters that are left to Spark."""
-    conditions: list[Condition] = []
-    left: list[Filter] = []
-    for given in filters:
-        condition = _condition(given, schema)
-        if condition is None or len(conditions) >= _CONDITIONS_MAX:
-            left.append(given)
-        else:
-            conditions.append(condition)
+def conditions_of(jvm: Any, expression: Any, schema: StructType) -> list[Condition]:
+    """Conditions that are true of every row of which a Catalyst expression is true."""
+    translator = getattr(getattr(jvm, _TRANSLATOR), "MODULE$")
+    found: list[Condition] = []
+    for part in _conjuncts(expression):
+        option = translator.translateFilter(part, True)
+        condition = _condition(option.get(), schema) if option.isDefined() else None
+        if condition is not None and condition not in found:
+            found.append(condition)
     # Spark adds "is not null" to every comparison, which says so already.
-    compared = {column for column, operator, *_ in conditions if operator not in ("is-null", "not-null")}
-    return [c for c in conditions if c[1] != "not-null" or c[0] not in compared], left
+    compared = {column for column, operator, _ in found if operator not in _NULL_TESTS.values()}
+    return [c for c in found if c[1] != "not-null" or c[0] not in compared]
 
 
-def _condition(given: Filter, schema: StructType) -> Condition | None:
-    if isinstance(given, Not) and isinstance(given.child, EqualTo):
-        same = _condition(given.child, schema)
-        return None if same is None else [same[0], "!=", same[2]]
-    attribute: tuple[str, ...] = getattr(given, "attribute", ())
-    if len(attribute) != 1 or attribute[0] not in schema.fieldNames():
+def _conjuncts(expression: Any) -> Iterator[Any]:
+    if expression.nodeName() == "And":
+        yield from _conjuncts(expression.left())
+        yield from _conjuncts(expression.right())
+    else:
+        yield expression
+
+
+def _condition(given: Any, schema: StructType) -> Condition | None:
+    name = given.getClass().getSimpleName()
+    if name == "Not":
+        same = _condition(given.child(), schema)
+        return [same[0], "!=", same[2]] if same is not None and same[1] == "=" else None
+    if name not in {*_COMPARISONS, *_TEXT_TESTS, *_NULL_TESTS, "In"}:
         return None
-    column = attribute[0]
+    column = given.attribute()
+    if column not in schema.fieldNames():
+        return None
     kind = schema[column].dataType
     if not isinstance(kind, StringType | IntegerType | LongType | TimestampType):
         return None
-    if isinstance(given, IsNull | IsNotNull):
-        return [column, "is-null" if isinstance(given, IsNull) else "not-null", None]
-    if type(given) in _TEXT_TESTS and isinstance(kind, StringType):
-        return _compared(column, kind, _TEXT_TESTS[type(given)], getattr(given, "value", None))
-    if type(given) in _COMPARISONS:
-        return _compared(column, kind, _COMPARISONS[type(given)], getattr(given, "value", None))
-    if isinstance(given, In) and len(given.value) <= _VALUES_MAX:
-        each = [_compared(column, kind, "=", value) for value in given.value]
-        if all(one is not None for one in each):
-            return [column, "in", [one[2] for one in each if one is not None]]
-    return None
+    if name in _NULL_TESTS:
+        return [column, _NULL_TESTS[name], None]
+    if name == "In":
+        each = [_compared(column, kind, "=", value) for value in given.values()]
+        if len(each) > _VALUES_MAX or any(one is None for one in each):
+            return None
+        return [column, "in", [one[2] for one in each if one is not None]]
+    operator = _COMPARISONS.get(name) or _TEXT_TESTS[name]
+    return _compared(column, kind, operator, given.value())
 
 
 def _compared(column: str, kind: DataType, operator: str, value: Any) -> Condition | None:
@@ -98,10 +95,10 @@ def _compared(column: str, kind: DataType, operator: str, value: Any) -> Conditi
 
 
 def _ms(operator: str, moment: Any) -> int | None:
-    """The millisecond that stands for a moment in a comparison; None if there is none."""
-    if getattr(moment, "tzinfo", None) is None:
+    """The millisecond that stands for a Java timestamp in a comparison; None if there is none."""
+    if not hasattr(moment, "getNanos"):
         return None
-    us: int = round(moment.timestamp() * 1_000_000)
+    us: int = moment.getTime() // 1000 * 1_000_000 + moment.getNanos() // 1000
     if us % 1000 and operator not in _ROUNDED_UP | _ROUNDED_DOWN:
         return None
     return -(-us // 1000) if operator in _ROUNDED_UP else us // 1000

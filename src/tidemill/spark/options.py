@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tidemill.client.client import Client
 from tidemill.client.endpoint import DEFAULT_ENDPOINT, Endpoint
@@ -87,6 +88,19 @@ class Options:
     def words(self, name: str) -> list[str]:
         """A list written with commas."""
         return [word.strip() for word in self.text(name).split(",") if word.strip()]
+
+    def conditions(self, name: str) -> list[Any]:
+        """Conditions on columns as JSON; the broker says what is wrong with one."""
+        try:
+            found = json.loads(self.text(name))
+        except ValueError:
+            found = None
+        if not isinstance(found, list):
+            raise RequestError(
+                f'option {name} is JSON with a list of conditions, like [["lateness_ms", ">", 50]], '
+                f"not {self.text(name)!r}"
+            )
+        return found
 
     def offsets(self, name: str) -> dict[str, int]:
         """Offsets by queue, written as JSON: `{"0": 1200, "1": 950}`."""

@@ -1,21 +1,25 @@
-"""SQL over the views `pending`, `history` and `messages`, reading only the columns that the query uses.
+"""SQL over the views `pending`, `history` and `messages`, reading only the rows and columns that it uses.
 
-PySpark does not tell a Python source which columns are used. So a query is planned twice: first over empty
-stand-ins with the tables' columns, whose optimised plan shows what is used, then over the real ones, cut to
-that. What is wrong with the SQL shows in the first round, before the broker is asked for a row.
+PySpark does not tell a Python source what a query uses. So a query is planned twice: first over stand-ins
+without rows, whose optimised plan shows which columns are used and which filters stand right above a table,
+then over the real ones, cut to that. Where a table is used several times, the columns are those of all uses,
+and a filter counts if every use has it. What is wrong with the SQL shows in the first round.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from tidemill.spark.filters import Condition, conditions_of
 from tidemill.spark.options import Options, Place
 from tidemill.spark.reading import ALL_COLUMNS, table_columns
 from tidemill.spark.sources import register
@@ -37,7 +41,13 @@ _PASSES = {
 }
 _UNRESOLVED = "UNRESOLVED_COLUMN"
 
-Used = dict[str, set[str]]
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a query uses of a table."""
+
+    columns: list[str]
+    conditions: list[Condition]
 
 
 def sql(spark: SparkSession, text: str, **options: str) -> DataFrame:
@@ -51,14 +61,18 @@ def sql(spark: SparkSession, text: str, **options: str) -> DataFrame:
     named = [view for view in VIEWS if re.search(rf"\b{view}\b", text, re.IGNORECASE)]
     with _names_lent(spark, named):
         try:
-            used = _used_columns(spark, text, _schemas(place, named, []))
+            used = _uses(spark, text, _schemas(place, named, []))
         except AnalysisException as error:
             if _UNRESOLVED not in (error.getCondition() or ""):
                 raise
-            used = _used_columns(spark, text, _schemas(place, named, [ALL_COLUMNS]))
-        for view, columns in used.items():
-            reader = spark.read.format(VIEWS[view]).options(**options)
-            reader.option("columns", ",".join(columns)).load().createOrReplaceTempView(view)
+            used = _uses(spark, text, _schemas(place, named, [ALL_COLUMNS]))
+        for view, use in used.items():
+            reader = (
+                spark.read.format(VIEWS[view]).options(**options).option("columns", ",".join(use.columns))
+            )
+            if use.conditions:
+                reader = reader.option("where", json.dumps(use.conditions))
+            reader.load().createOrReplaceTempView(view)
         return spark.sql(text)
 
 
@@ -81,36 +95,51 @@ def _schemas(place: Place, views: list[str], columns: list[str]) -> dict[str, St
     return {view: table_columns(place, view, columns) for view in views}
 
 
-def _used_columns(spark: SparkSession, text: str, schemas: Mapping[str, StructType]) -> Used:
-    """Which columns of each view a query uses, by its optimised plan over stand-ins without rows."""
+def _uses(spark: SparkSession, text: str, schemas: Mapping[str, StructType]) -> dict[str, Use]:
+    """What a query uses of each view, by its optimised plan over stand-ins without rows."""
     for view, schema in schemas.items():
         rows = spark.sparkContext.emptyRDD()
         spark.createDataFrame(rows, schema).createOrReplaceTempView(view)
     plan = spark.sql(text)._jdf.queryExecution().optimizedPlan()
-    by_columns = {tuple(schema.fieldNames()): view for view, schema in schemas.items()}
-    used: Used = {view: set() for view in schemas}
-    for columns, needed in _leaves(plan, None):
-        leaf = by_columns.get(tuple(columns.values()))
-        if leaf is not None:
-            used[leaf] |= {name for id_, name in columns.items() if needed is None or id_ in needed}
-    return {
-        view: {name for name in schema.fieldNames() if name in used[view]} or {_ALWAYS_CHEAP}
-        for view, schema in schemas.items()
-    }
+    leaves = list(_leaves(plan, None, None))
+    uses = {}
+    for view, schema in schemas.items():
+        names = schema.fieldNames()
+        mine = [leaf for leaf in leaves if list(leaf.columns.values()) == names]
+        needed = {name for leaf in mine for name in leaf.needed_names()}
+        filters = [
+            conditions_of(spark._jvm, leaf.filter, schema) if leaf.filter is not None else [] for leaf in mine
+        ]
+        shared = [c for c in filters[0] if all(c in others for others in filters[1:])] if filters else []
+        uses[view] = Use([name for name in names if name in needed] or [_ALWAYS_CHEAP], shared)
+    return uses
 
 
-def _leaves(node: Any, needed: set[int] | None) -> Iterator[tuple[dict[int, str], set[int] | None]]:
-    """Every leaf of a plan: its columns by their id, and the ids that are needed (None: all)."""
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A table in a plan."""
+
+    columns: dict[int, str]  # by their id in the plan
+    needed: set[int] | None  # None: all
+    filter: Any  # the expression right above it, None if there is none
+
+    def needed_names(self) -> Iterator[str]:
+        return (name for id_, name in self.columns.items() if self.needed is None or id_ in self.needed)
+
+
+def _leaves(node: Any, needed: set[int] | None, condition: Any) -> Iterator[_Leaf]:
+    """Every leaf of a plan, with what is needed of it above."""
     children = _items(node.children())
     if not children:
-        yield {attribute.exprId().id(): attribute.name() for attribute in _items(node.output())}, needed
+        columns = {attribute.exprId().id(): attribute.name() for attribute in _items(node.output())}
+        yield _Leaf(columns, needed, condition)
     own = {attribute.exprId().id() for attribute in _items(node.references().toSeq())}
     name = node.nodeName()
     below = own if name in _CUTS else needed | own if name in _PASSES and needed is not None else None
     for child in children:
-        yield from _leaves(child, below)
+        yield from _leaves(child, below, node.condition() if name == "Filter" else None)
     for subquery in _items(node.subqueries()):
-        yield from _leaves(subquery, None)
+        yield from _leaves(subquery, None, None)
 
 
 def _items(sequence: Any) -> list[Any]:

@@ -1,22 +1,21 @@
 """A table of the broker as a batch source: which rows and columns, in which parts, as Spark's Arrow batches.
 
-Owns a request's way: Spark's filters become the broker's conditions, the broker cuts the table into parts,
-and each task streams one. PySpark does not tell a Python source which columns a query uses, so they are
-chosen by the option `columns` or by a schema; `query.py` finds them out by itself.
+Owns a request's way: the broker cuts the table into parts, and each task streams one. PySpark does not tell
+a Python source which columns a query uses, and its way to tell which filters is not to be trusted (see
+`filters.py`); so both are options, `columns` (or a schema) and `where`. `query.py` finds them out by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidemill.core.errors import RequestError
-from tidemill.spark.filters import divided
 from tidemill.spark.options import Place
 
 ALL_COLUMNS = "*"
@@ -39,11 +38,6 @@ class TableReader(DataSourceReader):
         self._request = request | {"columns": schema.fieldNames()}
         self._schema = schema
         self._parts = parts
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        conditions, left = divided(filters, self._schema)
-        self._request = self._request | {"where": [*self._request.get("where", []), *conditions]}
-        return left
 
     def partitions(self) -> Sequence[InputPartition]:
         with self._place.connect(is_planning=True) as client:

@@ -1,21 +1,41 @@
-"""A small Spark session for one command: on this machine, silent, with times in UTC.
+"""A small Spark session for one command: on this machine, silent, with times in UTC; and one query in it.
 
-Owns the session's settings and where Spark's own output goes: into a file, so that a person sees answers and
-errors alone.
+Owns the session's settings, where Spark's own output goes (into a file, so that a person sees answers and
+errors alone), and the way from Spark's errors to one line.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tidemill.core.errors import RequestError, StorageError
+from tidemill.spark.query import sql
+
 _MEMORY = "1g"
+_OWN = re.compile(r"tidemill\.[\w.]+: (.+)")  # as a traceback ends with one of our errors
+_PYTHON = re.compile(r"\w+(?:Error|Exception): (.+)")
+
+
+def ask(query: str, options: dict[str, str], rows_max: int | None, log: Path) -> pa.Table:
+    """The answer to one query, in a session of its own. What is wrong is raised as one line."""
+    try:
+        with quiet_session(log) as spark:
+            frame = sql(spark, query, **options)
+            return (frame if rows_max is None else frame.limit(rows_max)).toArrow()
+    except PySparkException as error:
+        raise RequestError(reason(error)) from None
+    except Py4JError as error:
+        raise StorageError(f"Spark failed: {reason(error)}") from None
 
 
 @contextmanager
@@ -58,10 +78,11 @@ def _standard_error_in(log: Path) -> Iterator[None]:
         os.close(kept)
 
 
-def reason(error: PySparkException) -> str:
+def reason(error: Exception) -> str:
     """Why something failed, in one line: what our own code said in a worker, else Spark's first line."""
     lines = [line.strip() for line in str(error).splitlines()]
-    own = [line for line in lines if line.startswith("tidemill.") and ": " in line]
-    if own:
-        return own[-1].partition(": ")[2]
+    for pattern in (_OWN, _PYTHON):
+        said = [found[1] for line in lines if (found := pattern.match(line))]
+        if said:
+            return said[-1]
     return next((line for line in lines if line), type(error).__name__)

@@ -26,11 +26,10 @@ from tidemill.spark.schedule_columns import SchedulePlan, check_schedule
 from tidemill.spark.scheduling import ScheduleStreamWriter, ScheduleWriter
 from tidemill.spark.streaming import EARLIEST, LATEST, StreamPlan, TopicStreamReader
 
-_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _KNOWN = "DATA_SOURCE_ALREADY_EXISTS"
 _PARTS, _PARTS_MAX = 8, 1024
 _ROWS_MAX = 1 << 40
-_READ = ("topic", "columns", "parts")
+_READ = ("topic", "columns", "where", "parts")
 _BATCH_READ = (*_READ, "startingOffsets", "endingOffsets")
 _STREAM_READ = ("topic", "columns", "startingOffsets", "maxRowsPerBatch", "skipExpired")
 _WRITE = ("topic", "once", "job")
@@ -59,6 +58,8 @@ class _TableSource(DataSource):
             for name, option in (("offsets", "startingOffsets"), ("until", "endingOffsets"))
             if options.text(option) not in ("", EARLIEST, LATEST)
         }
+        if options.text("where"):
+            request["where"] = options.conditions("where")
         return TableReader(place, request, schema, options.number("parts", _PARTS, _PARTS_MAX))
 
 
@@ -133,8 +134,7 @@ def _schedule_plan(options: Options) -> SchedulePlan:
 
 
 def register(spark: SparkSession) -> None:
-    """Let a session read and write Tidemill; also lets it hand filters to Python sources."""
-    spark.conf.set(_PUSHDOWN, "true")
+    """Let a session read and write Tidemill. Again is no error."""
     for source in (TopicSource, PendingSource, HistorySource):
         try:
             spark.dataSource.register(source)

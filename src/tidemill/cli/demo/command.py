@@ -21,9 +21,10 @@ from tidemill.cli.data_directory import open_quietly, shape_of
 from tidemill.cli.demo.screen import LiveScreen, plain_event
 from tidemill.cli.demo.stage import Stage
 from tidemill.cli.demo.story import LEAD_MS, ORDER_COUNT, script
-from tidemill.cli.demo.verdict import Verdict, judge
+from tidemill.cli.demo.verdict import Verdict, by_path, judge, percentile
 from tidemill.cli.output import console
 from tidemill.core.clock import SystemClock
+from tidemill.server.pipeline_command import why_not_spark
 
 _FRAMES_PER_SECOND = 12
 _LOOK_EVERY_MS = 50
@@ -32,12 +33,15 @@ _PATIENCE_MS = 20_000  # how long after the script's end the last order may take
 
 def demo(
     keep: Annotated[bool, typer.Option("--keep", help="leave the data directory to look at")] = False,
-    pipeline: Annotated[str, typer.Option(help="who turns the wheel: spark or embedded")] = "embedded",
+    pipeline: Annotated[str, typer.Option(help="who turns the wheel: spark or embedded")] = "spark",
 ) -> int:
     """Play the order-payment-timeout story, live; exit 0 only if everything held."""
     scratch = Path(tempfile.mkdtemp(prefix="tidemill-demo-"))
     directory = scratch / "data"
     screen = console()
+    if pipeline == "spark" and (problem := why_not_spark("")):
+        screen.print(f"Without Spark: {problem}. The broker turns the wheel itself.\n", soft_wrap=True)
+        pipeline = "embedded"
     try:
         verdict = _show(directory, scratch / "serve.log", pipeline, screen)
     finally:
@@ -51,12 +55,17 @@ def demo(
 
 
 def _show(directory: Path, log: Path, pipeline: str, screen: Console) -> Verdict:
+    is_on_spark = pipeline == "spark"
+    who = "Spark, which is killed in the middle, and then the broker itself" if is_on_spark else "the broker"
+    also = "is then killed too" if is_on_spark else "is killed in the middle"
     screen.print(
-        f"A shop places {ORDER_COUNT} orders and gives each a few seconds to be paid. Tidemill holds one "
+        f"A shop places {ORDER_COUNT} orders and gives each some seconds to be paid. Tidemill holds one "
         "delayed message per order; a payment cancels it, and when its time comes the order is closed. "
-        f"Whatever is due later than {LEAD_MS / 1000:.0f} s goes through the timer wheel. The shop is a "
-        "client, the broker a `tidemill serve`, which is killed in the middle.\n"
+        f"Whatever is due later than {LEAD_MS / 1000:.0f} s goes through the timer wheel, turned by {who}. "
+        f"The shop is a client, the broker a `tidemill serve`, which {also}.\n"
     )
+    if is_on_spark:
+        screen.print("Spark starts, which takes some 15 seconds …", style="dim")
     stage = Stage(directory, log, SystemClock(), pipeline)
     try:
         if screen.is_terminal:
@@ -66,14 +75,28 @@ def _show(directory: Path, log: Path, pipeline: str, screen: Console) -> Verdict
             _play(stage, screen)
     finally:
         stage.close()
+    _print_paths(stage, screen)
     with open_quietly(directory, shape_of(directory)) as broker:
         return judge(stage, broker)
+
+
+def _print_paths(stage: Stage, screen: Console) -> None:
+    """Which way the messages came, and how late."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("came")
+    for name in ("messages", "p50 late", "p99 late", "max late"):
+        table.add_column(name, justify="right")
+    for name, late in by_path(stage):
+        figures = [f"{percentile(late, percent)} ms" for percent in (50, 99, 100)] if late else ["", "", ""]
+        table.add_row(name, str(len(late)), *figures)
+    screen.print()
+    screen.print(table)
 
 
 def _play(stage: Stage, lines: Console | None) -> None:
     """Run through the script, then wait until every order is settled; prints events as `lines` if given."""
     printed = 0
-    scenes = script()
+    scenes = script(with_spark=stage.spark_start_ms is not None)
     nobody = threading.Event()
     until_ms = scenes[-1].after_ms + _PATIENCE_MS
     while scenes or (not stage.is_over and stage.since_begin_ms() < until_ms):

@@ -16,7 +16,7 @@ from tidemill.core.model import Via
 
 _CELL_WIDTH = 26
 _EVENTS_SHOWN = 4
-_VIA_NAMES = {Via.NEAR: "near", Via.EMBEDDED: "wheel", Via.SPARK: "spark"}
+_VIA_NAMES = {Via.NEAR: "near", Via.EMBEDDED: "broker", Via.SPARK: "spark"}
 
 
 class LiveScreen:
@@ -93,7 +93,7 @@ def _recent(stage: Stage) -> RenderableType:
 
 
 def _event_line(at_ms: int, text: str) -> Text:
-    style = "bold" if "broker" in text else "red" if "too late" in text else ""
+    style = "bold" if "broker" in text or "Spark" in text else "red" if "too late" in text else ""
     return Text.assemble((f"{at_ms / 1000:5.1f} s  ", "dim"), (text, style))
 
 

@@ -1,7 +1,8 @@
 """A `tidemill serve` of the demo's own: started on a free port, killed in the middle, stopped in the end.
 
-Owns the child process and its log file. The kill is `kill -9` of the broker process itself; that it comes
-back is the work of the supervisor, which is the process started here.
+Owns the child process and its log file. The kills are `kill -9` of the pipeline's driver and of the broker
+process itself; that they come back is the work of the broker and of the supervisor, which is the process
+started here.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from tidemill.cli.demo.story import LEAD_MS, TICK_MS
@@ -21,6 +24,7 @@ from tidemill.core.errors import StorageError
 _OPEN_SECONDS = 30.0
 _STOP_SECONDS = 40.0
 _LOOK_SECONDS = 0.02
+_DRIVER = b"tidemill.pipeline.driver"
 _ADDRESS = re.compile(r"serves on (\S+:\d+)")
 
 
@@ -47,6 +51,23 @@ class Serving:
             pause.wait(_LOOK_SECONDS)
         return found[1]
 
+    def kill_spark(self) -> int:
+        """`kill -9` the pipeline's driver; returns its process id."""
+        for pid in self._descendants(self._process.pid):
+            try:
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            except OSError:
+                continue
+            if _DRIVER in command:
+                os.kill(pid, signal.SIGKILL)
+                return pid
+        raise StorageError(f"the broker has no pipeline process; see {self._log}")
+
+    def _descendants(self, pid: int) -> Iterator[int]:
+        for child in _children(pid):
+            yield child
+            yield from self._descendants(child)
+
     def kill_broker(self) -> int:
         """`kill -9` the broker process and wait until it is gone; returns its process id."""
         (pid,) = self._broker_pids()
@@ -58,8 +79,7 @@ class Serving:
 
     def _broker_pids(self) -> list[int]:
         """The children of the supervisor."""
-        tasks = Path(f"/proc/{self._process.pid}/task").glob("*/children")
-        return [int(pid) for task in tasks for pid in task.read_text().split()]
+        return _children(self._process.pid)
 
     def stop(self) -> None:
         """Stop it in order, or at any price."""
@@ -70,3 +90,11 @@ class Serving:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # it ended while we looked
+            found += map(int, task.read_text().split())
+    return found

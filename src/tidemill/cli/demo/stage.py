@@ -1,8 +1,8 @@
 """The stage: plays the story against a served broker and writes down what happened to every order.
 
-Owns the `tidemill serve` process (whose broker it kills in the middle), the clients that talk to it, the
-thread that closes orders as they come out of the topic, and one record per order. It shows nothing: the
-screen looks at the records.
+Owns the `tidemill serve` process (whose Spark and then whose broker it kills in the middle), the clients
+that talk to it, the thread that closes orders as they come out of the topic, and one record per order. It
+shows nothing: the screen looks at the records.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ GROUP = "order-closer"
 _POLL_MS = 200
 _INVISIBLE_MS = 3_000  # what is lost on its way to us by the kill comes again after this
 _PAUSE_S = 0.02
+_LOOK_S = 0.05
+_SPARK_PATIENCE_MS = 60_000
+_TAKEOVER_PATIENCE_MS = 5_000
 _BACK_S = 10.0  # how long the consumer may take to find the new broker
 
 
@@ -83,15 +86,29 @@ class Stage:
         self.is_up = True  # False from the kill until the new broker answers
         self.pending_at_stop = self.pending_at_start = 0
         self.stopped_from_ms = self.stopped_until_ms = 0
+        self.is_on_spark = pipeline == "spark"
+        self.spark_start_ms: int | None = None  # from the broker's start until Spark turned the wheel
+        self.takeover_ms: int | None = None  # from Spark's end until the broker turned it
         self._lock = threading.Lock()  # protects records and events
         self._leaves = threading.Event()
         self._is_heard = threading.Event()  # the consumer's last call was answered
         self._serving = Serving(directory, log, pipeline)
         self._client = Client(self._serving.endpoint)
         self._client.create_topic(TOPIC)
+        if self.is_on_spark:
+            self.spark_start_ms = self._wait_for_runner("spark", _SPARK_PATIENCE_MS)
         self.begun_ms = clock.now_ms()
         self._consumer = threading.Thread(target=self._close_orders, daemon=True)
         self._consumer.start()
+
+    def _wait_for_runner(self, runner: str, patience_ms: int) -> int | None:
+        """Wait until this one turns the wheel; how many milliseconds that took, None if it does not."""
+        from_ms = self.clock.now_ms()
+        while self._client.status().runner != runner:
+            if self.clock.now_ms() > from_ms + patience_ms:
+                return None
+            self._leaves.wait(_LOOK_S)
+        return self.clock.now_ms() - from_ms
 
     # -- the consumer -----------------------------------------------------------------------------
 
@@ -136,6 +153,9 @@ class Stage:
         if scene.act is Act.KILL:
             self._kill()
             return
+        if scene.act is Act.KILL_SPARK:
+            self._kill_spark()
+            return
         assert scene.order is not None
         record = self.records[scene.order.number]
         match scene.act:
@@ -178,6 +198,15 @@ class Stage:
         else:
             record.was_extended_too_late = self.clock.now_ms() >= (record.due_ms or 0)
             self._tell(f"order {record.order.number} asked for more time too late: {moved.answer}")
+
+    def _kill_spark(self) -> None:
+        pid = self._serving.kill_spark()
+        self._tell(f"Spark (process {pid}) is killed")
+        self.takeover_ms = self._wait_for_runner("embedded", _TAKEOVER_PATIENCE_MS)
+        if self.takeover_ms is not None:
+            self._tell(
+                f"the broker took over after {self.takeover_ms / 1000:.1f} s and turns the wheel itself"
+            )
 
     def _kill(self) -> None:
         before = self._client.status()

@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from enum import Enum
 
 ORDER_COUNT = 40
-LEAD_MS = 2_000  # so short that all but a few orders go through the timer wheel
+LEAD_MS = 6_000  # the wheel is turned so far ahead; an order with less time than this needs no wheel
 TICK_MS = 100
-STOP_AT_MS = 7_000  # the broker is killed here
+SPARK_STOP_AT_MS = 11_500  # Spark is killed here: the broker must turn the wheel itself
+STOP_AT_MS = 16_000  # the broker is killed here
 STOPPED_FOR_MS = 600  # it is away for at least so long: the supervisor pauses, then starts another
 
 _PLACED_EVERY_MS = 90
-_SHORTEST_MS = 3_000
-_LONGEST_MS = 12_000
-_STRIDE_MS = 2_237
-_NEAR_TIMEOUT_MS = 1_500
+_SHORTEST_MS = 7_000
+_LONGEST_MS = 20_000
+_STRIDE_MS = 3_231
+_NEAR_TIMEOUT_MS = 2_500
 
 
 class Fate(Enum):
@@ -36,6 +37,7 @@ class Act(Enum):
     PLACE = "place"
     PAY = "pay"
     EXTEND = "extend"
+    KILL_SPARK = "kill spark"
     KILL = "kill"
 
 
@@ -71,15 +73,17 @@ def orders() -> list[Order]:
 
 def _order(number: int) -> Order:
     timeout_ms = _SHORTEST_MS + number * _STRIDE_MS % (_LONGEST_MS - _SHORTEST_MS)
-    if number % 13 == 0:
+    if number % 7 == 0:
         timeout_ms = _NEAR_TIMEOUT_MS
     fate = _FATES.get(number, Fate.PAID if number % 5 == 2 else Fate.UNPAID)
     return Order(number, (number - 1) * _PLACED_EVERY_MS, timeout_ms, fate)
 
 
-def script() -> list[Scene]:
+def script(*, with_spark: bool) -> list[Scene]:
     """Everything that happens, in time order."""
     scenes = [Scene(STOP_AT_MS, Act.KILL)]
+    if with_spark:
+        scenes.append(Scene(SPARK_STOP_AT_MS, Act.KILL_SPARK))
     for order in orders():
         scenes.append(Scene(order.placed_after_ms, Act.PLACE, order))
         halfway_ms = order.placed_after_ms + order.timeout_ms // 2

@@ -18,6 +18,7 @@ from tidemill.core.model import CancelAnswer, Via
 
 ON_TIME_MS = 500  # generous, for a busy machine; the table shows what it really was
 
+_PATH_NAMES = {Via.SPARK: "through Spark", Via.NEAR: "near", Via.EMBEDDED: "through the takeover"}
 _PAYMENTS = {Fate.UNPAID: 0, Fate.EXTENDED: 0, Fate.PAID: 1, Fate.PAID_TWICE: 2, Fate.TOO_LATE: 1}
 
 
@@ -57,6 +58,7 @@ def judge(stage: Stage, broker: Broker) -> Verdict:
             stage.pending_at_start == stage.pending_at_stop > 0,
             f"{stage.pending_at_stop} pending before, {stage.pending_at_start} after",
         ),
+        *([_paths(stage, closings)] if stage.is_on_spark else []),
         _on_time(stage, closings),
         Claim("the data directory is sound", not findings, findings[0] if findings else "no finding"),
     ]
@@ -127,13 +129,34 @@ def _extended(records: list[Record]) -> Claim:
 def _on_time(stage: Stage, closings: list[Closing]) -> Claim:
     late = sorted(c.late_ms for c in closings if not stage.was_delayed_by_the_kill(c))
     waited = len(closings) - len(late)
-    seen = f"p50 {_percentile(late, 50)} ms, p99 {_percentile(late, 99)} ms, max {max(late, default=0)} ms"
+    seen = f"p50 {percentile(late, 50)} ms, p99 {percentile(late, 99)} ms, max {max(late, default=0)} ms"
     if waited:
         seen += f" ({waited} more waited for the restart)"
     return Claim("closed within milliseconds of its time", bool(late) and late[-1] <= ON_TIME_MS, seen)
 
 
-def _percentile(ordered: list[int], percent: int) -> int:
+def _paths(stage: Stage, closings: list[Closing]) -> Claim:
+    counts = Counter(closing.via for closing in closings)
+    holds = all(counts[via] for via in _PATH_NAMES) and stage.takeover_ms is not None
+    seen = ", ".join(f"{counts[via]} {name}" for via, name in _PATH_NAMES.items())
+    if stage.spark_start_ms is None:
+        seen = "Spark did not start in time"
+    elif stage.takeover_ms is None:
+        seen += "; the broker did not take over"
+    return Claim("every way was taken", holds, seen)
+
+
+def by_path(stage: Stage) -> list[tuple[str, list[int]]]:
+    """Each way that messages took, and how late they were, but for those that the kill held up."""
+    names = _PATH_NAMES if stage.is_on_spark else {**_PATH_NAMES, Via.EMBEDDED: "through the wheel"}
+    closings = [closing for record in stage.records.values() for closing in record.closings]
+    return [
+        (name, sorted(c.late_ms for c in closings if c.via is via and not stage.was_delayed_by_the_kill(c)))
+        for via, name in names.items()
+    ]
+
+
+def percentile(ordered: list[int], percent: int) -> int:
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)] if ordered else 0
 
 
