@@ -141,6 +141,24 @@ def test_entries_that_came_along_for_another_cursor_are_read_again(settings: Pip
     assert check_timer(RealDisk(), settings.timer_directory) == []
 
 
+def test_a_backlog_is_worked_off_in_bounded_steps_by_due_time(settings: PipelineSettings) -> None:
+    """The clock is weeks further: whatever is due goes out a part at a time, the earliest first."""
+    bounded = replace(settings, due_max=150, rows_max=COUNT)
+    epoch = _raise_epoch(settings)
+    _take(settings, _order(settings, epoch, NOW_MS // 1000 - 100))  # all absorbed, nothing due yet
+    late_tick = NOW_MS // 1000 + 21 * 86_400
+    steps = []
+    while (outcome := _take(bounded, _order(settings, epoch, late_tick))) not in (None, (0, 0)):
+        assert outcome is not None
+        steps.append(outcome[1])
+        assert len(steps) < 100
+    assert sum(steps) == COUNT // 2
+    assert max(steps) <= 2 * bounded.due_max
+    ready = ReadyFiles(RealDisk(), shard_directory(settings.timer_directory, 0))
+    dues = [due for name in ready.names() for due in ready.read(name)[1]["deliver_at_ms"].tolist()]
+    assert dues == sorted(dues)
+
+
 @pytest.mark.slow
 def test_speculative_copies_at_the_same_moment_do_the_work_once(settings: PipelineSettings) -> None:
     epoch = _raise_epoch(settings)

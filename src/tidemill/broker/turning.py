@@ -115,7 +115,12 @@ class Turning:
         disk.make_dir(self._directory)
         remove_aside(disk, self._directory)
         chunk_rows = store.settings.sizes.entry_chunk_rows
-        self._entries = EntryFiles(disk, store.directory / "index" / "entries", chunk_rows)
+        self._entries = EntryFiles(
+            disk,
+            store.directory / "index" / "entries",
+            chunk_rows,
+            head_seq=lambda: store.indexes.ledger.head_seq,
+        )
         self._far_scan = FarScan(self._entries)
         self._runner = EmbeddedRunner(
             disk, self._directory, timer_settings, self._entries, lead_ms=settings.lead_ms, limits=limits

@@ -6,6 +6,7 @@ never changes, except that whole chunks disappear from the head when everything 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from tidemill.log.arrays import I64
@@ -17,7 +18,11 @@ from tidemill.store.entry_format import ENTRY, Entries
 class EntryFiles:
     """A read-only view of the entries table."""
 
-    def __init__(self, disk: Disk, directory: Path, chunk_rows: int) -> None:
+    def __init__(
+        self, disk: Disk, directory: Path, chunk_rows: int, head_seq: Callable[[], int] | None = None
+    ) -> None:
+        """`head_seq` tells the head where it is known: no files at all may mean that all are settled."""
+        self._known_head_seq = head_seq
         self._disk = disk
         self._directory = directory
         self._table = RowTable(disk, directory, ENTRY, chunk_rows, lambda: False)
@@ -25,6 +30,8 @@ class EntryFiles:
     @property
     def head_seq(self) -> int:
         """The lowest seq that can be read."""
+        if self._known_head_seq is not None:
+            return self._known_head_seq()
         names = self._disk.names(self._directory)
         return int(names[0]) if names else 0
 
