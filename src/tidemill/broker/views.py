@@ -23,6 +23,8 @@ from tidemill.store.message_store import MessageStore
 from tidemill.store.pending_scan import scan_pending
 
 _FOREVER_MS = 1 << 62
+# So many of the earliest may be released while they are looked for, and the answer is full all the same.
+_SETTLED_MEANWHILE = 1024
 ALL_BYTES = 1 << 62
 
 
@@ -120,9 +122,9 @@ class Views:
             with self._store.writer.lock:
                 return self._messages(self._with_key(topic_id, key, from_ms, to_ms, limit))
         # The writer's lock is taken for a part at a time: a look at ten million must not hold up a release.
-        seqs = self._earliest_pending(topic_id, from_ms, to_ms, limit)
+        seqs = self._earliest_pending(topic_id, from_ms, to_ms, limit + _SETTLED_MEANWHILE)
         with self._store.writer.lock:
-            return self._messages(seqs[self._store.indexes.ledger.pending_mask(seqs)])
+            return self._messages(seqs[self._store.indexes.ledger.pending_mask(seqs)][:limit])
 
     def _with_key(self, topic_id: int | None, key: str, from_ms: int, to_ms: int, limit: int) -> I64:
         ids = [topic_id] if topic_id is not None else [topic.id for topic in self._store.indexes.topics]

@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""Makes the pictures of the dashboard again: every page and an open message, wide and phone, light and dark.
+
+    .venv/bin/python scripts/screenshots.py --out screenshots            all of them
+    .venv/bin/python scripts/screenshots.py --out screenshots --docs     and those of docs/images with them
+
+Serves a broker of its own on a directory that is thrown away: some hundred thousand orders over two days with
+the tides of a shop, and live traffic while the pictures are taken. Needs Chromium (scripts/need_chromium.sh).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from playwright.sync_api import Page, sync_playwright
+
+import tidemill
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("now", "forecast", "wheel", "pending", "history", "topics", "schedule")
+SIZES = {"wide": (1360, 900), "phone": (390, 844)}
+IN_DOCS = {
+    "now-wide-light": "dashboard-now.png",
+    "wheel-wide-dark": "dashboard-wheel.png",
+    "message-wide-light": "dashboard-message.png",
+}
+TOPICS = ("order-timeouts", "cart-reminders", "mail-digests", "webhook-retries")
+SHARES = (0.45, 0.3, 0.15, 0.1)
+PENDING = 400_000
+HOUR_MS = 3_600_000
+pause = threading.Event()  # never set
+
+
+def fill(directory: Path) -> None:
+    """Orders over two days, more by day than by night."""
+    chance = np.random.default_rng(4)
+    with tidemill.open(directory) as broker:
+        now_ms = broker.clock.now_ms()
+        ahead = chance.uniform(0, 48 * HOUR_MS, PENDING * 2)
+        tide = 0.55 + 0.45 * np.sin((now_ms + ahead) / (24 * HOUR_MS) * 2 * np.pi - 2)
+        ahead = ahead[chance.random(len(ahead)) < tide * np.exp(-ahead / (40 * HOUR_MS))].astype(np.int64)
+        for topic, part in zip(
+            TOPICS, np.split(ahead, (np.cumsum(SHARES)[:-1] * len(ahead)).astype(int)), strict=True
+        ):
+            for start in range(0, len(part), 1 << 16):
+                due = now_ms + 20_000 + part[start : start + (1 << 16)]
+                ids = chance.integers(1, 10_000_000, len(due)).tolist()
+                body = [order_body(number) for number in ids]
+                key = [f"order-{number}" for number in ids]
+                broker.send_table(pa.table({"body": body, "deliver_at": due, "key": key}), topic=topic)
+
+
+def order_body(number: int) -> bytes:
+    order = {"order": number, "customer": f"c-{number % 9973}", "total": f"{number % 240}.90"}
+    return json.dumps(order | {"currency": "EUR", "action": "close if unpaid"}).encode()
+
+
+@contextmanager
+def served(directory: Path, pipeline: str) -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "tidemill.cli.main", "serve", "--data", str(directory)]
+    flags = ["--port", str(port), "--flight-port", "-1", "--pipeline", pipeline]
+    process = subprocess.Popen([*command, *flags], stdout=subprocess.DEVNULL)
+    try:
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=1) as answer:
+                    if json.load(answer)["status"] == "open":
+                        break
+            except OSError:
+                pause.wait(0.1)
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def traffic(endpoint: str, stopping: threading.Event) -> None:
+    """Orders that wait seconds, a group that settles them, some that are paid in time."""
+    chance = random.Random(2)
+    with tidemill.Client(endpoint) as client:
+        while not stopping.wait(0.1):
+            receipts = [
+                client.send(
+                    chance.choices(TOPICS, SHARES)[0],
+                    order_body(number),
+                    delay=f"{chance.randint(1_000, 25_000)}ms",
+                    key=f"order-{number}",
+                )
+                for number in (chance.randint(1, 9_999_999) for _ in range(chance.randint(1, 8)))
+            ]
+            if chance.random() < 0.3:
+                client.cancel(receipts[0].handle)
+
+
+def consume(endpoint: str, stopping: threading.Event) -> None:
+    with tidemill.Client(endpoint) as client:
+        while not stopping.is_set():
+            for topic, group in ((TOPICS[0], "closers"), (TOPICS[1], "reminders"), (TOPICS[2], "mailer")):
+                for _ in client.receive(topic, group=group, wait="100ms", is_endless=False):
+                    pass
+
+
+def open_message(page: Page) -> None:
+    """The message panel of something that waits for a while, once rescheduled, so that it has a history."""
+    page.locator("#pending-table tbody tr").nth(4).click()
+    dialog = page.locator("#message")
+    dialog.get_by_role("button", name="Reschedule").click()
+    dialog.get_by_role("button", name="1 h").click()
+    dialog.locator(".note").wait_for()
+
+
+def shoot(endpoint: str, out: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    chromium = subprocess.check_output([ROOT / "scripts/need_chromium.sh"], text=True).split()[0]
+    with tidemill.Client(endpoint) as client:
+        soon = datetime.fromtimestamp((client.status().now_ms + HOUR_MS // 2) / 1000, UTC).astimezone()
+    query = f"?topic={TOPICS[0]}&from={soon:%Y-%m-%dT%H:%M:00}"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for size, (width, height) in SIZES.items():
+            for scheme in ("light", "dark"):
+                viewport = {"width": width, "height": height}
+                context = browser.new_context(viewport=viewport, color_scheme=scheme)
+                page = context.new_page()
+                for name in PAGES:
+                    page.goto(f"http://{endpoint}/#/{name}{query if name == 'pending' else ''}")
+                    page.locator(f"main[data-page={name}]").wait_for()
+                    page.wait_for_timeout(2_500)
+                    is_long = name == "pending" and size == "phone"
+                    page.screenshot(path=out / f"{name}-{size}-{scheme}.png", full_page=not is_long)
+                    if name == "pending":
+                        open_message(page)
+                        page.screenshot(path=out / f"message-{size}-{scheme}.png")
+                context.close()
+        browser.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "screenshots")
+    parser.add_argument("--docs", action="store_true", help="put the chosen ones into docs/images")
+    parser.add_argument("--pipeline", default="embedded", choices=("spark", "embedded"))
+    parser.add_argument("--seconds", type=float, default=120, help="traffic before the first picture")
+    given = parser.parse_args()
+    stopping = threading.Event()
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = Path(scratch) / "data"
+        fill(directory)
+        with served(directory, given.pipeline) as endpoint:
+            given_to = (endpoint, stopping)
+            workers = [threading.Thread(target=work, args=given_to) for work in (traffic, consume)]
+            for worker in workers:
+                worker.start()
+            pause.wait(given.seconds)
+            try:
+                shoot(endpoint, given.out)
+            finally:
+                stopping.set()
+                for worker in workers:
+                    worker.join()
+    if given.docs:
+        images = ROOT / "docs" / "images"
+        images.mkdir(exist_ok=True)
+        for name, target in IN_DOCS.items():
+            shutil.copyfile(given.out / f"{name}.png", images / target)
+
+
+if __name__ == "__main__":
+    main()
