@@ -32,6 +32,7 @@ async function show() {
   leaving.abort();
   leaving = new AbortController();
   const { signal } = leaving;
+  document.querySelectorAll("dialog[open]").forEach((dialog) => dialog.close());
   const { name, title, query } = place();
   document.title = `${title} · Tidemill`;
   for (const link of nav.children) {

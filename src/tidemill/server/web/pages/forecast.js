@@ -37,7 +37,7 @@ export function page({ signal, query }) {
     const length = zoom ? zoom[1] - zoom[0] : RANGES.find(([name]) => name === state.range)[2];
     const step = stepFor(length);
     const from = alignedStart(zoom ? zoom[0] : now(), step);
-    return { from_ms: from, step_ms: step, steps: Math.max(1, Math.ceil(((zoom ? zoom[1] : now() + length) - from) / step)) };
+    return { from_ms: from, step_ms: step, steps: Math.max(1, Math.ceil(length / step)) };
   };
 
   let chart = null;
@@ -86,7 +86,7 @@ function drawTotals(box, found, total) {
   const at = found.from_ms + found.due.indexOf(peak) * found.step_ms;
   const tile = (label, value, note) => h("div.tile", h("div.label", label), h("div.value", value), h("div.sub", note));
   fill(box,
-    tile("In this span", short(total), `${moment(found.from_ms).slice(0, 16)} and ${span(found.step_ms * found.due.length)} on`),
+    tile("In this span", short(total), `${span(found.step_ms * found.due.length)} from ${moment(found.from_ms).slice(5, 16)}`),
     tile("Fullest", short(peak), peak ? `${moment(at).slice(0, 16)}` : ""),
     tile("Before", short(found.before), found.before ? "overdue, or in an earlier minute" : "nothing is overdue"),
     tile("Later", short(found.later), "beyond this span"));

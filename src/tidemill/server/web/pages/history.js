@@ -43,7 +43,7 @@ export function page({ signal, query }) {
     tiles,
     h("div.cols.stretch",
       h("section.panel.c5", h("header", h("h2", "How late")), bars),
-      h("section.panel.c7", h("header", h("h2", "Lateness over time"), h("span.grow"), h("span.dim.small", "darker: more releases")), heat)));
+      h("section.panel.c7", h("header", h("h2", "Lateness over time"), h("span.grow"), h("span.dim.small", "stronger: more releases")), heat)));
 }
 
 // Differences of the running totals, `group` samples to a column.

@@ -71,13 +71,13 @@ export function page({ signal, query, open, may, go }) {
 function table(pending, open, times) {
   const at = now();
   return h("div.tablewrap", h("table", { id: "pending-table" },
-    h("thead", h("tr", h("th", "Due"), h("th", ""), h("th", "Topic"), h("th", "Key"), h("th", "Tag"), h("th", "Id"), h("th.num", "Size"))),
+    h("thead", h("tr", h("th", "Due"), h("th", ""), h("th", "Key"), h("th", "Topic"), h("th.spare", "Tag"), h("th.spare", "Id"), h("th.num.spare", "Size"))),
     h("tbody", pending.map((message) => {
       const left = h("td.dim.nowrap", until(message.deliver_at_ms, at));
       times.push([left, message.deliver_at_ms]);
       return h("tr.opens", { onclick: () => open(message.handle) },
         h("td.nowrap", h("button.link", { type: "button", "data-handle": message.handle, title: exact(message.deliver_at_ms) }, brief(message.deliver_at_ms, at))),
-        left, h("td", message.topic), h("td.cut", message.keys.join(", ")), h("td", message.tag), h("td.mono.cut.dim", message.message_id), h("td.num", bytes(message.size)));
+        left, h("td.cut", message.keys.join(", ")), h("td.nowrap", message.topic), h("td.spare", message.tag), h("td.mono.cut.dim.spare", message.message_id), h("td.num.spare", bytes(message.size)));
     }))));
 }
 
