@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes the pictures of the dashboard again: every page and an open message, wide and phone, light and dark.
 
-    .venv/bin/python scripts/screenshots.py --out screenshots            all of them
-    .venv/bin/python scripts/screenshots.py --out screenshots --docs     and those of docs/images with them
+    .venv/bin/python scripts/screenshots.py --out screenshots    all of them
+    .venv/bin/python scripts/screenshots.py --docs               those of docs/images
 
 Serves a broker of its own on a directory that is thrown away: some hundred thousand orders over two days with
 the tides of a shop, and live traffic while the pictures are taken. Needs Chromium (scripts/need_chromium.sh).
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import shutil
 import socket
 import subprocess
 import sys
@@ -23,22 +22,21 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 import tidemill
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("now", "forecast", "wheel", "pending", "history", "topics", "schedule")
 SIZES = {"wide": (1360, 900), "phone": (390, 844)}
-IN_DOCS = {
-    "now-wide-light": "dashboard-now.png",
-    "wheel-wide-dark": "dashboard-wheel.png",
-    "message-wide-light": "dashboard-message.png",
-}
+IMAGES = ROOT / "docs" / "images"
+DOCS_SIZE = (1180, 820)
+IN_DOCS = {"now": "light", "wheel": "dark", "message": "light"}
 TOPICS = ("order-timeouts", "cart-reminders", "mail-digests", "webhook-retries")
 SHARES = (0.45, 0.3, 0.15, 0.1)
 PENDING = 400_000
@@ -127,36 +125,51 @@ def open_message(page: Page) -> None:
     dialog.locator(".note").wait_for()
 
 
-def shoot(endpoint: str, out: Path) -> None:
-    out.mkdir(parents=True, exist_ok=True)
+def shoot(endpoint: str, out: Path, *, is_docs: bool) -> None:
+    """Every picture in every size and scheme into `out`; or the chosen few, smaller."""
     chromium = subprocess.check_output([ROOT / "scripts/need_chromium.sh"], text=True).split()[0]
-    with tidemill.Client(endpoint) as client:
-        soon = datetime.fromtimestamp((client.status().now_ms + HOUR_MS // 2) / 1000, UTC).astimezone()
-    query = f"?topic={TOPICS[0]}&from={soon:%Y-%m-%dT%H:%M:00}"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for size, (width, height) in SIZES.items():
-            for scheme in ("light", "dark"):
-                viewport = {"width": width, "height": height}
-                context = browser.new_context(viewport=viewport, color_scheme=scheme)
-                page = context.new_page()
-                for name in PAGES:
-                    page.goto(f"http://{endpoint}/#/{name}{query if name == 'pending' else ''}")
-                    page.locator(f"main[data-page={name}]").wait_for()
-                    page.wait_for_timeout(2_500)
-                    is_long = name == "pending" and size == "phone"
-                    page.screenshot(path=out / f"{name}-{size}-{scheme}.png", full_page=not is_long)
-                    if name == "pending":
-                        open_message(page)
-                        page.screenshot(path=out / f"message-{size}-{scheme}.png")
-                context.close()
+        if is_docs:
+            for name, scheme in IN_DOCS.items():
+                tab = Tab(browser, endpoint, DOCS_SIZE, scheme)
+                tab.shoot(name, out / f"dashboard-{name}.png", is_long=False)
+        else:
+            for (size, viewport), scheme in product(SIZES.items(), ("light", "dark")):
+                tab = Tab(browser, endpoint, viewport, scheme)
+                for name in (*PAGES, "message"):
+                    tab.shoot(name, out / f"{name}-{size}-{scheme}.png", is_long=True)
         browser.close()
+
+
+class Tab:
+    """One tab of the browser, in one size and colour scheme."""
+
+    def __init__(self, browser: Browser, endpoint: str, viewport: tuple[int, int], scheme: str) -> None:
+        size = {"width": viewport[0], "height": viewport[1]}
+        self._page: Page = browser.new_context(viewport=size, color_scheme=scheme).new_page()
+        self._base = f"http://{endpoint}/"
+        with tidemill.Client(endpoint) as client:
+            soon_ms = client.status().now_ms + HOUR_MS // 2
+        soon = datetime.fromtimestamp(soon_ms / 1000, UTC).astimezone()
+        self._search = f"?topic={TOPICS[0]}&from={soon:%Y-%m-%dT%H:%M:00}"
+
+    def shoot(self, name: str, path: Path, *, is_long: bool) -> None:
+        """A picture of a page, or of an open message; `is_long`: also what has to be scrolled to."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shown = "pending" if name == "message" else name
+        self._page.goto(f"{self._base}#/{shown}{self._search if shown == 'pending' else ''}")
+        self._page.locator(f"main[data-page={shown}]").wait_for()
+        self._page.wait_for_timeout(2_500)
+        if name == "message":
+            open_message(self._page)
+        self._page.screenshot(path=path, full_page=is_long and shown != "pending")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "screenshots")
-    parser.add_argument("--docs", action="store_true", help="put the chosen ones into docs/images")
+    parser.add_argument("--docs", action="store_true", help="make those of docs/images instead")
     parser.add_argument("--pipeline", default="embedded", choices=("spark", "embedded"))
     parser.add_argument("--seconds", type=float, default=120, help="traffic before the first picture")
     given = parser.parse_args()
@@ -171,16 +184,11 @@ def main() -> None:
                 worker.start()
             pause.wait(given.seconds)
             try:
-                shoot(endpoint, given.out)
+                shoot(endpoint, IMAGES if given.docs else given.out, is_docs=given.docs)
             finally:
                 stopping.set()
                 for worker in workers:
                     worker.join()
-    if given.docs:
-        images = ROOT / "docs" / "images"
-        images.mkdir(exist_ok=True)
-        for name, target in IN_DOCS.items():
-            shutil.copyfile(given.out / f"{name}.png", images / target)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ export function page({ signal }) {
 
   section(h("div"), {
     signal,
-    every: 1000,
+    every: 2000,
     load: async (stop) => {
       const since = pulse.at.length ? pulse.at[pulse.at.length - 1] : 0;
       const [status, news] = await Promise.all([get("/v1/status", {}, stop), get("/v1/pulse", { since_ms: since }, stop)]);
@@ -115,7 +115,7 @@ function drawTiles(status, pulse, tile) {
   if (!measured) tile("Lateness p99", "–", "", "nothing released yet");
   else {
     const [value, ms] = p99 < 1 ? ["< 1", "ms"] : split(millis(p99));
-    tile("Lateness p99", value, ms, `p50 ${millis(p50)} · max ${millis(max)}`);
+    tile("Lateness p99", value, ms, p50 >= 1 && max < 1000 ? `p50 ${Math.round(p50)} · max ${millis(max)}` : `p50 ${millis(p50)} · max ${millis(max)}`);
   }
   tile("Held back", short(status.backlog), "", status.backlog ? "paused or limited topics" : "no topic waits");
   tile("Cancelled", short(status.cancelled), "", "in all");

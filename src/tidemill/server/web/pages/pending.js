@@ -54,7 +54,7 @@ export function page({ signal, query, open, may, go }) {
       if (focused) list.querySelector(`[data-handle="${CSS.escape(focused)}"]`)?.focus();
     },
   });
-  const figures = section(h("div"), { signal, every: 1000, load: (stop) => (wanted.topic ? get("/v1/topics", {}, stop) : get("/v1/status", {}, stop)), draw: (found) => {
+  const figures = section(h("div"), { signal, every: 2000, load: (stop) => (wanted.topic ? get("/v1/topics", {}, stop) : get("/v1/status", {}, stop)), draw: (found) => {
     const pending = wanted.topic ? found.topics.find((one) => one.name === wanted.topic)?.pending ?? 0 : found.pending;
     say(total, `${count(pending)} waiting${wanted.topic ? ` in ${wanted.topic}` : ""}`);
     total.dataset.pending = String(pending);

@@ -13,10 +13,10 @@ export function page({ signal, may }) {
   const topicBox = h("div");
   const groupBox = h("div");
   const formBox = h("div");
-  const topics = section(topicBox, { signal, every: 2000, load: (stop) => get("/v1/topics", {}, stop), draw: (found) => drawTopics(topicBox, found.topics, may, () => topics.refresh()) });
+  const topics = section(topicBox, { signal, every: 3000, load: (stop) => get("/v1/topics", {}, stop), draw: (found) => drawTopics(topicBox, found.topics, may, () => topics.refresh()) });
   section(groupBox, {
     signal,
-    every: 2000,
+    every: 3000,
     load: async (stop) => {
       const [{ groups }, { topics: all }] = await Promise.all([get("/v1/groups", {}, stop), get("/v1/topics", {}, stop)]);
       return { groups, all };
@@ -42,10 +42,10 @@ function drawTopics(box, topics, may, refresh) {
   const own = topics.filter((topic) => !isInternal(topic.name)).sort((a, b) => b.pending - a.pending || a.name.localeCompare(b.name));
   if (!own.length) { fill(box, empty("There are no topics yet", "The first message to a topic makes it; or make one here.", h("a", { href: "#/schedule" }, "Schedule a message"))); return; }
   fill(box, h("div.tablewrap", h("table", { id: "topic-table" },
-    h("thead", h("tr", h("th", "Topic"), h("th", "Type"), h("th.num", "Queues"), h("th.num", "Pending"), h("th.num", "Sent"), h("th.num", "Released"), h("th.num", "Cancelled"), h("th.num", "In topic"), h("th", ""))),
+    h("thead", h("tr", h("th", "Topic"), h("th.spare", "Type"), h("th.num.spare", "Queues"), h("th.num", "Pending"), h("th.num.spare", "Sent"), h("th.num", "Released"), h("th.num.spare", "Cancelled"), h("th.num.spare", "In topic"), h("th", ""))),
     h("tbody", own.map((topic) => h("tr", { "data-topic": topic.name },
       h("td", h("a", { href: `#/pending?${new URLSearchParams({ topic: topic.name })}` }, topic.name), topic.is_paused ? [" ", h("span.badge.warn", "paused")] : null, topic.release_rate_max ? [" ", h("span.badge.plain", `max ${count(topic.release_rate_max)}/s`)] : null),
-      h("td.dim", topic.type), h("td.num", count(topic.queues)), h("td.num", count(topic.pending)), h("td.num", short(topic.sent)), h("td.num", short(topic.released)), h("td.num", short(topic.cancelled)), h("td.num", short(topic.visible)),
+      h("td.dim.spare", topic.type), h("td.num.spare", count(topic.queues)), h("td.num", count(topic.pending)), h("td.num.spare", short(topic.sent)), h("td.num", short(topic.released)), h("td.num.spare", short(topic.cancelled)), h("td.num.spare", short(topic.visible)),
       h("td.num", may("admin") ? pauseButton(topic, refresh) : null)))))));
 }
 

@@ -67,7 +67,7 @@ export function page({ signal }) {
     drawShards(shards, wheel);
   };
 
-  section(picture, { signal, every: 2000, load: (stop) => get("/v1/wheel", {}, stop), draw });
+  section(picture, { signal, every: 3000, load: (stop) => get("/v1/wheel", {}, stop), draw });
   return h("div.page",
     h("div.head", h("h1", "Wheel"), h("p", "Every message that is not due soon waits in the slot of its second. The inner dial is the next minute, the middle one the next hour, the outer one all that the wheel reaches; what lies further ahead waits in a nearer slot and is placed again.")),
     h("div.cols",
