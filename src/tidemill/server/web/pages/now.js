@@ -155,5 +155,5 @@ function drawNotes(box, status) {
 function drawSteps({ steps, now_ms: now }, box) {
   if (!steps.length) { fill(box, h("p.dim", "No step yet: the wheel turns when a message is stored for later than the lead.")); return; }
   fill(box, h("div.tablewrap", { style: { margin: "0 -16px -8px" } }, h("table.tight", h("thead", h("tr", h("th", "At"), h("th", "By"), h("th.num", "Entries"), h("th.num", "Turned to"))),
-    h("tbody", steps.slice(0, 4).map((step) => h("tr", h("td.nowrap", time(step.at_ms)), h("td", step.runner), h("td.num", short(step.rows)), h("td.num", { title: until(step.drained_to_ms, now) }, time(step.drained_to_ms))))))));
+    h("tbody", steps.slice(0, 4).map((step) => h("tr", h("td.nowrap", time(step.at_ms)), h("td", step.runner === "embedded" ? "broker" : step.runner), h("td.num", short(step.rows)), h("td.num", { title: until(step.drained_to_ms, now) }, time(step.drained_to_ms))))))));
 }
