@@ -30,14 +30,12 @@ from tidemill.broker.pipeline_process import PipelineProcess
 from tidemill.broker.pulse import Pulse, sample_of
 from tidemill.broker.receiver import Receiver, TagFilter
 from tidemill.broker.sender import Answer, Sender
-from tidemill.broker.step_log import StepSeen
 from tidemill.broker.table_parts import TableParts
 from tidemill.broker.table_views import TableViews
 from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.broker.transactions import Transactions
 from tidemill.broker.turning import Turning
 from tidemill.broker.views import Status, Views
-from tidemill.broker.wheel_picture import WheelPictures
 from tidemill.core.clock import Clock, SystemClock, machine_ms, stopwatch_s
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import BrokerClosed
@@ -137,6 +135,7 @@ class Broker:
             pipeline=pipeline if pipeline_command else None,
             pipeline_problem=self._pipeline_problem,
         )
+        self.wheel, self.steps = self._turning.wheel, self._turning.steps
         self.releaser = Releaser(
             self.store,
             ReadyReader(self.disk, self._turning.timer_directory),
@@ -207,14 +206,6 @@ class Broker:
         """Make every service look again now."""
         for service in self._services:
             service.wake()
-
-    @property
-    def wheel(self) -> WheelPictures:
-        return self._turning.wheel
-
-    def last_steps(self) -> list[StepSeen]:
-        """The last steps of the wheel, newest first."""
-        return self._turning.steps.latest()
 
     def _fail(self, fault: BaseException) -> None:
         self._failure = fault

@@ -126,7 +126,7 @@ def past_routes(broker: Broker) -> APIRouter:
                 rows=step.rows,
                 drained_to_ms=step.drained_to_ms,
             )
-            for step in broker.last_steps()
+            for step in broker.steps.latest()
         ]
         return StepListOut(now_ms=broker.clock.now_ms(), steps=rows)
 

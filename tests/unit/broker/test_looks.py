@@ -250,4 +250,4 @@ def test_the_broker_notes_its_own_steps(small) -> None:
     small.broker.run_due()
     _send_at(small, "a", *[HOUR_MS] * 5)
     small.advance(8_000)
-    assert [step.runner for step in small.broker.last_steps()][:1] == ["embedded"]
+    assert [step.runner for step in small.broker.steps.latest()][:1] == ["embedded"]
