@@ -15,8 +15,6 @@ _FRAME = 1 << 16
 _DAY_MS = 86_400_000
 _TOPICS = ("order-timeouts", "mail-digests", "cart-reminders")
 
-pytestmark = pytest.mark.skipif(chromium_path() is None, reason=NO_CHROMIUM)
-
 
 @pytest.fixture(scope="session")
 def browser():
