@@ -75,7 +75,9 @@ def test_a_window_that_makes_no_sense_is_refused(small) -> None:
 # -- pending --------------------------------------------------------------------------------------
 
 
-def test_the_earliest_are_found_wherever_they_lie(small) -> None:
+@pytest.mark.parametrize("spare", [0, 1024])
+def test_the_earliest_are_found_wherever_they_lie(small, monkeypatch, spare) -> None:
+    monkeypatch.setattr("tidemill.broker.views._SETTLED_MEANWHILE", spare)
     chance = np.random.default_rng(3)
     delays = chance.integers(MINUTE_MS, 20 * HOUR_MS, 300).tolist()
     _send_at(small, "a", *delays)
