@@ -1,23 +1,62 @@
-// Dead letters: what a group gave up on, by group; read, and sent again.
+// Dead letters: what groups gave up on; read, and given to their group once more.
 
-import { h, fill } from "./dom.js";
-import { get } from "./api.js";
+import { h, fill, toast } from "./dom.js";
+import { get, post, now } from "./api.js";
 import { section, empty } from "./live.js";
-import { count } from "./format.js";
+import { count, until, exact } from "./format.js";
 
+const SHOWN = 100;
 const PREFIX = "%DLQ%";
 
-export function deadLetters({ signal }) {
+export function deadLetters({ signal, may }) {
   const box = h("div");
-  section(box, {
+  const part = section(box, {
     signal,
-    every: 5000,
-    load: (stop) => get("/v1/topics", {}, stop),
-    draw: ({ topics }) => {
-      const found = topics.filter((topic) => topic.name.startsWith(PREFIX) && topic.visible);
-      if (!found.length) { fill(box, empty("No dead letters", "A message that a group has failed on too often is put here.")); return; }
-      fill(box, h("div.tablewrap", h("table", h("thead", h("tr", h("th", "Group"), h("th.num", "Letters"))), h("tbody", found.map((topic) => h("tr", h("td", topic.name.slice(PREFIX.length)), h("td.num", count(topic.visible))))))));
+    every: 4000,
+    load: async (stop) => {
+      const graves = (await get("/v1/topics", {}, stop)).topics.filter((topic) => topic.name.startsWith(PREFIX) && topic.visible);
+      if (!graves.length) return { graves, letters: [] };
+      try {
+        return { graves, letters: (await get("/v1/dead-letters", { limit: SHOWN }, stop)).dead_letters };
+      } catch (error) {
+        if (error.status === 404) return { graves, letters: null };  // a broker that can only count them
+        throw error;
+      }
+    },
+    draw: ({ graves, letters }) => {
+      if (letters === null) { fill(box, counted(graves)); return; }
+      if (!letters.length) { fill(box, empty("No dead letters", "A message that a group has failed on too often is put here, and can be given to the group again.")); return; }
+      const groups = [...new Set(letters.map((letter) => letter.group))].sort();
+      fill(box, may("admin") ? h("div.buttons", { style: { padding: "0 16px 12px" } }, groups.map((group) => resendButton(`Resend all of ${group}`, { group, all: true }, part.refresh))) : null, table(letters, may, part.refresh));
     },
   });
-  return h("section.panel.flush", h("header", h("h2", "Dead letters")), box);
+  return h("section.panel.flush", { id: "dead-letters" }, h("header", h("h2", "Dead letters")), box);
+}
+
+const counted = (graves) => h("div.tablewrap", h("table", h("thead", h("tr", h("th", "Group"), h("th.num", "Letters"))), h("tbody", graves.map((topic) => h("tr", h("td", topic.name.slice(PREFIX.length)), h("td.num", count(topic.visible)))))));
+
+function table(letters, may, refresh) {
+  const preview = (letter) => (letter.body === null ? "(not text)" : letter.body.slice(0, 80));
+  return h("div.tablewrap", h("table",
+    h("thead", h("tr", h("th", "Died"), h("th", "Group"), h("th", "Topic"), h("th", "Key"), h("th", "Body"), h("th.num", "Attempts"), h("th", ""))),
+    h("tbody", letters.map((letter) => h("tr", { "data-letter": letter.message_id },
+      h("td.nowrap.dim", { title: exact(letter.died_at_ms) }, until(letter.died_at_ms, now())), h("td", letter.group), h("td", letter.topic), h("td.cut", letter.keys.join(", ")),
+      h("td.mono.cut.dim", preview(letter)), h("td.num", count(letter.attempts)),
+      h("td.num", may("admin") ? resendButton("Resend", { group: letter.group, ids: [letter.message_id] }, refresh) : null))))));
+}
+
+function resendButton(label, which, refresh) {
+  const button = h("button.small", {
+    onclick: async () => {
+      button.disabled = true;
+      try {
+        const { resent } = await post("/v1/dead-letters/resend", which);
+        toast(resent === 1 ? `One letter goes to ${which.group} again` : `${count(resent)} letters go to ${which.group} again`);
+      } catch (error) {
+        toast(error.message);
+      }
+      refresh();
+    },
+  }, label);
+  return button;
 }
