@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from tidemill.broker.broker import Broker
-from tidemill.cli.main import app
+from tidemill.cli.catalogue import application
 from tidemill.core import errors
 from tidemill.core.config import BrokerSettings
 from tidemill.core.durations import format_duration
@@ -42,7 +42,7 @@ def _cell(text: str) -> str:
 
 def commands() -> Iterator[tuple[str, Any]]:
     """Every command by its full name."""
-    yield from _below(typer.main.get_command(app), "tidemill")
+    yield from _below(typer.main.get_command(application(None)), "tidemill")
 
 
 def _below(command: Any, path: str) -> Iterator[tuple[str, Any]]:

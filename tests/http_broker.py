@@ -12,6 +12,7 @@ import uvicorn
 
 from tidemill.broker.broker import Broker
 from tidemill.core.clock import Clock
+from tidemill.core.config import BrokerSettings
 from tidemill.server.admin_api import admin_app
 
 _pause = threading.Event()  # never set
@@ -20,7 +21,10 @@ _pause = threading.Event()  # never set
 class HttpBroker:
     """One data directory behind one port; stopped and started again at will."""
 
-    def __init__(self, directory: Path, clock: Clock | None = None) -> None:
+    def __init__(
+        self, directory: Path, clock: Clock | None = None, settings: BrokerSettings | None = None
+    ) -> None:
+        self._settings = settings or BrokerSettings()
         self._directory = directory
         self._clock = clock
         with socket.socket() as probe:
@@ -29,7 +33,7 @@ class HttpBroker:
         self.endpoint = f"127.0.0.1:{self.port}"
 
     def start(self) -> HttpBroker:
-        self.broker = Broker(self._directory, clock=self._clock)
+        self.broker = Broker(self._directory, self._settings, clock=self._clock)
         config = uvicorn.Config(
             admin_app(self.broker),
             port=self.port,
@@ -52,8 +56,10 @@ class HttpBroker:
 
 
 @contextmanager
-def http_broker(directory: Path, clock: Clock | None = None) -> Iterator[HttpBroker]:
-    served = HttpBroker(directory, clock).start()
+def http_broker(
+    directory: Path, clock: Clock | None = None, settings: BrokerSettings | None = None
+) -> Iterator[HttpBroker]:
+    served = HttpBroker(directory, clock, settings).start()
     try:
         yield served
     finally:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import tidemill
 from acceptance.serving import Served
 from tidemill.cli.bench.figures import FIGURES
-from tidemill.cli.main import app
+from tidemill.cli.catalogue import application
 from tidemill.log import checkpoint
 from tidemill.log.frame import HEADER_BYTES
 from tidemill.store.consumer_state import CHANGE
@@ -46,7 +46,8 @@ def _commands(command: Any, path: str = "") -> dict[str, Any]:
     return found
 
 
-_COMMANDS = _commands(typer.main.get_command(app))
+_APP = application(None)
+_COMMANDS = _commands(typer.main.get_command(_APP))
 
 
 def _blocks(text: str, language: str) -> list[str]:
@@ -111,7 +112,7 @@ def test_every_make_target_named_in_the_readme_exists() -> None:
 
 @pytest.mark.parametrize("command", _COMMANDS)
 def test_every_command_has_help(command: str) -> None:
-    result = CliRunner().invoke(app, [*command.split(), "--help"])
+    result = CliRunner().invoke(_APP, [*command.split(), "--help"])
     assert result.exit_code == 0
     assert "Usage" in result.output
 

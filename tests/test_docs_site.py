@@ -19,7 +19,7 @@ import typer
 
 import tidemill
 from acceptance.serving import Served, wait_until
-from tidemill.cli.main import app
+from tidemill.cli.catalogue import application
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import TidemillError
 
@@ -80,7 +80,7 @@ def _shell_lines() -> Iterator[Any]:
 
 @pytest.mark.parametrize("line", list(_shell_lines()))
 def test_every_command_of_the_site_is_taken(line: str) -> None:
-    command: Any = typer.main.get_command(app)
+    command: Any = typer.main.get_command(application(None))
     _, *words = shlex.split(line, comments=True)
     while hasattr(command, "commands"):
         command = command.commands[words.pop(0)]

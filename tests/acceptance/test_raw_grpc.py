@@ -86,6 +86,19 @@ def test_a_send_that_is_repeated_stores_once(channel):
     assert first.entries[0].recall_handle == second.entries[0].recall_handle
 
 
+def test_a_delete_marker_cancels_and_is_not_stored(channel):
+    stored = _send(channel, _message("cancelled", "DOOMED", __delay_ms="600000")).entries[0]
+    for number, name in enumerate(("DOOMED", "cancelled+DOOMED")):
+        marker = _message("cancelled", f"MARKER-{number}", TIMER_DEL_UNIQKEY=name)
+        entry = _send(channel, marker).entries[0]
+        assert (entry.status.code, entry.message_id) == (Code.OK, f"MARKER-{number}")
+    asked = service.RecallMessageRequest(topic={"name": "cancelled"}, recall_handle=stored.recall_handle)
+    assert _call(channel, "RecallMessage", asked).status.code == Code.OK  # cancelled before
+    unknown = _message("cancelled", "MARKER-2", TIMER_DEL_UNIQKEY="NEVER-SENT")
+    assert _send(channel, unknown).status.code == Code.NOT_FOUND
+    assert _messages(_poll(channel, "cancelled", seconds=1)) == []
+
+
 def test_once_by_key(channel):
     handles = []
     for message_id, once in (("K1", "keep"), ("K2", "keep"), ("K3", "replace")):

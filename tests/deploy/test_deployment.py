@@ -23,7 +23,7 @@ import yaml
 
 import tidemill
 from acceptance.serving import Served
-from tidemill.cli.main import app
+from tidemill.cli.catalogue import application
 from tidemill.core.config import BrokerSettings, settings_from_file
 from tidemill.server.supervisor import _STOP_SECONDS
 
@@ -62,7 +62,7 @@ _COMMANDS = {
 @pytest.mark.parametrize("where", _COMMANDS)
 def test_the_command_line_takes_the_command(where: str) -> None:
     name, *arguments = _COMMANDS[where]
-    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    command = typer.main.get_command(application(None)).commands[name]  # type: ignore[attr-defined]
     command.make_context(name, list(arguments))  # raises on a flag that does not exist
 
 

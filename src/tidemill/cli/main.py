@@ -12,28 +12,7 @@ from collections.abc import Sequence
 
 import typer
 
-from tidemill.cli.advance import advance
-from tidemill.cli.backup import backup
-from tidemill.cli.bench.door import door
-from tidemill.cli.bench.engine import engine
-from tidemill.cli.bench.pipeline import pipeline
-from tidemill.cli.bench.timers import timers
-from tidemill.cli.cancel import cancel
-from tidemill.cli.check import check
-from tidemill.cli.demo.command import demo
-from tidemill.cli.dump import dump
-from tidemill.cli.forecast import forecast
-from tidemill.cli.groups import groups
-from tidemill.cli.pending import pending
-from tidemill.cli.rebuild import rebuild
-from tidemill.cli.receive import receive
-from tidemill.cli.reschedule import reschedule
-from tidemill.cli.schedule import schedule
-from tidemill.cli.send import SendCommand, send
-from tidemill.cli.serve import serve
-from tidemill.cli.sql import sql
-from tidemill.cli.status import status
-from tidemill.cli.topics import topics
+from tidemill.cli.catalogue import application
 from tidemill.core.errors import TidemillError
 
 _FAILED = 1
@@ -42,39 +21,7 @@ _INTERRUPTED = 130
 # Typer may bring its own copy of click, so the family of usage errors is taken from Typer itself.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
-app = typer.Typer(
-    name="tidemill",
-    help="Holds messages until their time, then puts each into its topic: once, never early.",
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-bench = typer.Typer(help="Measures this machine: figures as a table, or with --json.")
-bench.command("engine")(engine)
-bench.command("door")(door)
-bench.command("pipeline")(pipeline)
-bench.command("timers")(timers)
-bench.callback()(lambda: None)
-
-app.command("serve")(serve)
-app.command("send", cls=SendCommand)(send)
-app.command("schedule")(schedule)
-app.command("receive")(receive)
-app.command("cancel")(cancel)
-app.command("reschedule")(reschedule)
-app.command("pending")(pending)
-app.command("forecast")(forecast)
-app.add_typer(topics, name="topics")
-app.add_typer(groups, name="groups")
-app.command("status")(status)
-app.command("sql")(sql)
-app.command("advance")(advance)
-app.command("backup")(backup)
-app.command("check")(check)
-app.command("dump")(dump)
-app.command("rebuild")(rebuild)
-app.command("demo")(demo)
-app.add_typer(bench, name="bench")
+_COMPLETING = "_TIDEMILL_COMPLETE"
 
 
 def main() -> None:
@@ -90,6 +37,7 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns its exit code."""
     try:
+        app = application(_wanted(arguments))
         code = app(args=list(arguments) or ["--help"], prog_name="tidemill", standalone_mode=False)
     except _UsageError as error:
         return _complain(_usage_text(error), _BAD_USAGE)
@@ -104,6 +52,12 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _complain("interrupted", _INTERRUPTED)
     return code if isinstance(code, int) else 0
+
+
+def _wanted(arguments: Sequence[str]) -> str:
+    """The command that is named, also by a shell that asks how its line could go on."""
+    words = os.environ.get("COMP_WORDS", "").split()[1:] if _COMPLETING in os.environ else arguments
+    return next((word for word in words if not word.startswith("-")), "")
 
 
 def _usage_text(error: Exception) -> str:

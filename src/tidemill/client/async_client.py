@@ -32,9 +32,8 @@ from tidemill.client.async_connection import AsyncPool
 from tidemill.client.connection import ConnectionLost
 from tidemill.client.drafts import Body, chunked, draft_of, drafts_of_table, with_id
 from tidemill.client.endpoint import DEFAULT_ENDPOINT, Endpoint, request_head
-from tidemill.client.retrying import RetryPolicy, error_in, is_worth_a_retry
+from tidemill.client.retrying import Patience, RetryPolicy, busy_ones, error_in, is_worth_a_retry
 from tidemill.client.verbs import Call, HandleLike
-from tidemill.core.clock import stopwatch_s
 from tidemill.core.durations import Moment, Span, as_duration_ms, as_time_ms
 from tidemill.core.errors import TidemillError
 from tidemill.core.model import CancelAnswer, Draft, Once, Receipt, TopicType
@@ -110,7 +109,11 @@ class AsyncClient:
 
     async def send_draft(self, draft: Draft) -> Receipt:
         """Send a message made beforehand."""
-        answer = await self._coalescer.send(with_id(draft))
+        draft = with_id(draft)
+        answer = await self._coalescer.send(draft)
+        if not isinstance(answer, Receipt):
+            # It waits for itself: those it travelled with have their answers.
+            answer = (await self._until_taken([draft], [answer]))[0]
         if isinstance(answer, Receipt):
             return answer
         raise answer
@@ -119,7 +122,20 @@ class AsyncClient:
         """Send many messages in as few requests as possible; each has its own answer, in order."""
         answers: list[Receipt | TidemillError] = []
         for part in chunked(map(with_id, drafts), _CHUNK):
-            answers.extend(await self._send_batch(part))
+            answers.extend(await self._until_taken(part, await self._send_batch(part)))
+        return answers
+
+    async def _until_taken(self, drafts: Sequence[Draft], first: Sequence[Answer]) -> list[Answer]:
+        """The answers when none is a refusal for now only any more, or waiting has been in vain."""
+        answers, patience = list(first), Patience(self._policy)
+        while again := busy_ones(answers):
+            wait_s = patience.wait_s()
+            if wait_s is None or self._is_closed:
+                break
+            await asyncio.sleep(wait_s)
+            answered = await self._send_batch([drafts[index] for index in again])
+            for index, answer in zip(again, answered, strict=True):
+                answers[index] = answer
         return answers
 
     async def schedule(self, table: Any, *, topic: str | None = None) -> list[Receipt | TidemillError]:
@@ -314,8 +330,7 @@ class AsyncClient:
 
     async def _carry(self, head: bytes, content: bytes, timeout_s: float, *, is_repeatable: bool) -> bytes:
         """A request there and its answer back, tried again while that can help."""
-        began_s = stopwatch_s()
-        attempt = 0
+        patience = Patience(self._policy)
         while True:
             fault: TidemillError
             try:
@@ -328,11 +343,10 @@ class AsyncClient:
                     return answer.content
                 fault = error_in(answer.status, answer.content)
                 can_help = is_worth_a_retry(answer.status)
-            wait_s = self._policy.wait_s(attempt, stopwatch_s() - began_s) if can_help else None
+            wait_s = patience.wait_s() if can_help else None
             if wait_s is None or self._is_closed:
                 raise fault
             await asyncio.sleep(wait_s)
-            attempt += 1
 
     async def close(self) -> None:
         """Close the connections; whoever waits for a retry gives up at its next attempt."""

@@ -43,10 +43,9 @@ from tidemill.client.connection import ConnectionLost, Pool
 from tidemill.client.drafts import Body, chunked, draft_of, drafts_of_table, with_id
 from tidemill.client.endpoint import DEFAULT_ENDPOINT, Endpoint, request_head
 from tidemill.client.flight_link import FlightLink, as_arrow
-from tidemill.client.retrying import RetryPolicy, error_in, is_worth_a_retry
+from tidemill.client.retrying import Patience, RetryPolicy, busy_ones, error_in, is_worth_a_retry
 from tidemill.client.table_verbs import TableVerbs
 from tidemill.client.verbs import Call, HandleLike
-from tidemill.core.clock import stopwatch_s
 from tidemill.core.durations import Moment, Span, as_duration_ms, as_time_ms
 from tidemill.core.errors import TidemillError
 from tidemill.core.model import CancelAnswer, Draft, Handle, Once, Receipt, TopicType
@@ -112,7 +111,7 @@ class Client(TableVerbs):
         `delay` counts on the broker's clock. `once` (with a key): while a message with that key waits,
         it is answered instead; `once="replace"` moves it to the new time.
         """
-        answer = self._coalescer.send(
+        return self._send(
             draft_of(
                 topic,
                 body,
@@ -128,13 +127,16 @@ class Client(TableVerbs):
                 id=id,
             )
         )
-        if isinstance(answer, Receipt):
-            return answer
-        raise answer
 
     def send_draft(self, draft: Draft) -> Receipt:
         """Send a message made beforehand."""
-        answer = self._coalescer.send(with_id(draft))
+        return self._send(with_id(draft))
+
+    def _send(self, draft: Draft) -> Receipt:
+        answer = self._coalescer.send(draft)
+        if not isinstance(answer, Receipt):
+            # It waits for itself: those it travelled with have their answers.
+            answer = self._until_taken([draft], [answer])[0]
         if isinstance(answer, Receipt):
             return answer
         raise answer
@@ -143,7 +145,18 @@ class Client(TableVerbs):
         """Send many messages in as few requests as possible; each has its own answer, in order."""
         answers: list[Receipt | TidemillError] = []
         for part in chunked(map(with_id, drafts), _CHUNK):
-            answers.extend(self._send_batch(part))
+            answers.extend(self._until_taken(part, self._send_batch(part)))
+        return answers
+
+    def _until_taken(self, drafts: Sequence[Draft], first: Sequence[Answer]) -> list[Answer]:
+        """The answers when none is a refusal for now only any more, or waiting has been in vain."""
+        answers, patience = list(first), Patience(self._policy)
+        while again := busy_ones(answers):
+            wait_s = patience.wait_s()
+            if wait_s is None or self._closing.wait(wait_s):
+                break
+            for index, answer in zip(again, self._send_batch([drafts[i] for i in again]), strict=True):
+                answers[index] = answer
         return answers
 
     def schedule(self, table: Any, *, topic: str | None = None) -> Sequence[Receipt | TidemillError]:
@@ -354,8 +367,7 @@ class Client(TableVerbs):
 
     def _carry(self, head: bytes, content: bytes, timeout_s: float, *, is_repeatable: bool) -> bytes:
         """A request there and its answer back, tried again while that can help."""
-        began_s = stopwatch_s()
-        attempt = 0
+        patience = Patience(self._policy)
         while True:
             fault: TidemillError
             try:
@@ -368,10 +380,9 @@ class Client(TableVerbs):
                     return answer.content
                 fault = error_in(answer.status, answer.content)
                 can_help = is_worth_a_retry(answer.status)
-            wait_s = self._policy.wait_s(attempt, stopwatch_s() - began_s) if can_help else None
+            wait_s = patience.wait_s() if can_help else None
             if wait_s is None or self._closing.wait(wait_s):
                 raise fault
-            attempt += 1
 
     def close(self) -> None:
         """Close the connections; whoever waits for a retry gives up."""

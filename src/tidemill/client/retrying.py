@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tidemill.core.clock import stopwatch_s
 from tidemill.core.error_codes import error_of
-from tidemill.core.errors import TidemillError
+from tidemill.core.errors import BusyError, DiskFull, TidemillError
 
 _FIRST_WAIT_S = 0.01
 _LONGEST_WAIT_S = 2.0
@@ -38,6 +40,29 @@ class RetryPolicy:
         wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(attempt, 20))
         wait_s *= 1 - os.urandom(1)[0] / 512
         return wait_s if self.is_on and spent_s + wait_s < self.give_up_after_s else None
+
+
+class Patience:
+    """One caller's tries under a policy: how long to wait before the next, or None: it has waited enough."""
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        self._policy = policy
+        self._began_s = stopwatch_s()
+        self._attempt = 0
+
+    def wait_s(self) -> float | None:
+        wait_s = self._policy.wait_s(self._attempt, stopwatch_s() - self._began_s)
+        self._attempt += 1
+        return wait_s
+
+
+def busy_ones(answers: Sequence[object]) -> list[int]:
+    """Which messages were refused for now only. A full disk needs a person, and is not waited for."""
+    return [
+        index
+        for index, answer in enumerate(answers)
+        if isinstance(answer, BusyError) and not isinstance(answer, DiskFull)
+    ]
 
 
 def is_worth_a_retry(status: int) -> bool:

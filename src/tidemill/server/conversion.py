@@ -7,6 +7,7 @@ User properties that steer a send and are not kept:
     __delay_ms   a delay on the broker's own clock
     DELAY        a delay level
     __once       send once by key; with the value `replace` push the due time
+    TIMER_DEL_UNIQKEY   RocketMQ's delete marker: cancels the message of that id (or `topic+id`) in its topic
 
 User properties that a timed message brings along when it is delivered: how it travelled.
     __stored_at, __due_at, __released_at   Unix milliseconds
@@ -54,6 +55,7 @@ _UNSUPPORTED = {_PB.LITE: "lite", _PB.PRIORITY: "priority"}
 _DELAY_MS = "__delay_ms"
 _LEVEL = "DELAY"
 _ONCE = "__once"
+DELETE_KEY = "TIMER_DEL_UNIQKEY"
 _STEERING = (_DELAY_MS, _LEVEL, _ONCE)
 _HOST = "__born_host"
 _GZIP = "__gzip"

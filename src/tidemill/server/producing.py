@@ -25,10 +25,10 @@ from tidemill.core.errors import (
     UnknownTransaction,
 )
 from tidemill.core.limits import MIB
-from tidemill.core.model import CancelAnswer, Draft, Handle, Once, Receipt
+from tidemill.core.model import NO_TIME_MS, CancelAnswer, Draft, Handle, Once, Receipt
 from tidemill.server.batching import Batcher
 from tidemill.server.caller import CANCEL, SEND, caller, own, require
-from tidemill.server.conversion import draft_of, is_transaction, resource_name
+from tidemill.server.conversion import DELETE_KEY, draft_of, is_transaction, resource_name
 from tidemill.server.grpc_framing import Call
 from tidemill.server.protocol import CLIENT_ID, Code, definition, service
 from tidemill.server.status_codes import OK, status, status_of
@@ -39,6 +39,7 @@ _BATCH_COUNT_MAX = 512
 _BATCH_BYTES_MAX = 8 * MIB
 _WAITING_MAX = 20_000
 _OWNERS_MAX = 100_000
+_ANY_SEQ = -1  # of no message: it is looked for by its id
 
 _Reply = Receipt | RequestError | BusyError
 
@@ -78,7 +79,7 @@ class Producing:
         self._held_bytes += size
         try:
             if len(messages) == 1 and not is_transaction(messages[0]):
-                replies: Sequence[_Reply] = (await self._submit(draft_of(messages[0])),)
+                replies: Sequence[_Reply] = (await self._send_one(messages[0]),)
             else:
                 replies = await self._send_several(messages, own(call.header(CLIENT_ID)))
         finally:
@@ -97,6 +98,19 @@ class Producing:
         if draft.once is Once.REPLACE:  # moves a message, which takes a frame of its own
             return self._replace(draft)
         return self._batcher.submit(draft)
+
+    def _send_one(self, message: Any) -> Awaitable[_Reply]:
+        if DELETE_KEY in message.user_properties:
+            return self._delete(message)
+        return self._submit(draft_of(message))
+
+    async def _delete(self, marker: Any) -> _Reply:
+        """A message that only names another, by topic and id, to be cancelled: RocketMQ's delete marker."""
+        topic = resource_name(marker.topic)
+        require(CANCEL, topic=topic)
+        named = marker.user_properties[DELETE_KEY].removeprefix(f"{topic}+")
+        await self._cancel(Handle(self._broker.id, topic, named, _ANY_SEQ))
+        return Receipt(marker.system_properties.message_id, topic, None, NO_TIME_MS)
 
     async def _replace(self, draft: Draft) -> _Reply:
         send_each = partial(self._broker.send_each, creates_topics=self._creates_topics)
@@ -121,7 +135,7 @@ class Producing:
 
     async def _send_draft_of(self, message: Any) -> _Reply:
         try:
-            return await self._submit(draft_of(message))
+            return await self._send_one(message)
         except (RequestError, BusyError) as error:
             return error
 
@@ -135,12 +149,16 @@ class Producing:
         handle = Handle.parse(request.recall_handle)
         if handle.topic != resource_name(request.topic):
             raise UnknownMessage(f"the handle is of topic {handle.topic!r}, not of {request.topic.name!r}")
+        await self._cancel(handle)
+        return service.RecallMessageResponse(status=OK, message_id=handle.id)
+
+    async def _cancel(self, handle: Handle) -> None:
+        """Return if the message is cancelled, now or before."""
         (answer,) = await self._call(self._broker.cancel, [handle])
         if answer is CancelAnswer.RELEASED:
             raise AlreadyReleased(f"message {handle.id} is already released; it cannot be recalled any more")
         if answer is CancelAnswer.UNKNOWN:
             raise UnknownMessage(f"message {handle.id} is not known here")
-        return service.RecallMessageResponse(status=OK, message_id=handle.id)
 
     # -- transactions -----------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pandas
 import pyarrow as pa
@@ -13,7 +14,8 @@ import tidemill
 from http_broker import HttpBroker, http_broker
 from tidemill.client.retrying import Unreachable
 from tidemill.core.clock import SimulatedClock
-from tidemill.core.errors import IllegalDelay, RequestError, UnknownTopic
+from tidemill.core.config import BrokerSettings
+from tidemill.core.errors import IllegalDelay, RequestError, TooManyRequests, UnknownTopic
 from tidemill.core.model import CancelAnswer, Draft, Receipt
 
 START_MS = 1_800_000_000_000
@@ -61,6 +63,50 @@ def test_cancel_and_reschedule(client) -> None:
     assert client.cancel(str(receipt.handle)) is CancelAnswer.ALREADY_CANCELLED
     assert not client.reschedule(receipt.handle, by="1m").is_moved
     assert client.cancel_where("orders", start=START_MS, end=START_MS + 10**9) == 0
+
+
+@pytest.fixture
+def narrow(tmp_path):
+    """A broker that takes one message of a topic for each tick."""
+    settings = BrokerSettings(due_per_tick_max=1)
+    with http_broker(tmp_path / "narrow", SimulatedClock(START_MS), settings) as served:
+        yield served
+
+
+def test_what_is_refused_for_now_is_sent_again_and_holds_up_nobody(narrow) -> None:
+    minute = [START_MS + 60_000 * number for number in range(4)]
+    with tidemill.Client(narrow.endpoint) as client, ThreadPoolExecutor(2) as threads:
+        first = client.send("t", b"first", at=minute[1])
+        lone = threads.submit(client.send, "t", b"waits for the first", at=minute[1])
+        drafts = [
+            Draft("t", b"%d" % at_ms, deliver_at_ms=at_ms) for at_ms in (minute[2], minute[2], minute[3])
+        ]
+        many = threads.submit(client.send_many, drafts)
+        while len(client.pending("t")) < 3:
+            assert not lone.done()
+        client.cancel(first.handle)
+        assert lone.result(20).deliver_at_ms == minute[1]
+        client.cancel_where("t", start=minute[2], end=minute[3])
+        assert all(isinstance(answer, Receipt) for answer in many.result(20))
+    with tidemill.Client(narrow.endpoint, retry_for=0) as hasty, pytest.raises(TooManyRequests):
+        hasty.send("t", b"too many", at=minute[1])
+
+
+def test_tasks_wait_for_room_too(narrow) -> None:
+    async def run() -> None:
+        async with tidemill.AsyncClient(narrow.endpoint) as client:
+            first = await client.send("t", b"first", at=START_MS + 60_000)
+            waiting = asyncio.create_task(client.send("t", b"second", at=START_MS + 60_000))
+            many = asyncio.create_task(client.send_many([Draft("t", b"3", deliver_at_ms=START_MS + 60_000)]))
+            await client.send("t", b"another", at=START_MS + 120_000)
+            await client.cancel(first.handle)
+            done, _ = await asyncio.wait((waiting, many), return_when=asyncio.FIRST_COMPLETED, timeout=20)
+            assert done
+            await client.cancel_where("t", start=START_MS, end=START_MS + 100_000)
+            assert isinstance(await waiting, Receipt)
+            assert isinstance((await many)[0], Receipt)
+
+    asyncio.run(run())
 
 
 def test_once_by_key(client) -> None:

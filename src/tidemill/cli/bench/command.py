@@ -1,0 +1,17 @@
+"""`tidemill bench`: the group of commands that measure this machine."""
+
+from __future__ import annotations
+
+import typer
+
+from tidemill.cli.bench.door import door
+from tidemill.cli.bench.engine import engine
+from tidemill.cli.bench.pipeline import pipeline
+from tidemill.cli.bench.timers import timers
+
+bench = typer.Typer(help="Measures this machine: figures as a table, or with --json.")
+bench.command("engine")(engine)
+bench.command("door")(door)
+bench.command("pipeline")(pipeline)
+bench.command("timers")(timers)
+bench.callback()(lambda: None)

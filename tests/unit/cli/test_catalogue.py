@@ -1,0 +1,69 @@
+"""The list of commands: true to the commands it names, quick to load, and known to a shell."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from tidemill.cli.catalogue import CATALOGUE, Entry
+
+_COMMAND = Path(sys.executable).with_name("tidemill")
+# What takes long to load, and what only the broker needs.
+_HEAVY = ("numpy", "pyarrow", "pandas", "fastapi", "tidemill.broker.broker", "tidemill.server.app")
+_LOADED = """
+import json, sys
+from tidemill.cli.main import run
+run(sys.argv[1:])
+print(json.dumps(sorted(sys.modules)), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
+def test_the_help_says_what_the_command_says(entry: Entry) -> None:
+    loaded = entry.load()
+    text = loaded.info.help if isinstance(loaded, typer.Typer) else inspect.getdoc(loaded)
+    assert " ".join(text.split("\n\n")[0].split()) == entry.help
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["nonsense"], ["send", "--help"], ["status", "--help"], ["topics", "--help"]]
+)
+def test_what_only_talks_to_a_broker_does_not_load_one(arguments: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _LOADED, *arguments], capture_output=True, text=True, timeout=60, check=True
+    )
+    modules = json.loads(done.stderr.splitlines()[-1])
+    assert not set(_HEAVY) & set(modules)
+
+
+def test_help_lists_every_command() -> None:
+    done = subprocess.run([_COMMAND, "--help"], capture_output=True, text=True, timeout=60, check=True)
+    assert all(f" {entry.name} " in done.stdout for entry in CATALOGUE)
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("tidemill se", {"serve", "send"}),
+        ("tidemill send --de", {"--delay"}),
+        ("tidemill topics cr", {"create"}),
+        ("tidemill cancel orders --k", {"--key"}),
+    ],
+)
+def test_bash_completes_commands_and_options(line: str, offered: set[str]) -> None:
+    script = subprocess.run(
+        [_COMMAND, "--show-completion", "bash"], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    words = line.split()
+    asked = (
+        f"{script}\nCOMP_WORDS=({line})\nCOMP_CWORD={len(words) - 1}\n"
+        f"_tidemill_completion {_COMMAND}\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""
+    )
+    done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, timeout=60, check=True)
+    assert set(done.stdout.split()) == offered
