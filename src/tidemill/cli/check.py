@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from tidemill.broker.broker import Broker
 from tidemill.cli.data_directory import open_quietly, require_data_directory, shape_of
 from tidemill.cli.output import bar
 from tidemill.core.errors import CorruptionError
@@ -54,13 +55,18 @@ def checked(directory: Path) -> CheckReport:
         with bar("opening") as advance:
             broker = open_quietly(directory, shape_of(directory), advance)
         with broker:
-            status = broker.status()
-            with tempfile.TemporaryDirectory(prefix="tidemill-check-") as scratch, bar("checking") as moved:
-                findings = broker.check(Path(scratch), moved)
+            return report_on(broker)
     except CorruptionError as error:
         return CheckReport(str(directory), False, [str(error)])
+
+
+def report_on(broker: Broker) -> CheckReport:
+    """Check the directory of a broker in which nothing runs."""
+    status = broker.status()
+    with tempfile.TemporaryDirectory(prefix="tidemill-check-") as scratch, bar("checking") as moved:
+        findings = broker.check(Path(scratch), moved)
     return CheckReport(
-        str(directory),
+        str(broker.directory),
         not findings,
         findings,
         status.log_bytes,

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from tidemill.cli.check import checked, summary_of
+from tidemill.cli.check import report_on, summary_of
 from tidemill.cli.data_directory import open_quietly, require_data_directory, shape_of
 from tidemill.cli.output import bar
 from tidemill.core.errors import CorruptionError, TidemillError
@@ -32,13 +32,19 @@ def rebuild(
     """Make every derived file again from the commit log, then check."""
     require_data_directory(directory)
     disk = RealDisk()
-    shape = shape_of(directory)
-    _require_whole_log(disk, directory)
-    _put_aside(disk, directory)
+    lock = disk.lock(directory / "LOCK", "tidemill rebuild")
     try:
-        with bar("reading the log") as advance, open_quietly(directory, shape, advance) as broker:
-            status = broker.status()
-            topics = len(broker.views.topics())
+        shape = shape_of(directory)
+        _require_whole_log(disk, directory)
+        _put_aside(disk, directory)
+    finally:
+        lock.release()
+    try:
+        with bar("reading the log") as advance:
+            broker = open_quietly(directory, shape, advance)
+        with broker:
+            status, topics = broker.status(), len(broker.views.topics())
+            report = report_on(broker)
     except TidemillError:
         _put_back(disk, directory)
         raise
@@ -48,7 +54,6 @@ def rebuild(
         f"rebuilt from {status.log_bytes:,} bytes of log: {topics:,} topics, {status.sent:,} messages, "
         f"{status.pending:,} pending, {status.released:,} released, {status.cancelled:,} cancelled"
     )
-    report = checked(directory)
     for finding in report.findings:
         print(finding)
     print(summary_of(report))
@@ -80,16 +85,12 @@ def _require_whole_log(disk: Disk, directory: Path) -> None:
 
 
 def _put_aside(disk: Disk, directory: Path) -> None:
-    lock = disk.lock(directory / "LOCK", "tidemill rebuild")
-    try:
-        for name in _DERIVED:
-            aside = directory / f"{name}{_ASIDE}"
-            if disk.exists(directory / name):
-                disk.remove_tree(aside)  # an earlier rebuild was cut short
-                disk.rename(directory / name, aside)
-        disk.sync_dir(directory)
-    finally:
-        lock.release()
+    for name in _DERIVED:
+        aside = directory / f"{name}{_ASIDE}"
+        if disk.exists(directory / name):
+            disk.remove_tree(aside)  # an earlier rebuild was cut short
+            disk.rename(directory / name, aside)
+    disk.sync_dir(directory)
 
 
 def _put_back(disk: Disk, directory: Path) -> None:

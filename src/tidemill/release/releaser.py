@@ -28,7 +28,8 @@ from tidemill.release.due_rows import NO_ROWS, distinct, due_rows, joined
 from tidemill.release.due_set import DueSet
 from tidemill.release.lateness import Lateness
 from tidemill.release.ready_reader import ReadyReader
-from tidemill.store.entry_format import FLAG_FIFO, FLAG_LEVEL, FLAG_NEAR
+from tidemill.store.arrival_order import arrivals_of
+from tidemill.store.entry_format import FLAG_FIFO, FLAG_LEVEL, FLAG_MOVED, FLAG_NEAR
 from tidemill.store.ledger import State
 from tidemill.store.message_store import MessageStore
 
@@ -200,7 +201,18 @@ class Releaser:
         permitted = self.backlogs.admit(rows, entries["topic_id"], now_ms)
         for topic_id in self.backlogs.spilled():
             self._refill(topic_id, now_ms)
-        return permitted
+        if permitted is rows and not (entries["flags"] & FLAG_MOVED).any():
+            return permitted
+        return self._in_order_of_arrival(permitted)
+
+    def _in_order_of_arrival(self, rows: Rows) -> Rows:
+        """Equal due times keep their order of arrival, also where retention gave some a later seq."""
+        store = self._store
+        with store.writer.lock:
+            rows = picked(rows, store.indexes.ledger.pending_mask(rows["seq"]))
+            entries = store.indexes.entries.take(rows["seq"])
+            arrivals = arrivals_of(store.section, rows["seq"], entries)
+        return picked(rows, np.lexsort((arrivals, rows["deliver_at_ms"])))
 
     def _release(self, rows: Rows, now_ms: int) -> None:
         """Let rows go; what could not go (no room on the disk) is kept for the next step."""

@@ -14,9 +14,9 @@ import numpy as np
 from tidemill.core.errors import CorruptionError
 from tidemill.log.disk import Disk
 from tidemill.log.frame import Frame
-from tidemill.store.frames import Base, End, Kind, ReEnter, Release, SendBack
+from tidemill.store.find_index import PLACE_BIT, Pairs
+from tidemill.store.frames import Base, Kind, Release
 from tidemill.store.indexes import Indexes, IndexSizes
-from tidemill.store.message_format import Section
 from tidemill.store.message_store import MessageStore
 from tidemill.store.recovery import Progress
 from tidemill.store.topic_queues import QueueKey, TopicQueues
@@ -38,28 +38,24 @@ def check_store(
                 on_progress(frame.end - store.log.head, store.log.written_end - store.log.head)
             if frame.offset == store.log.head:
                 fresh.start_from(Base.read(frame.payload))
-            findings += _check_frame(frame, fresh, store)
+            if frame.kind == Kind.RELEASE:
+                findings += _check_release(frame, Release.read(frame.payload), fresh)
             effects = fresh.apply(frame)
+            if fresh.find.memory_is_full:
+                findings += _check_found(fresh.find.drain(), store)
             if effects.publication is not None:
                 queues.publish(effects.publication)
             if effects.forgotten_topic_id is not None:
                 queues.forget(effects.forgotten_topic_id)
     except CorruptionError as error:
         return [*findings[:_LISTED_MAX], str(error)]
+    findings += _check_found(fresh.find.drain(), store)
     findings += _compare_indexes(store.indexes, fresh)
     findings += _compare_queues(store, fresh, queues)
     findings += _check_consumers(store)
     fresh.entries.close()
     queues.close()
     return findings[:_LISTED_MAX]
-
-
-def _check_frame(frame: Frame, before: Indexes, store: MessageStore) -> list[str]:
-    """What the log alone must satisfy, given the state just before the frame."""
-    if frame.kind == Kind.RELEASE:
-        return _check_release(frame, Release.read(frame.payload), before)
-    section = _indexed_section(frame)
-    return _check_found(frame, section, store) if section is not None else []
 
 
 def _check_release(frame: Frame, release: Release, before: Indexes) -> list[str]:
@@ -82,28 +78,23 @@ def _check_release(frame: Frame, release: Release, before: Indexes) -> list[str]
     return findings
 
 
-def _indexed_section(frame: Frame) -> Section | None:
-    match frame.kind:
-        case Kind.MESSAGES:
-            return Section(frame.payload)
-        case Kind.RE_ENTER:
-            return ReEnter.read(frame.payload).section
-        case Kind.END:
-            return End.read(frame.payload).section
-        case Kind.SEND_BACK:
-            return SendBack.read(frame.payload).section
-        case _:
-            return None
+def _check_found(pairs: Pairs, store: MessageStore) -> list[str]:
+    """Every message must be found by its id and by each of its keys."""
+    hashes, refs = pairs
+    distinct, which = np.unique(hashes, return_inverse=True)
+    found_at, found_refs = store.indexes.find.find_many(distinct)
+    # Hash and ref as one number each, so that pairs can be looked for in pairs.
+    ranked, ranks = np.unique(np.concatenate((refs, found_refs)), return_inverse=True)
+    wanted = which * len(ranked) + ranks[: len(refs)]
+    missing = refs[~np.isin(wanted, found_at * len(ranked) + ranks[len(refs) :])]
+    return [f"{_named(int(ref))} is not in the find index" for ref in missing[:_LISTED_MAX].tolist()]
 
 
-def _check_found(frame: Frame, section: Section, store: MessageStore) -> list[str]:
-    """Every message of a frame must be found by its id and its keys."""
-    columns = section.columns()
-    hashes = np.unique(np.concatenate((columns.id_hash, columns.key_hashes)))
-    found_at, _ = store.indexes.find.find_many(hashes)
-    if len(np.unique(found_at)) != len(hashes):
-        return [f"a message of the frame at offset {frame.offset} is not in the find index"]
-    return []
+def _named(ref: int) -> str:
+    place = ref & ~int(PLACE_BIT)
+    if place == ref:
+        return f"the message with seq {ref}"
+    return f"the message in row {place & 0xFFFF} of the frame at offset {place >> 16}"
 
 
 def _compare_indexes(used: Indexes, fresh: Indexes) -> list[str]:

@@ -30,6 +30,7 @@ from tidemill.log.arrays import I64, U8, Flags, Rows
 from tidemill.log.disk import Bytes
 from tidemill.log.group_commit import GroupCommit
 from tidemill.log.segments import SegmentedLog
+from tidemill.store.arrival_order import named_arrival
 from tidemill.store.arrivals import Arrivals
 from tidemill.store.ballast import Ballast
 from tidemill.store.frames import (
@@ -252,12 +253,21 @@ class CommitLog:
             return self._append(Kind.CANCEL, cancel.parts(), now_ms, reserved=True)
 
     def re_enter(
-        self, old_seqs: I64, messages: Sequence[StoredMessage], reason: ReEnterReason, now_ms: int
+        self,
+        old_seqs: I64,
+        messages: Sequence[StoredMessage],
+        reason: ReEnterReason,
+        now_ms: int,
+        arrivals: I64 | None = None,
     ) -> Appended:
-        """Append messages again under new seqs; the caller holds the lock and saw the old ones pending."""
+        """Append messages again under new seqs; the caller holds the lock and saw the old ones pending.
+
+        `arrivals` are the seqs under which they count as arrived, where those are not the new ones.
+        """
         with self.lock:
             assert self._indexes.ledger.pending_mask(old_seqs).all()
-            parts: list[Bytes] = [encode_rows(messages, [-1] * len(messages), self._indexes.ledger.next_seq)]
+            names = [-1] * len(messages) if arrivals is None else named_arrival(arrivals).tolist()
+            parts: list[Bytes] = [encode_rows(messages, names, self._indexes.ledger.next_seq)]
             frame = ReEnter(reason, old_seqs, Section(memoryview(parts[0])), parts)
             reserved = reason is ReEnterReason.RETENTION
             return self._append(Kind.RE_ENTER, frame.parts(), now_ms, reserved=reserved)

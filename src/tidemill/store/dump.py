@@ -21,7 +21,15 @@ from tidemill.log.disk import ByteArray
 from tidemill.log.frame import MAGIC, Frame, decode_frame
 from tidemill.store.consumer_log import KIND_CHANGES, KIND_GROUP, KIND_OPENING
 from tidemill.store.consumer_state import ACT_NAMES, CHANGE
-from tidemill.store.entry_format import ENTRY, FLAG_FIFO, FLAG_LEVEL, FLAG_NEAR, frame_offset_of, row_of
+from tidemill.store.entry_format import (
+    ENTRY,
+    FLAG_FIFO,
+    FLAG_LEVEL,
+    FLAG_MOVED,
+    FLAG_NEAR,
+    frame_offset_of,
+    row_of,
+)
 from tidemill.store.find_format import RUN_HEADER_BYTES, decode_run_header
 from tidemill.store.find_index import PLACE_BIT
 from tidemill.store.frames import Base, Cancel, End, Half, Kind, ReEnter, Release, SendBack, TopicChange
@@ -33,7 +41,7 @@ Line = dict[str, Any]
 Describe = Callable[[Frame], tuple[Line, Section | None]]
 
 _BODY_SHOWN = 60
-_FLAGS = {FLAG_NEAR: "near", FLAG_LEVEL: "level", FLAG_FIFO: "fifo"}
+_FLAGS = {FLAG_NEAR: "near", FLAG_LEVEL: "level", FLAG_FIFO: "fifo", FLAG_MOVED: "moved"}
 
 
 # -- logs -----------------------------------------------------------------------------------------

@@ -48,6 +48,8 @@ FLAG_NEAR = 1
 FLAG_LEVEL = 2
 # Ordered within its message group: goes only when every shard has passed its due time.
 FLAG_FIFO = 4
+# Moved to the tail by retention: its frame, not its seq, says when it arrived (`arrival_order.py`).
+FLAG_MOVED = 8
 
 Entries = npt.NDArray[Any]
 

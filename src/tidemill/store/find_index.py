@@ -24,6 +24,8 @@ PLACE_BIT = np.uint64(1 << 63)
 _RECENT_PAIRS_MAX = 1024
 # From here on a batch is kept as it came and sorted only when somebody looks, or when it is written.
 _UNSORTED_PAIRS_MIN = 1 << 14
+# A checkpoint writes the memory out once an eighth of it is used.
+_WRITTEN_FROM = 8
 
 
 Pairs = tuple[U64, U64]  # hashes, refs
@@ -149,7 +151,22 @@ class FindIndex:
 
     @property
     def memory_is_full(self) -> bool:
-        return self._recent_pairs + sum(map(len, self._memory)) >= self._memory_pairs_max
+        return self._memory_pairs >= self._memory_pairs_max
+
+    @property
+    def is_worth_writing(self) -> bool:
+        """What is in memory must be read from the log again when the store opens: not too much of that."""
+        return self._memory_pairs >= self._memory_pairs_max // _WRITTEN_FROM
+
+    @property
+    def _memory_pairs(self) -> int:
+        return self._recent_pairs + sum(map(len, self._memory))
+
+    def drain(self) -> Pairs:
+        """Take all pairs out of memory, unsorted: for the checker, which looks at each once."""
+        runs = [*self._memory, _Run(self._recent_arrays())]
+        self._memory, self._recent, self._recent_pairs = [], {}, 0
+        return np.concatenate([run.pairs[0] for run in runs]), np.concatenate([run.pairs[1] for run in runs])
 
     def begin_flush(self, end_offset: int) -> None:
         """Set aside what is in memory, which makes the index complete up to `end_offset`, to be written."""

@@ -28,7 +28,7 @@ def hash_slices(data: U8, starts: I64, lengths: I64, seeds: U64) -> U64:
     """Hash `data[start : start + length]` of every slice, each with its own seed."""
     if len(starts) <= _FEW:
         spans = zip(starts.tolist(), lengths.tolist(), seeds.tolist(), strict=True)
-        few = [_hash_one(data[start : start + length].tobytes(), seed) for start, length, seed in spans]
+        few = [hash_text(data[start : start + length].tobytes(), seed) for start, length, seed in spans]
         return np.array(few, np.uint64)
     hashes = seeds * _SEED_MULTIPLIER ^ lengths.astype(np.uint64) * _LENGTH_MULTIPLIER
     if not len(starts):
@@ -46,7 +46,7 @@ def hash_slices(data: U8, starts: I64, lengths: I64, seeds: U64) -> U64:
     return _mixed(hashes, hashes >> np.uint64(29))
 
 
-def _hash_one(text: bytes, seed: int) -> int:
+def hash_text(text: bytes, seed: int) -> int:
     """The same hash for one text, in Python's integers."""
     hashed = (seed * _SEED_INT ^ len(text) * _LENGTH_INT) & _MASK
     for at in range(0, len(text), _WORD):
@@ -72,7 +72,7 @@ def _mixed(hashes: U64, words: U64) -> U64:
 def hash_texts(texts: Sequence[bytes], seeds: U64) -> U64:
     """The same hash for a list of byte strings."""
     if len(texts) <= _FEW:
-        return np.array(list(map(_hash_one, texts, seeds.tolist())), np.uint64)
+        return np.array(list(map(hash_text, texts, seeds.tolist())), np.uint64)
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     starts = np.cumsum(lengths) - lengths
     return hash_slices(np.frombuffer(b"".join(texts), np.uint8), starts, lengths, seeds)

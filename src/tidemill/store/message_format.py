@@ -10,7 +10,7 @@
 
 Little-endian, format 1. Few messages (single sends) are written as rows, which cost 60 bytes each beside
 their text; a bulk put keeps its Arrow batch. Keys are joined by a space; properties are a JSON object, or
-empty.
+empty. The queue offset of a timed message is -1, or says when it arrived (`arrival_order.py`).
 
 Owns the bytes of messages and nothing else. `Columns` is what the indexes need of every message; it comes
 out of either encoding without a loop per message.
@@ -31,7 +31,15 @@ from tidemill.core.errors import CorruptionError
 from tidemill.core.model import NO_TIME_MS, MessageType, StoredMessage
 from tidemill.log.arrays import I64, U8, U16, U32, U64, Rows
 from tidemill.log.disk import Bytes
-from tidemill.store.hashing import PURPOSE_ID, PURPOSE_KEY, hash_slices, hash_texts, topic_seeds
+from tidemill.store.hashing import (
+    PURPOSE_ID,
+    PURPOSE_KEY,
+    hash_slices,
+    hash_text,
+    hash_texts,
+    seed_of,
+    topic_seeds,
+)
 
 _HEADER = struct.Struct("<B3xIq")
 _ENCODING_ROWS = 1
@@ -80,6 +88,13 @@ SCHEMA = pa.schema(
     ]
 )
 _KEY_SEPARATOR = ord(" ")
+
+
+# The fields of `Columns` that are columns of a message.
+_COLUMN_NAMES = [
+    *("topic_id", "queue_id", "type", "level", "flags"),
+    *("stored_at_ms", "deliver_at_ms", "queue_offset"),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +178,8 @@ class Section:
             self._batch = pa.ipc.read_record_batch(pa.py_buffer(self._data), SCHEMA)
         elif encoding == _ENCODING_ROWS:
             self._rows = np.frombuffer(self._data, ROW, self.count)
-            self._ends = _row_ends(self._rows)
+            is_one = self.count == 1  # a single send: not worth six arrays
+            self._ends = np.array([sum(self._lengths_of_one())]) if is_one else _row_ends(self._rows)
         else:
             raise CorruptionError(f"messages in unknown encoding {encoding}; run `tidemill check`")
 
@@ -177,6 +193,11 @@ class Section:
             return slices_of(self._batch.column("body"))[2][rows]
         assert self._rows is not None
         return self._rows["body_bytes"][rows].astype(np.int64)
+
+    def queue_offsets(self, rows: I64) -> I64:
+        """The `queue_offset` of these rows of a section in the row encoding."""
+        assert self._rows is not None
+        return self._rows["queue_offset"][rows].astype(np.int64)
 
     def columns(self) -> Columns:
         return self._columns_of_arrow() if self._batch is not None else self._columns_of_rows()
@@ -214,9 +235,14 @@ class Section:
 
     # rows
 
+    def _lengths_of_one(self) -> tuple[int, ...]:
+        return _ROW_STRUCT.unpack_from(self._data)[-len(_LENGTHS) :]
+
     def _columns_of_rows(self) -> Columns:
         rows = self._rows
         assert rows is not None
+        if self.count == 1:
+            return self._columns_of_one(rows)
         heap = self._heap()
         lengths = [rows[name].astype(np.int64) for name in _LENGTHS]
         total: I64 = np.sum(lengths, axis=0)
@@ -225,18 +251,27 @@ class Section:
         topic_ids = rows["topic_id"].astype(np.uint64)
         key_rows, key_hashes = _key_hashes(heap, key_starts, lengths[2], topic_ids)
         return Columns(
-            rows["topic_id"],
-            rows["queue_id"],
-            rows["type"],
-            rows["level"],
-            rows["flags"],
-            rows["stored_at_ms"],
-            rows["deliver_at_ms"],
-            rows["queue_offset"],
-            (total + ROW.itemsize).astype(np.uint32),
-            hash_slices(heap, starts, lengths[0], topic_seeds(topic_ids, PURPOSE_ID)),
-            key_rows,
-            key_hashes,
+            **{name: rows[name] for name in _COLUMN_NAMES},
+            size=(total + ROW.itemsize).astype(np.uint32),
+            id_hash=hash_slices(heap, starts, lengths[0], topic_seeds(topic_ids, PURPOSE_ID)),
+            key_rows=key_rows,
+            key_hashes=key_hashes,
+        )
+
+    def _columns_of_one(self, row: Rows) -> Columns:
+        """The same for one message, in Python's own numbers: most frames of single sends hold just one."""
+        lengths, topic_id = self._lengths_of_one(), int(row["topic_id"][0])
+        texts = bytes(self._data[ROW.itemsize : ROW.itemsize + sum(lengths[:3])])
+        key_text = texts[lengths[0] + lengths[1] :]
+        key_hashes = [
+            hash_text(key, seed_of(topic_id, PURPOSE_KEY)) for key in key_text.split(b" ") if key_text
+        ]
+        return Columns(
+            **{name: row[name] for name in _COLUMN_NAMES},
+            size=np.array([sum(lengths) + ROW.itemsize], np.uint32),
+            id_hash=np.array([hash_text(texts[: lengths[0]], seed_of(topic_id, PURPOSE_ID))], np.uint64),
+            key_rows=np.zeros(len(key_hashes), np.int64),
+            key_hashes=np.array(key_hashes, np.uint64),
         )
 
     def _heap(self) -> U8:
@@ -268,18 +303,11 @@ class Section:
         for name in ("tag", "message_group", "properties", "body"):
             size = size + slices_of(batch.column(name))[2]
         return Columns(
-            topic_ids,
-            _numbers(batch, "queue_id"),
-            _numbers(batch, "type"),
-            _numbers(batch, "level"),
-            _numbers(batch, "flags"),
-            _numbers(batch, "stored_at_ms"),
-            _numbers(batch, "deliver_at_ms"),
-            _numbers(batch, "queue_offset"),
-            size.astype(np.uint32),
-            hash_slices(ids, id_starts, id_lengths, topic_seeds(seeds, PURPOSE_ID)),
-            key_rows,
-            key_hashes,
+            **{name: _numbers(batch, name) for name in _COLUMN_NAMES},
+            size=size.astype(np.uint32),
+            id_hash=hash_slices(ids, id_starts, id_lengths, topic_seeds(seeds, PURPOSE_ID)),
+            key_rows=key_rows,
+            key_hashes=key_hashes,
         )
 
     def _arrow_message(self, row: int) -> StoredMessage:

@@ -25,10 +25,11 @@ from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
 from tidemill.log.group_commit import GroupCommit
 from tidemill.log.segments import SegmentedLog
+from tidemill.store.arrival_order import arrivals_of
 from tidemill.store.ballast import Ballast
 from tidemill.store.commit_log import Appended, CommitLog, moved
 from tidemill.store.consumer_log import ConsumerLog
-from tidemill.store.entry_format import FLAG_FIFO, FLAG_NEAR
+from tidemill.store.entry_format import FLAG_FIFO, FLAG_MOVED, FLAG_NEAR
 from tidemill.store.find_index import PLACE_BIT
 from tidemill.store.frames import Kind, ReEnterReason, section_in
 from tidemill.store.framing import move_payload_bytes, moved_together
@@ -217,16 +218,19 @@ class MessageStore:
     ) -> MovedMessages:
         """Append pending messages again under new seqs and times. Call under the writer lock."""
         rows = self.indexes.entries.take(seqs)
+        keeps_arrival = reason is ReEnterReason.RETENTION
         flags = rows["flags"].astype(np.int64) & FLAG_FIFO | np.where(
             deliver_at_ms < near_below_ms, FLAG_NEAR, 0
         )
+        flags |= FLAG_MOVED if keeps_arrival else 0
         messages = [
             moved(self.message(place), due, flag)
             for place, due, flag in zip(
                 rows["place"].tolist(), deliver_at_ms.tolist(), flags.tolist(), strict=True
             )
         ]
-        appended = self.writer.re_enter(seqs, messages, reason, now_ms)
+        arrivals = arrivals_of(self.section, seqs, rows) if keeps_arrival else None
+        appended = self.writer.re_enter(seqs, messages, reason, now_ms, arrivals)
         return MovedMessages(appended, seqs, deliver_at_ms, flags)
 
     def move_payloads(self, seqs: I64) -> list[int]:
@@ -285,9 +289,9 @@ class MessageStore:
         self._checkpoint_offset = offset
 
     def _save_find_index(self) -> None:
-        """Write the find index's memory when it is full; the files only ever cover what is safe."""
+        """Write the find index's memory when it is worth a file; the files only ever cover what is safe."""
         find = self.indexes.find
-        if find.memory_is_full:
+        if find.is_worth_writing:
             with self.writer.lock:
                 end = self.writer.finish_all()
                 find.begin_flush(end)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from small_broker import RETENTION_MS, SmallBroker
-from tidemill.core.model import CancelAnswer, Draft
+from small_broker import RETENTION_MS, START_MS, SmallBroker
+from tidemill.core.model import CancelAnswer, Draft, TopicType
 from tidemill.store.frames import Kind
 
 FAR_MS = 100 * RETENTION_MS
@@ -250,3 +250,34 @@ def make_aged(tmp_path):
     for small in made:
         small.check()
         small.close()
+
+
+@pytest.mark.parametrize("group", ["", "one"])
+@pytest.mark.parametrize("how", ["go on", "kill", "timer", "index"])
+def test_equal_due_times_keep_their_order_of_arrival_through_moves(small, group, how):
+    broker, due_ms = small.broker, START_MS + FAR_MS
+    broker.topics.create("orders", TopicType.MIXED, 1)
+
+    def send(*bodies: bytes) -> list:
+        drafts = [Draft("orders", body, deliver_at_ms=due_ms, message_group=group) for body in bodies]
+        return broker.send(drafts)
+
+    pushed, *_ = send(b"pushed on", b"1", b"2")
+    _age(small)
+    send(b"3", b"4")
+    assert _cut(small) > 0  # moves 1 and 2 behind 3 and 4
+    send(b"5")
+    _age(small)
+    broker = small.broker
+    send(b"6")
+    assert _cut(small) > 0  # moves all but 6, some for the second time
+    send(b"7")
+    broker.reschedule([pushed.handle], deliver_at_ms=due_ms)  # an arrival of its own
+    if how == "kill":
+        small.kill_and_open()
+    elif how != "go on":
+        small.kill()
+        small.delete(how)
+        small.open()
+    small.advance(due_ms - small.clock.now_ms())
+    assert small.bodies("orders") == [*(b"%d" % i for i in range(1, 8)), b"pushed on"]
