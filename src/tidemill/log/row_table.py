@@ -142,6 +142,15 @@ class RowTable:
             self._name_is_new = False
             self._disk.sync_dir(self._directory)
 
+    @property
+    def dirty_chunks(self) -> frozenset[int]:
+        """Chunks with rows that are not safe yet; who closes the table and opens it again hands them on."""
+        return frozenset(self._dirty)
+
+    def take_over(self, dirty_chunks: frozenset[int]) -> None:
+        """Count these chunks as not safe: an earlier opening of this table wrote them."""
+        self._dirty |= dirty_chunks & self._chunks
+
     def close(self) -> None:
         self._maps.clear()
         for file in self._files.values():

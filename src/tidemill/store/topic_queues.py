@@ -47,6 +47,7 @@ class TopicQueues:
         self._chunk_rows = chunk_rows
         self._tables: OrderedDict[QueueKey, RowTable] = OrderedDict()
         self._unsynced: set[QueueKey] = set()
+        self._closed_dirty: dict[QueueKey, frozenset[int]] = {}  # of tables closed to make place for others
         self._ends: dict[QueueKey, int] = {}
         self._lock = threading.RLock()  # protects the open tables and the ends
 
@@ -130,6 +131,7 @@ class TopicQueues:
                 if table is not None:
                     table.close()
                 self._unsynced.discard(queue)
+                self._closed_dirty.pop(queue, None)
         self._disk.remove_tree(self._directory / str(topic_id))
 
     def sync(self) -> None:
@@ -151,9 +153,9 @@ class TopicQueues:
             return table
         if len(self._tables) >= _OPEN_TABLES_MAX:
             oldest, closing = self._tables.popitem(last=False)
-            if oldest in self._unsynced:
-                closing.sync()
-                self._unsynced.discard(oldest)
+            if closing.dirty_chunks:
+                # A sync here would hold up a release by milliseconds for each of many queues.
+                self._closed_dirty[oldest] = closing.dirty_chunks
             closing.close()
         topic_id, queue_id = queue
         directory = self._directory / str(topic_id) / str(queue_id)
@@ -161,6 +163,7 @@ class TopicQueues:
             self._disk, directory, QUEUE_ROW, self._chunk_rows, self._make_room
         )
         table.keep_run(self.end(queue))
+        table.take_over(self._closed_dirty.pop(queue, frozenset()))
         return table
 
 

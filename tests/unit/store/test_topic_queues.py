@@ -8,7 +8,7 @@ import pytest
 from tidemill.store import topic_queues as module
 from tidemill.store.queue_format import QUEUE_ROW
 from tidemill.store.topic_queues import Publication, TopicQueues
-from tidemill.testing import FaultyDisk
+from tidemill.testing import FaultPlan, FaultyDisk
 
 CHUNK_ROWS = 8
 
@@ -103,3 +103,23 @@ def test_several_queues_of_one_publication_get_their_own_rows(queues):
     queues.publish(Publication(0, [(1, 1), (1, 0)], [0, 0], [2, 3], rows))
     assert queues.read((1, 1), 0, 9)["seq"].tolist() == [7, 8]
     assert queues.read((1, 0), 0, 9)["seq"].tolist() == [1, 2, 3]
+
+
+def test_with_more_queues_than_open_tables_a_release_syncs_nothing_a_checkpoint_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_OPEN_TABLES_MAX", 3)
+    for seed in range(10):
+        disk = FaultyDisk(seed)
+        queues = TopicQueues(disk, tmp_path / str(seed), lambda: False, CHUNK_ROWS)
+        disk.arm(FaultPlan())
+        for first in (0, 5):
+            for queue_id in range(10):
+                _publish(queues, (1, queue_id), first, 5 if first == 0 else 20)
+        assert disk.sync_count == 0
+        queues.sync()
+        assert disk.sync_count >= 10 * 4  # every chunk of every queue
+        disk = disk.crash(power_cut=True)
+        again = TopicQueues(disk, tmp_path / str(seed), lambda: False, CHUNK_ROWS)
+        for queue_id in range(10):
+            again.set_end((1, queue_id), 25)
+            assert again.read((1, queue_id), 0, 25)["seq"].tolist() == list(range(25))
+        again.close()
