@@ -40,7 +40,7 @@ simulate: $(READY) ## the full crash simulation; SEEDS=5000 for more
 	@TIDEMILL_SEEDS=$(SEEDS) $(BIN)/pytest -q tests/simulation --timeout 0
 
 docs: $(READY) ## the site, into build/docs; a warning is an error
-	@$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs
+	@$(BIN)/sphinx-build -E -W --keep-going -q -b html docs build/docs
 	@echo "docs: open build/docs/index.html"
 
 lock: $(READY) ## make requirements.lock again from the ranges in pyproject.toml
