@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from simulation.model import DLQ, Broken, Model, TopicLife
+from simulation.retries import RETRY, key_of
+from tidemill.broker.receipts import decode_receipt
 
 if TYPE_CHECKING:
     from tidemill.broker.broker import Broker
@@ -31,7 +33,10 @@ class Taken:
     doubts: int  # receives cut short so far, when it was handed out
     receipt: str
     body: bytes
-    is_acked: bool | None = False  # None: in doubt
+    life_id: int  # of the topic it was received from
+    origin: str  # and its name
+    is_acked: bool | None = False  # settled; None: in doubt
+    is_sent_back: bool = False  # that is how it was settled, if it was
 
 
 @dataclass
@@ -55,23 +60,40 @@ class Consumers:
         self.doubts[group, life.id] -= 1
         doubts = self.doubts[group, life.id]
         for delivery in deliveries:
-            key = (group, life.id, delivery.queue_id, delivery.offset)
+            source = self.source(life, delivery)
+            if source is not life and source.name != RETRY + group:
+                raise Broken(f"{group} was given {delivery.message.body!r} of {source.name}")
+            if delivery.topic != life.name:
+                raise Broken(f"{group} received from {life.name} and was given one of {delivery.topic}")
+            key = (group, source.id, delivery.queue_id, delivery.offset)
             body = delivery.message.body
-            row = life.rows.get((delivery.queue_id, delivery.offset))
+            row = source.rows.get((delivery.queue_id, delivery.offset))
             if row is None or row[0] != body:
                 raise Broken(f"{group} was given {body!r} at {key}, the queue holds {row}")
             if not wants(group, delivery.message.tag):
                 raise Broken(f"{group} was given {body!r} with tag {delivery.message.tag!r}")
             if (group, life.name, body) in self.model.buried:
                 raise Broken(f"{group} was given {body!r} again, which is among its dead letters")
-            self._check_again(key, delivery, doubts, now_ms)
+            first = 1 if source is life else key_of(source.name, delivery.message)[2] + 1
+            self._check_again(key, delivery, doubts, now_ms, first)
             self.taken[key] = Taken(
-                delivery.attempt, delivery.invisible_until_ms, doubts, delivery.receipt, body
+                delivery.attempt,
+                delivery.invisible_until_ms,
+                doubts,
+                delivery.receipt,
+                body,
+                life.id,
+                life.name,
             )
 
-    def _check_again(self, key: Key, delivery: Delivery, doubts: int, now_ms: int) -> None:
+    def source(self, life: TopicLife, delivery: Delivery) -> TopicLife:
+        """The topic in whose queue a delivery lies: the one received from, or its group's retry topic."""
+        name = decode_receipt(delivery.receipt)[1]
+        return life if name == life.name else self.model.topics[name]
+
+    def _check_again(self, key: Key, delivery: Delivery, doubts: int, now_ms: int, first: int) -> None:
         before = self.taken.get(key)
-        low = before.attempt + 1 if before else 1
+        low = before.attempt + 1 if before else first
         high = low + doubts - (before.doubts if before else 0)
         if before and before.is_acked:
             raise Broken(f"{before.body!r} was acknowledged and is delivered again at {key}")
@@ -83,7 +105,7 @@ class Consumers:
     def settled(self, key: Key, *, answer: bool, is_live: bool) -> bool:
         """An ack or a change was answered; returns whether it took effect."""
         held = self.taken[key]
-        is_certain = held.doubts == self.doubts[key[0], key[1]] and is_live
+        is_certain = held.doubts == self.doubts[key[0], held.life_id] and is_live
         if not answer and is_certain and not held.is_acked:
             raise Broken(f"the receipt of {held.body!r} at {key} was refused: {held}")
         if answer and held.is_acked:
@@ -99,9 +121,26 @@ class Consumers:
         for life in self.model.topics.values():
             if life.name.startswith(DLQ):
                 continue
+            if life.name.startswith(RETRY):
+                self._check_retries_given(broker, life)
+                continue
             for queue_id in range(life.queue_count):
                 for row in broker.views.read(life.name, queue_id, 0, 1 << 30):
                     self._check_given(life, queue_id, row.offset, row.message.body, row.message.tag)
+
+    def _check_retries_given(self, broker: Broker, life: TopicLife) -> None:
+        group = life.name.removeprefix(RETRY)
+        for queue_id in range(life.queue_count):
+            for row in broker.views.read(life.name, queue_id, 0, 1 << 30):
+                origin = row.message.properties["RETRY_TOPIC"]
+                topic = broker.store.indexes.topics.named(life.name)
+                assert topic is not None
+                if broker.store.indexes.topics.by_id(topic.origins[queue_id]) is None:
+                    continue  # its topic was deleted
+                held = self.taken.get((group, life.id, queue_id, row.offset))
+                is_buried = (group, origin, row.message.body) in self.model.buried
+                if not is_buried and (held is None or held.is_acked is False):
+                    raise Broken(f"{group} never settled {row.message.body!r} of {life.name}: {held}")
 
     def _check_given(self, life: TopicLife, queue_id: int, offset: int, body: bytes, tag: str) -> None:
         for group in GROUPS:
@@ -109,7 +148,7 @@ class Consumers:
                 continue
             held = self.taken.get((group, life.id, queue_id, offset))
             is_buried = (group, life.name, body) in self.model.buried
-            if is_buried and held is not None and held.is_acked:
+            if is_buried and held is not None and held.is_acked and not held.is_sent_back:
                 raise Broken(f"{body!r} was acknowledged by {group} and is among its dead letters")
             if not is_buried and (held is None or held.is_acked is False):
                 raise Broken(f"{group} never settled {body!r} of {life.name}: {held}")

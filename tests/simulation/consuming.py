@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from simulation.breaking import Broken
 from simulation.consumers import ATTEMPTS_MAX, GROUPS, TAGGED, Key
+from simulation.retries import Retry
 from simulation.world import World
+from tidemill.broker.retries import SendBackAnswer, SentBack
+from tidemill.core.errors import DiskFull
+from tidemill.core.model import CancelAnswer
 
 
 @dataclass
@@ -35,7 +40,10 @@ class Consuming:
         )
         self.world.look()
         self.world.consumers.received(group, life, deliveries, self.world.now_ms)
-        keys = [(group, life.id, d.queue_id, d.offset) for d in deliveries]
+        sources = [self.world.consumers.source(life, d) for d in deliveries]
+        keys = [
+            (group, source.id, d.queue_id, d.offset) for source, d in zip(sources, deliveries, strict=True)
+        ]
         if count or self.world.random.random() < 0.4:
             self.ack([key for key in keys if count or self.world.random.random() < 0.8])
         return len(deliveries)
@@ -62,8 +70,12 @@ class Consuming:
         if not keys:
             return
         key = self.world.random.choice(keys)
-        if self.world.random.random() < 0.6:
+        luck = self.world.random.random()
+        if luck < 0.4:
             self.ack([key])
+            return
+        if luck < 0.8:
+            self.send_back(key)
             return
         taken = self.world.consumers.taken[key]
         span = self.world.random.choice((0, 1_000, 30_000))
@@ -74,5 +86,56 @@ class Consuming:
 
     def _is_buried(self, key: Key) -> bool:
         taken = self.world.consumers.taken[key]
-        name = next(life.name for life in self.world.model.topics.values() if life.id == key[1])
-        return (key[0], name, taken.body) in self.world.model.buried
+        return (key[0], taken.origin, taken.body) in self.world.model.buried
+
+    def send_back(self, key: Key) -> None:
+        """Give a delivery back, on a level or at once to the dead letters."""
+        group, taken = key[0], self.world.consumers.taken[key]
+        level = self.world.random.choice((0, 0, 1, 2, 3, -1))
+        is_dead = level < 0 or taken.attempt >= ATTEMPTS_MAX
+        stays = group == "second" and not is_dead
+        delays_ms = self.world.broker.settings.level_delays_ms
+        used = min(level or 2 + taken.attempt, len(delays_ms))
+        due_ms = self.world.now_ms + (0 if is_dead else delays_ms[used - 1])
+        retry = Retry(taken, taken.origin, due_ms, is_dead)
+        name = (group, taken.body, taken.attempt)
+        known = self.world.model.retries.known
+        before, was_hidden, earlier = taken.is_acked, taken.hidden_until_ms, known.get(name)
+        if stays:
+            taken.hidden_until_ms = None
+        else:
+            taken.is_acked, taken.is_sent_back, known[name] = None, True, retry
+        try:
+            (sent,) = self.world.broker.send_back([taken.receipt], level)
+        except DiskFull:
+            if not self.world.is_full:
+                raise
+            sent = SentBack(SendBackAnswer.INVALID)
+        took_effect = sent.answer is not SendBackAnswer.INVALID
+        taken.is_acked = before
+        if not self.world.is_full:
+            self.world.consumers.settled(key, answer=took_effect, is_live=self._is_live(key))
+        if not took_effect:
+            taken.hidden_until_ms = was_hidden
+            if not stays:
+                taken.is_sent_back = False
+                known.pop(name)
+                if earlier is not None:
+                    known[name] = earlier
+        elif stays:
+            taken.hidden_until_ms = due_ms
+        else:
+            taken.is_acked, retry.is_stored = True, True
+            if (sent.answer is SendBackAnswer.DEAD) != is_dead:
+                raise Broken(f"{retry} was answered with {sent}")
+            self.world.look()
+            self._cancel_some(retry, sent)
+
+    def _cancel_some(self, retry: Retry, sent: SentBack) -> None:
+        if sent.handle is None or not retry.is_pending or self.world.random.random() > 0.15:
+            return
+        retry.is_cancelled = None
+        (answer,) = self.world.broker.cancel([sent.handle])
+        if answer is not CancelAnswer.CANCELLED:
+            raise Broken(f"cancelling {retry} says {answer}")
+        retry.is_cancelled = True

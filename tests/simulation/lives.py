@@ -15,6 +15,7 @@ from random import Random
 
 from simulation.consumers import GROUPS, Consumers
 from simulation.model import DLQ, Broken, Model
+from simulation.retries import RETRY
 from simulation.shape import Shape
 from simulation.workload import Workload
 from simulation.world import World
@@ -143,8 +144,9 @@ class Run:
 
     def close(self, broker: Broker) -> None:
         farewell = broker.close()
-        if farewell.pending != len(self.model.pending()):
-            raise Broken(f"{farewell.pending} were pending at the end, not {len(self.model.pending())}")
+        pending = len(self.model.pending()) + len(self.model.retries.pending())
+        if farewell.pending != pending:
+            raise Broken(f"{farewell.pending} were pending at the end, not {pending}")
 
     def _require_silence(self) -> None:
         """A sync of the log failed, so nobody knows what is on disk: nothing may be acknowledged any more."""
@@ -186,7 +188,7 @@ class Run:
         world.look()
         world.advance(0)
         self._drain()
-        while pending := self.model.pending():
+        while pending := [*self.model.pending(), *self.model.retries.pending()]:
             ahead_ms = min(m.due_ms for m in pending) - self.clock.now_ms()
             if ahead_ms > _FARTHEST_MS:
                 raise Broken(f"something is due in {ahead_ms} ms")
@@ -198,13 +200,14 @@ class Run:
         self.events["head cut"] += self.model.has_cut
         self.events["dead letter"] += len(self.model.buried)
         self.events["message"] += len(self.model.messages)
+        self.events["sent back"] += len(self.model.retries.known)
 
     def _drain(self) -> None:
         """Consume until twice in a row, a lease apart, nothing comes."""
         quiet = 0
         while quiet < 2:
             came = 0
-            for topic in [name for name in self.model.topics if not name.startswith(DLQ)]:
+            for topic in [name for name in self.model.topics if not name.startswith((DLQ, RETRY))]:
                 for group in GROUPS:
                     came += self.workload.consuming.receive(group, topic, 100)
             quiet = 0 if came else quiet + 1

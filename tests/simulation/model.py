@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from simulation.breaking import Broken as Broken
+from simulation.retries import RETRY, Retries, RetryKey, key_of
 from tidemill.core.model import NO_TIME_MS, Handle
 
 if TYPE_CHECKING:
@@ -19,10 +21,6 @@ if TYPE_CHECKING:
 
 DLQ = "%DLQ%"
 _ALL = 1 << 30
-
-
-class Broken(AssertionError):
-    """The broker did something that must never happen."""
 
 
 @dataclass
@@ -98,6 +96,7 @@ class Model:
         self.buried: dict[tuple[str, str, bytes], Seen] = {}  # dead letters: (group, topic name, body)
         self.halves: dict[bytes, Message] = {}  # transactions without an end
         self.ending: tuple[bytes, bool] | None = None  # a half whose end was cut short; True: committed
+        self.retries = Retries()
         self.deleting: str | None = None
         self.turn = 0
         self.looked_at_ms = 0
@@ -136,6 +135,7 @@ class Model:
             found = present.get(name)
             if found is not None and found.id == life.id:
                 life.is_paused, life.rate = found.is_paused, found.release_rate_max
+                life.queue_count = found.queue_count  # a retry topic grows
             elif self.deleting == name:
                 self.topic_deleted(name)
             else:
@@ -218,6 +218,9 @@ class Model:
                 raise Broken(f"{key} is twice among the dead letters: {self.buried[key]} and {seen}")
             self.buried[key] = seen
             return
+        if life.name.startswith(RETRY):
+            self.retries.arrived(life.name, row, self.latest_ms)
+            return
         message = self.messages.get(row.message.body)
         if message is None:
             raise Broken(f"{row.message.body!r} is in {life.name} and was never sent")
@@ -268,9 +271,17 @@ class Model:
     def check_pending(self, broker: Broker) -> None:
         """The broker's list of what waits is the model's; what was in doubt is settled by it."""
         listed: dict[bytes, tuple[int, Handle]] = {}
+        listed_retries: dict[RetryKey, int] = {}
         for waiting in broker.views.pending(limit=_ALL):
             place = int(broker.store.entry(waiting.seq)["place"])
-            body = broker.store.message(place).body
+            stored = broker.store.message(place)
+            body = stored.body
+            if waiting.topic.startswith(RETRY):
+                key = key_of(waiting.topic, stored)
+                if key in listed_retries:
+                    raise Broken(f"{key} waits twice")
+                listed_retries[key] = waiting.deliver_at_ms
+                continue
             if body in listed:
                 raise Broken(f"{body!r} is pending twice")
             listed[body] = (waiting.deliver_at_ms, waiting.handle)
@@ -295,15 +306,19 @@ class Model:
                 message.is_stored = False
             if message.is_cancelled is None:
                 message.is_cancelled = True
+        self.retries.check_pending(listed_retries, self.buried)
         total = sum(count for _, count in broker.views.forecast(horizon_ms=9_000_000))
-        if total != len(listed):
-            raise Broken(f"the forecast counts {total}, {len(listed)} are pending")
+        if total != len(listed) + len(listed_retries):
+            raise Broken(f"the forecast counts {total}, {len(listed)}+{len(listed_retries)} are pending")
 
     def check_none_late(self, now_ms: int) -> None:
         """Everything that is due and that nothing holds back is in its topic."""
         for message in self.messages.values():
             if message.is_pending and message.topic.is_free and message.due_ms <= now_ms:
                 raise Broken(f"{message.body!r} was due at {message.due_ms}, it is {now_ms}: {message}")
+        for retry in self.retries.pending():
+            if retry.due_ms <= now_ms:
+                raise Broken(f"{retry} is late, it is {now_ms}")
 
     def check_halves(self, broker: Broker) -> None:
         """Open transactions are those the model has; an end that was cut short happened or did not."""

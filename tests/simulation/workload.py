@@ -34,7 +34,7 @@ class Workload:
             (2, changing.reschedule_key),
             (2, changing.reschedule_range),
             (12, self.consuming.receive),
-            (6, self.consuming.settle),
+            (10, self.consuming.settle),
             (6, operating.change_topic),
             (1, operating.delete_topic),
             (2, operating.open_half),

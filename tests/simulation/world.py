@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from simulation.consumers import Consumers
 from simulation.model import DLQ, Broken, Message, Model
+from simulation.retries import RETRY
 
 if TYPE_CHECKING:
     from tidemill.broker.broker import Broker
@@ -60,7 +61,7 @@ class World:
         return f"m{self.made}-{'x' * self.random.choice((0, 10, 100, 1000))}".encode()
 
     def some_topic(self) -> str | None:
-        names = [name for name in self.model.topics if not name.startswith(DLQ)]
+        names = [name for name in self.model.topics if not name.startswith((DLQ, RETRY))]
         return self.random.choice(names) if names else None
 
     def refused(self, messages: list[Message]) -> None:

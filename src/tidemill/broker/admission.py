@@ -59,8 +59,9 @@ _TAKES = {
 
 def check_topic_name(name: str, *, is_internal: bool = False) -> None:
     require_kind("topic", name, str, "a text")
-    if not name or len(name) > TOPIC_CHARS_MAX:
-        raise IllegalTopic(f"topic {name[:40]!r} has {len(name)} characters; use 1 to {TOPIC_CHARS_MAX}")
+    longest = TOPIC_CHARS_MAX if not is_internal else len(RETRY_PREFIX) + GROUP_CHARS_MAX
+    if not name or len(name) > longest:
+        raise IllegalTopic(f"topic {name[:40]!r} has {len(name)} characters; use 1 to {longest}")
     if not _NAME.fullmatch(name):
         raise IllegalTopic(f"topic {name!r} has characters other than letters, digits, '_', '-' and '%'")
     if not is_internal and name.startswith(_RESERVED_PREFIXES):

@@ -29,6 +29,7 @@ from tidemill.broker.maintenance import Maintenance
 from tidemill.broker.pipeline_process import PipelineProcess
 from tidemill.broker.pulse import Pulse, sample_of
 from tidemill.broker.receiver import Receiver, TagFilter
+from tidemill.broker.retries import Retries, SentBack
 from tidemill.broker.sender import Answer, Sender
 from tidemill.broker.table_parts import TableParts
 from tidemill.broker.table_views import TableViews
@@ -157,6 +158,7 @@ class Broker:
         self._transactions = Transactions(self.store, self.topics, self._sender, settings, self.id, now_ms)
         self.receiver = Receiver(self.store, self.topics, now_ms)
         self._dead_letters = DeadLetters(self.store, self.topics, now_ms)
+        self._retries = Retries(self.store, self.topics, self._sender, settings, self.id, now_ms)
         self.views = Views(self.store, self.topics, self.id, now_ms)
         self.tables = TableViews(self.store, self.topics, self.id)
         self.table_parts = TableParts(self.store, self.tables)
@@ -313,9 +315,18 @@ class Broker:
         self.require_open()
         return self.receiver.change_invisibility(receipts, invisible_ms)
 
-    def forward_to_dead_letters(self, receipt: str) -> bool:
+    def send_back(self, receipts: Sequence[str], level: int = 0) -> list[SentBack]:
+        """Give deliveries back, to come again after a level's delay; -1: to the dead letters."""
         self.require_open()
-        return self._dead_letters.forward(receipt)
+        return self._retries.send_back(receipts, level)
+
+    def forward_to_dead_letters(self, receipt: str) -> bool:
+        return self.dead_letters.forward(receipt)
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        self.require_open()
+        return self._dead_letters
 
     @property
     def transactions(self) -> Transactions:

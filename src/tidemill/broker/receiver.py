@@ -15,12 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidemill.broker.admission import DEAD_LETTER_PREFIX, check_group_name
-from tidemill.broker.dead_letters import dead_letter
+from tidemill.broker.admission import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_group_name
+from tidemill.broker.dead_letters import attempts_of, dead_letter
 from tidemill.broker.receipts import DeliveryName, decode_receipt, encode_receipt, lane_held
 from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.core.arguments import require_kind, require_whole
 from tidemill.core.errors import RequestError
+from tidemill.core.levels import level_delays_ms
 from tidemill.core.limits import ANSWER_BYTES_MAX, DAY_MS
 from tidemill.core.model import Delivery, StoredMessage, TopicType, Via
 from tidemill.log.arrays import Rows
@@ -95,14 +96,24 @@ class Receiver:
         attempts_max: int | None = None,
         is_fifo: bool | None = None,
         starts_first: bool | None = None,
+        backoff: str | None = None,
     ) -> Group:
+        """Change a group's settings; `backoff` such as `10s 1m 5m`, empty for the levels."""
         if attempts_max is not None:
             require_whole("the number of attempts", attempts_max, 1, _ATTEMPTS_MAX)
         for flag, value in (("fifo", is_fifo), ("start", starts_first)):
             if value is not None:
                 require_kind(flag, value, bool, "True or False")
+        if backoff:
+            require_kind("backoff", backoff, str, "a text such as '10s 1m 5m'")
+            level_delays_ms(backoff)
         self.group(name)
-        given = {"attempts_max": attempts_max, "is_fifo": is_fifo, "starts_first": starts_first}
+        given = {
+            "attempts_max": attempts_max,
+            "is_fifo": is_fifo,
+            "starts_first": starts_first,
+            "backoff": backoff,
+        }
         consumers = self._store.consumers
         with consumers.lock:
             known = consumers.state.group(name)
@@ -140,6 +151,8 @@ class Receiver:
         require_whole("count", count, 1, _COUNT_MAX)
         require_whole("invisible_ms", invisible_ms, 1, _INVISIBLE_MS_MAX)
         group, topic = self.group(group_name), self._topics.require(topic_name)
+        if topic.origins and topic.name != RETRY_PREFIX + group.name:
+            raise RequestError(f"{topic.name!r} holds what another group sent back; only that group sees it")
         now_ms = self._now_ms()
         found: list[_Found] = []
         dead: list[_Found] = []
@@ -147,8 +160,9 @@ class Receiver:
         consumers = self._store.consumers
         with consumers.lock:
             self._turn += 1
-            for step in range(topic.queue_count):
-                lane = (group.id, topic.id, (self._turn + step) % topic.queue_count)
+            lanes = self._lanes(group, topic)
+            for step in range(len(lanes)):
+                lane = lanes[(self._turn + step) % len(lanes)]
                 progress = self._progress(lane, group, now_ms)
                 limit = (count - len(found), ANSWER_BYTES_MAX - sum(len(f.message.body) for f in found))
                 chosen, unwanted = self._choose(lane, progress, topic, group, limit, accepts_tag, now_ms)
@@ -164,6 +178,7 @@ class Receiver:
                 )
                 if len(rows):
                     end = consumers.append(rows, now_ms)
+                consumers.settling.update((lane, f.offset) for f in spent)
                 found.extend(alive)
                 dead.extend(spent)
                 if len(found) >= count or sum(len(f.message.body) for f in found) >= ANSWER_BYTES_MAX:
@@ -182,18 +197,33 @@ class Receiver:
         group = self._store.consumers.state.group(group_name)
         if topic is None or group is None:
             return True  # let the receive itself say what is wrong
-        for queue_id in range(topic.queue_count):
-            progress = self._store.consumers.state.progress((group.id, topic.id, queue_id))
-            if progress is None or progress.next_offset < self._store.queues.end((topic.id, queue_id)):
+        for lane in self._lanes(group, topic):
+            progress = self._store.consumers.state.progress(lane)
+            if progress is None or progress.next_offset < self._store.queues.end(lane[1:]):
                 return True
         return False
+
+    def _lanes(self, group: Group, topic: Topic) -> list[Lane]:
+        """The queues that a receive looks at: the topic's, and the one with the group's retries of it."""
+        lanes = [(group.id, topic.id, queue_id) for queue_id in range(topic.queue_count)]
+        retry = self._store.indexes.topics.named(RETRY_PREFIX + group.name)
+        if retry is not None and topic.id in retry.origins:
+            lanes.append((group.id, retry.id, retry.origins.index(topic.id)))
+        return lanes
+
+    def received_as(self, topic_name: str, queue_id: int) -> str:
+        """The topic through which a group is given the messages of a queue; its own, but for retries."""
+        topic = self._store.indexes.topics.named(topic_name)
+        if topic is None or not 0 <= queue_id < len(topic.origins):
+            return topic_name
+        origin = self._store.indexes.topics.by_id(topic.origins[queue_id])
+        return topic_name if origin is None else origin.name
 
     def next_visible_ms(self, topic_name: str, group_name: str) -> int | None:
         """When a lease of this group in this topic ends next."""
         group, topic = self.group(group_name), self._topics.require(topic_name)
         with self._store.consumers.lock:
-            lanes = [(group.id, topic.id, queue_id) for queue_id in range(topic.queue_count)]
-            progresses = [self._store.consumers.state.progress(lane) for lane in lanes]
+            progresses = [self._store.consumers.state.progress(lane) for lane in self._lanes(group, topic)]
             wakes = [progress.next_visible_ms() for progress in progresses if progress is not None]
         return min((wake for wake in wakes if wake is not None), default=None)
 
@@ -202,7 +232,9 @@ class Receiver:
         consumers, queue = self._store.consumers, lane[1:]
         progress = consumers.state.progress(lane)
         if progress is None:
-            start = 0 if group.starts_first else self._store.queues.end(queue)
+            # What this group sent back is for it, wherever it begins.
+            starts_first = group.starts_first or self._holds_retries(queue[0])
+            start = 0 if starts_first else self._store.queues.end(queue)
             consumers.append(change_rows(ACT_CURSOR, lane, [start], 0, 0), now_ms)
             progress = consumers.state.progress(lane)
             assert progress is not None
@@ -211,6 +243,10 @@ class Receiver:
             first = self._store.queues.first_live(queue, self._store.log.head)
             consumers.append(change_rows(ACT_SKIP, lane, [first], 0, 0), now_ms)
         return progress
+
+    def _holds_retries(self, topic_id: int) -> bool:
+        topic = self._store.indexes.topics.by_id(topic_id)
+        return topic is not None and bool(topic.origins)
 
     def _choose(
         self,
@@ -226,6 +262,7 @@ class Receiver:
         not wanted."""
         limit, room = at_most
         is_ordered = group.is_fifo or topic.type is TopicType.FIFO
+        is_retry = self._holds_retries(lane[1])
         blocked = self._groups_out(lane, progress, now_ms) if is_ordered else set()
         found: list[_Found] = []
         unwanted: list[int] = []
@@ -237,14 +274,16 @@ class Receiver:
             if len(found) >= limit or room <= 0:
                 break
             held = progress.taken.get(offset)
+            if (lane, offset) in self._store.consumers.settling:
+                continue
             if message is None or (held is None and accepts_tag is not None and not accepts_tag(message.tag)):
                 unwanted.append(offset)
             elif is_ordered and message.message_group in blocked:
                 if held is None:
                     break  # the cursor must not pass it
             else:
-                attempt = held[0] + 1 if held else 1
-                found.append(_Found(lane, offset, attempt, progress.resets, row, message))
+                before = held[0] if held else attempts_of(message) if is_retry else 0
+                found.append(_Found(lane, offset, before + 1, progress.resets, row, message))
                 room -= len(message.body)
         return found, unwanted
 
@@ -282,13 +321,22 @@ class Receiver:
         """Move messages to the group's dead letters."""
         target = self._topics.find_or_create(DEAD_LETTER_PREFIX + group.name, is_internal=True)
         messages = [
-            dead_letter(f.message, topic.name, target.id, self._topics.choose_queue(target, "")) for f in dead
+            dead_letter(
+                f.message, topic.name, target.id, self._topics.choose_queue(target, ""), f.attempt - 1
+            )
+            for f in dead
         ]
         settles = [Settlement(group.name, f.lane[1], f.lane[2], f.offset) for f in dead]
-        self._store.writer.finish(self._store.writer.send_back(messages, settles, now_ms))
+        try:
+            self._store.writer.finish(self._store.writer.send_back(messages, settles, now_ms))
+        finally:
+            with self._store.consumers.lock:
+                self._store.consumers.settling.difference_update((f.lane, f.offset) for f in dead)
 
     def _delivery(self, found: _Found, group: Group, topic: Topic, invisible_until_ms: int) -> Delivery:
-        queue_id = found.lane[2]
+        _, topic_id, queue_id = found.lane
+        source = self._store.indexes.topics.by_id(topic_id)
+        name = source.name if source is not None else topic.name
         return Delivery(
             topic=topic.name,
             group=group.name,
@@ -297,7 +345,7 @@ class Receiver:
             attempt=found.attempt,
             invisible_until_ms=invisible_until_ms,
             receipt=encode_receipt(
-                DeliveryName(group.name, topic.name, queue_id, found.offset, found.attempt, found.resets)
+                DeliveryName(group.name, name, queue_id, found.offset, found.attempt, found.resets)
             ),
             released_at_ms=int(found.row["released_at_ms"]),
             via=Via(int(found.row["via"])),
@@ -326,6 +374,7 @@ class Receiver:
             for delivery in parsed:
                 lane = lane_held(delivery, consumers.state, self._store.indexes.topics)
                 is_valid = lane is not None and (lane, delivery.offset) not in settled
+                is_valid = is_valid and (lane, delivery.offset) not in consumers.settling
                 answers.append(is_valid)
                 if is_valid and lane:
                     group_id, topic_id, queue_id = lane

@@ -6,11 +6,11 @@ import zlib
 from collections.abc import Callable
 from dataclasses import replace
 
-from tidemill.broker.admission import check_topic_name
+from tidemill.broker.admission import RETRY_PREFIX, check_topic_name
 from tidemill.core.arguments import require_kind, require_whole
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import RequestError, TopicExists, TopicInUse, UnknownTopic
-from tidemill.core.limits import QUEUES_PER_TOPIC_MAX
+from tidemill.core.limits import QUEUES_PER_TOPIC_MAX, RETRY_ORIGINS_MAX
 from tidemill.core.model import TopicType
 from tidemill.store.message_store import MessageStore
 from tidemill.store.topics import Topic
@@ -72,6 +72,26 @@ class TopicAdmin:
         """The topic, made as type mixed if it is missing."""
         topic = self._store.indexes.topics.named(name)
         return topic if topic is not None else self.create(name, is_internal=is_internal)
+
+    def retry_queue(self, group_name: str, origin: Topic) -> tuple[Topic, int]:
+        """Where a group's retries of a topic's messages wait: each topic has a queue of its own."""
+        name = RETRY_PREFIX + group_name
+        with self._store.writer.lock:
+            topic = self._store.indexes.topics.named(name)
+            if topic is not None and origin.id in topic.origins:
+                return topic, topic.origins.index(origin.id)
+            if topic is None:
+                check_topic_name(name, is_internal=True)
+                next_id = self._store.indexes.topics.next_topic_id
+                topic = Topic(next_id, name, TopicType.MIXED, 1, origins=(origin.id,))
+            else:
+                origins = (*topic.origins, origin.id)
+                if len(origins) > RETRY_ORIGINS_MAX:
+                    raise RequestError(f"group {group_name!r} retries messages of too many topics")
+                topic = replace(topic, queue_count=len(origins), origins=origins)
+            appended = self._store.writer.change_topic(topic, self._now_ms())
+        self._store.writer.finish(appended)
+        return topic, topic.queue_count - 1
 
     def change(
         self, name: str, *, is_paused: bool | None = None, release_rate_max: int | None = None

@@ -47,6 +47,7 @@ class GroupView:
     name: str
     attempts_max: int
     is_fifo: bool
+    backoff: str
     lag: dict[str, int]  # topic -> messages not handed out yet
     unsettled: dict[str, int]  # topic -> messages handed out and not settled
 
@@ -209,7 +210,9 @@ class Views:
                     progresses = [consumers.state.progress(lane) for lane in lanes]
                     lag[topic.name] = sum(map(self._behind, lanes, progresses, repeat(group.starts_first)))
                     unsettled[topic.name] = sum(len(p.taken) for p in progresses if p is not None)
-                views.append(GroupView(group.name, group.attempts_max, group.is_fifo, lag, unsettled))
+                views.append(
+                    GroupView(group.name, group.attempts_max, group.is_fifo, group.backoff, lag, unsettled)
+                )
         return views
 
     def _behind(self, lane: Lane, progress: Progress | None, starts_first: bool) -> int:

@@ -56,6 +56,7 @@ CATALOGUE = (
     Entry("forecast", "tidemill.cli.forecast:forecast", "Show how many messages fall due in each minute."),
     Entry("topics", "tidemill.cli.topics:topics", "Topics: list, create, delete, pause, resume, limit."),
     Entry("groups", "tidemill.cli.groups:groups", "Consumer groups: list with lag, set, reset."),
+    Entry("dlq", "tidemill.cli.dlq:dlq", "Dead letters: list, resend."),
     Entry("status", "tidemill.cli.status:status", "Show how the broker is."),
     Entry(
         "sql",

@@ -56,6 +56,9 @@ def set_group(
     max_attempts: Annotated[int | None, typer.Option(min=1, help="Then to the dead letters.")] = None,
     fifo: Annotated[bool | None, typer.Option("--fifo/--no-fifo", help="Keep groups in order.")] = None,
     start: Annotated[str | None, typer.Option(help="Where it begins in a new topic: first or last.")] = None,
+    backoff: Annotated[
+        str | None, typer.Option(help="Waits after a send-back, '10s 1m 5m'; '' for the levels.")
+    ] = None,
     endpoint: EndpointOption = None,
     is_json: JsonOption = False,
 ) -> int:
@@ -63,8 +66,10 @@ def set_group(
     if start not in (None, "first", "last"):
         raise usage(f"--start {start!r} is unknown; use first or last")
     with connect(endpoint) as client:
-        known = client.set_group(group, max_attempts=max_attempts, is_fifo=fifo, start=start)
-    text = f"{known.name}: at most {known.max_attempts} attempts{', fifo' if known.is_fifo else ''}"
+        known = client.set_group(group, max_attempts=max_attempts, is_fifo=fifo, start=start, backoff=backoff)
+    fifo_text, backoff_text = ", fifo" if known.is_fifo else "", f", back-off {known.backoff}"
+    text = f"{known.name}: at most {known.max_attempts} attempts{fifo_text}"
+    text += backoff_text if known.backoff else ""
     print(json.dumps(asdict(known)) if is_json else text)
     return 0
 

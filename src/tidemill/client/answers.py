@@ -97,6 +97,33 @@ class GroupInfo:
     is_fifo: bool
     lag: Mapping[str, int]
     unsettled: Mapping[str, int]
+    backoff: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SentBack:
+    """What became of a message that was sent back: `again`, `dead` or `invalid` (the receipt was spent)."""
+
+    answer: str
+    deliver_at_ms: int | None
+    handle: str | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that a group gave up on. `topic` is the one it was sent to."""
+
+    id: str
+    group: str
+    topic: str
+    body: bytes
+    keys: tuple[str, ...]
+    tag: str
+    properties: Mapping[str, str]
+    attempts: int
+    died_at_ms: int
+    stored_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tidemill.client import verbs
+from tidemill.client import retry_verbs, verbs
 from tidemill.client.answers import (
     Backup,
     BrokerStatus,
+    DeadLetter,
     GroupInfo,
     Message,
     Minute,
     Moved,
     Pending,
+    SentBack,
     TopicInfo,
 )
 from tidemill.client.arguments import optional_ms, optional_time, receipt_of, unreachable, whither_of
@@ -197,6 +199,18 @@ class AsyncClient:
         receipts = [receipt_of(message) for message in messages]
         return await self._ask(verbs.change_invisibility(receipts, as_duration_ms(delay)))
 
+    async def send_back(self, *messages: Message | str, level: int = 0) -> list[SentBack]:
+        """Give messages back, to come again to this group after a level's delay; -1: to the dead letters."""
+        return await self._ask(retry_verbs.send_back([receipt_of(message) for message in messages], level))
+
+    async def dead_letters(self, group: str | None = None, *, limit: int = 100) -> list[DeadLetter]:
+        """Messages that a group (or any) gave up on, oldest first."""
+        return await self._ask(retry_verbs.dead_letters(group, limit))
+
+    async def resend_dead_letters(self, group: str, ids: Sequence[str] | None = None) -> int:
+        """Give dead letters (None: all) to their group once more; says how many."""
+        return await self._ask(retry_verbs.resend_dead_letters(group, ids))
+
     # -- cancel and reschedule --------------------------------------------------------------------
 
     async def cancel(self, handle: HandleLike) -> CancelAnswer:
@@ -301,8 +315,9 @@ class AsyncClient:
         max_attempts: int | None = None,
         is_fifo: bool | None = None,
         start: str | None = None,
+        backoff: str | None = None,
     ) -> GroupInfo:
-        return await self._ask(verbs.set_group(name, max_attempts, is_fifo, start))
+        return await self._ask(verbs.set_group(name, max_attempts, is_fifo, start, backoff))
 
     async def reset_group(self, name: str, topic: str, to: Moment) -> None:
         """Let a group read a topic again from the messages released at a time."""

@@ -20,15 +20,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tidemill.client import verbs
+from tidemill.client import retry_verbs, verbs
 from tidemill.client.answers import (
     Backup,
     BrokerStatus,
+    DeadLetter,
     GroupInfo,
     Message,
     Minute,
     Moved,
     Pending,
+    SentBack,
     TopicInfo,
 )
 from tidemill.client.arguments import (
@@ -226,6 +228,18 @@ class Client(TableVerbs):
         receipts = [receipt_of(message) for message in messages]
         return self._ask(verbs.change_invisibility(receipts, as_duration_ms(delay)))
 
+    def send_back(self, *messages: Message | str, level: int = 0) -> list[SentBack]:
+        """Give messages back, to come again to this group after a level's delay; -1: to the dead letters."""
+        return self._ask(retry_verbs.send_back([receipt_of(message) for message in messages], level))
+
+    def dead_letters(self, group: str | None = None, *, limit: int = 100) -> list[DeadLetter]:
+        """Messages that a group (or any) gave up on, oldest first."""
+        return self._ask(retry_verbs.dead_letters(group, limit))
+
+    def resend_dead_letters(self, group: str, ids: Sequence[str] | None = None) -> int:
+        """Give dead letters (None: all) to their group once more; says how many."""
+        return self._ask(retry_verbs.resend_dead_letters(group, ids))
+
     # -- cancel and reschedule --------------------------------------------------------------------
 
     def cancel(self, handle: HandleLike) -> CancelAnswer:
@@ -336,8 +350,9 @@ class Client(TableVerbs):
         max_attempts: int | None = None,
         is_fifo: bool | None = None,
         start: str | None = None,
+        backoff: str | None = None,
     ) -> GroupInfo:
-        return self._ask(verbs.set_group(name, max_attempts, is_fifo, start))
+        return self._ask(verbs.set_group(name, max_attempts, is_fifo, start, backoff))
 
     def reset_group(self, name: str, topic: str, to: Moment) -> None:
         """Let a group read a topic again from the messages released at a time."""

@@ -42,14 +42,14 @@ class Call(Generic[T]):
     is_repeatable: bool = True
 
 
-def _post(
+def post(
     path: str, body: Mapping[str, Any], read: Callable[[Any], T], *, patience_s: float = 0.0, **options: bool
 ) -> Call[T]:
     given = {name: value for name, value in body.items() if value is not None}
     return Call("POST", path, json.dumps(given).encode(), read, patience_s, **options)
 
 
-def _get(path: str, query: Mapping[str, Any], read: Callable[[Any], T]) -> Call[T]:
+def get(path: str, query: Mapping[str, Any], read: Callable[[Any], T]) -> Call[T]:
     given = {name: value for name, value in query.items() if value is not None}
     return Call("GET", f"{path}?{urlencode(given)}" if given else path, b"", read)
 
@@ -68,7 +68,7 @@ def receive(
         "invisible_ms": invisible_ms,
         "tags": list(tags) if tags is not None else None,
     }
-    return _post(
+    return post(
         "/v1/receive",
         body,
         lambda said: [_message(fields) for fields in said["deliveries"]],
@@ -80,16 +80,16 @@ def _message(fields: dict[str, Any]) -> Message:
     text, encoded = fields.pop("body"), fields.pop("body_base64")
     body = text.encode() if text is not None else base64.b64decode(encoded or "")
     message_id, keys = fields.pop("message_id"), tuple(fields.pop("keys"))
-    return Message(id=message_id, body=body, keys=keys, **_known(Message, fields))
+    return Message(id=message_id, body=body, keys=keys, **known(Message, fields))
 
 
 def ack(receipts: Sequence[str]) -> Call[list[bool]]:
-    return _post("/v1/ack", {"receipts": list(receipts)}, lambda said: list(said["settled"]))
+    return post("/v1/ack", {"receipts": list(receipts)}, lambda said: list(said["settled"]))
 
 
 def change_invisibility(receipts: Sequence[str], invisible_ms: int) -> Call[list[bool]]:
     body = {"receipts": list(receipts), "invisible_ms": invisible_ms}
-    return _post("/v1/invisibility", body, lambda said: list(said["settled"]))
+    return post("/v1/invisibility", body, lambda said: list(said["settled"]))
 
 
 # -- cancel and reschedule ------------------------------------------------------------------------
@@ -97,13 +97,13 @@ def change_invisibility(receipts: Sequence[str], invisible_ms: int) -> Call[list
 
 def cancel(handles: Sequence[HandleLike]) -> Call[list[CancelAnswer]]:
     body = {"handles": [str(handle) for handle in handles]}
-    return _post("/v1/cancel", body, lambda said: [CancelAnswer(answer) for answer in said["answers"]])
+    return post("/v1/cancel", body, lambda said: [CancelAnswer(answer) for answer in said["answers"]])
 
 
 def cancel_where(topic: str, key: str | None, from_ms: int | None, to_ms: int | None) -> Call[int]:
     _check_choice(key, from_ms, to_ms)
     body = {"topic": topic, "key": key, "from_ms": from_ms, "to_ms": to_ms}
-    return _post("/v1/cancel", body, lambda said: int(said["cancelled"]))
+    return post("/v1/cancel", body, lambda said: int(said["cancelled"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Whither:
 def reschedule(handles: Sequence[HandleLike], whither: Whither) -> Call[list[Moved]]:
     body = {"handles": [str(handle) for handle in handles], **whither.fields()}
     # Moving by a span twice would move twice as far, so that is not tried again.
-    return _post(
+    return post(
         "/v1/reschedule",
         body,
         lambda said: [_moved(fields) for fields in said["answers"]],
@@ -142,7 +142,7 @@ def reschedule_where(
 ) -> Call[int]:
     _check_choice(key, from_ms, to_ms)
     body = {"topic": topic, "key": key, "from_ms": from_ms, "to_ms": to_ms, **whither.fields()}
-    return _post("/v1/reschedule", body, lambda said: int(said["moved"]), is_repeatable=whither.by_ms is None)
+    return post("/v1/reschedule", body, lambda said: int(said["moved"]), is_repeatable=whither.by_ms is None)
 
 
 def _moved(fields: Mapping[str, Any]) -> Moved:
@@ -164,21 +164,21 @@ def pending(
     topic: str | None, key: str | None, from_ms: int | None, to_ms: int | None, limit: int
 ) -> Call[list[Pending]]:
     query = {"topic": topic, "key": key, "from_ms": from_ms, "to_ms": to_ms, "limit": limit}
-    return _get("/v1/pending", query, lambda said: [_pending(fields) for fields in said["pending"]])
+    return get("/v1/pending", query, lambda said: [_pending(fields) for fields in said["pending"]])
 
 
 def _pending(fields: dict[str, Any]) -> Pending:
     message_id, keys = fields.pop("message_id"), tuple(fields.pop("keys"))
-    return Pending(id=message_id, keys=keys, **_known(Pending, fields))
+    return Pending(id=message_id, keys=keys, **known(Pending, fields))
 
 
 def forecast(topic: str | None, horizon_ms: int) -> Call[list[Minute]]:
     query = {"topic": topic, "horizon_ms": horizon_ms}
-    return _get("/v1/forecast", query, lambda said: [Minute(m["from_ms"], m["due"]) for m in said["minutes"]])
+    return get("/v1/forecast", query, lambda said: [Minute(m["from_ms"], m["due"]) for m in said["minutes"]])
 
 
 def status() -> Call[BrokerStatus]:
-    return _get("/v1/status", {}, _status)
+    return get("/v1/status", {}, _status)
 
 
 def _status(said: dict[str, Any]) -> BrokerStatus:
@@ -198,22 +198,22 @@ def _status(said: dict[str, Any]) -> BrokerStatus:
 
 
 def health() -> Call[dict[str, Any]]:
-    return _get("/healthz", {}, lambda said: dict(said))
+    return get("/healthz", {}, lambda said: dict(said))
 
 
 def find(topic: str, key: str) -> Call[list[dict[str, Any]]]:
-    return _get(f"/v1/topics/{_in_path(topic)}/find", {"key": key}, lambda said: list(said["messages"]))
+    return get(f"/v1/topics/{_in_path(topic)}/find", {"key": key}, lambda said: list(said["messages"]))
 
 
 # -- topics and groups ----------------------------------------------------------------------------
 
 
 def topics() -> Call[list[TopicInfo]]:
-    return _get("/v1/topics", {}, lambda said: [_topic(fields) for fields in said["topics"]])
+    return get("/v1/topics", {}, lambda said: [_topic(fields) for fields in said["topics"]])
 
 
 def create_topic(name: str, topic_type: TopicType | str, queues: int | None) -> Call[TopicInfo]:
-    return _post("/v1/topics", {"name": name, "type": str(TopicType(topic_type)), "queues": queues}, _topic)
+    return post("/v1/topics", {"name": name, "type": str(TopicType(topic_type)), "queues": queues}, _topic)
 
 
 def delete_topic(name: str, force: bool) -> Call[int]:
@@ -222,46 +222,50 @@ def delete_topic(name: str, force: bool) -> Call[int]:
 
 
 def pause_topic(name: str) -> Call[TopicInfo]:
-    return _post(f"/v1/topics/{_in_path(name)}/pause", {}, _topic)
+    return post(f"/v1/topics/{_in_path(name)}/pause", {}, _topic)
 
 
 def resume_topic(name: str) -> Call[TopicInfo]:
-    return _post(f"/v1/topics/{_in_path(name)}/resume", {}, _topic)
+    return post(f"/v1/topics/{_in_path(name)}/resume", {}, _topic)
 
 
 def limit_topic(name: str, per_second: int) -> Call[TopicInfo]:
-    return _post(f"/v1/topics/{_in_path(name)}/limit", {"per_second": per_second}, _topic)
+    return post(f"/v1/topics/{_in_path(name)}/limit", {"per_second": per_second}, _topic)
 
 
 def _topic(fields: dict[str, Any]) -> TopicInfo:
-    return TopicInfo(type=TopicType(fields.pop("type")), **_known(TopicInfo, fields))
+    return TopicInfo(type=TopicType(fields.pop("type")), **known(TopicInfo, fields))
 
 
 def groups() -> Call[list[GroupInfo]]:
-    return _get("/v1/groups", {}, lambda said: [_group(fields) for fields in said["groups"]])
+    return get("/v1/groups", {}, lambda said: [_group(fields) for fields in said["groups"]])
 
 
 def set_group(
-    name: str, max_attempts: int | None, is_fifo: bool | None, start: str | None
+    name: str,
+    max_attempts: int | None,
+    is_fifo: bool | None,
+    start: str | None,
+    backoff: str | None = None,
 ) -> Call[GroupInfo]:
-    given = {"max_attempts": max_attempts, "is_fifo": is_fifo, "start": start}
+    given = {"max_attempts": max_attempts, "is_fifo": is_fifo, "start": start, "backoff": backoff}
     body = json.dumps({name: value for name, value in given.items() if value is not None}).encode()
     return Call("PUT", f"/v1/groups/{_in_path(name)}", body, _group)
 
 
 def reset_group(name: str, topic: str, to_ms: int) -> Call[None]:
-    return _post(f"/v1/groups/{_in_path(name)}/reset", {"topic": topic, "to_ms": to_ms}, lambda said: None)
+    return post(f"/v1/groups/{_in_path(name)}/reset", {"topic": topic, "to_ms": to_ms}, lambda said: None)
 
 
 def _group(fields: dict[str, Any]) -> GroupInfo:
-    return GroupInfo(**_known(GroupInfo, fields))
+    return GroupInfo(**known(GroupInfo, fields))
 
 
 # -- levers ---------------------------------------------------------------------------------------
 
 
 def advance(by_ms: int | None, to_ms: int | None) -> Call[int]:
-    return _post(
+    return post(
         "/v1/clock/advance",
         {"by_ms": by_ms, "to_ms": to_ms},
         lambda said: int(said["now_ms"]),
@@ -271,10 +275,10 @@ def advance(by_ms: int | None, to_ms: int | None) -> Call[int]:
 
 
 def backup(directory: str) -> Call[Backup]:
-    return _post(
+    return post(
         "/v1/backup",
         {"directory": directory},
-        lambda said: Backup(**_known(Backup, said)),
+        lambda said: Backup(**known(Backup, said)),
         patience_s=3600.0,
         is_repeatable=False,
     )
@@ -288,6 +292,6 @@ def _in_path(name: str) -> str:
     return quote(name, safe="")
 
 
-def _known(kind: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+def known(kind: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields this client knows; a newer broker may say more."""
     return {name: value for name, value in fields.items() if name in kind.__dataclass_fields__}

@@ -37,6 +37,8 @@ ANSWER_BYTES_MAX = 16 * MIB
 
 QUEUES_PER_TOPIC_MAX = 1024
 QUEUES_PER_TOPIC_DEFAULT = 4
+# Topics whose messages one group may send back: each has a queue in the group's retry topic.
+RETRY_ORIGINS_MAX = 1 << 15
 
 # Memory the release floor may hold for messages that are not due yet.
 NEAR_COUNT_MAX = 2_000_000

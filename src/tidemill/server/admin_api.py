@@ -20,6 +20,7 @@ from tidemill.server.admin_errors import add_error_handlers
 from tidemill.server.admin_messages import change_routes, receive_routes, send_routes
 from tidemill.server.admin_models import ErrorAnswer
 from tidemill.server.admin_pictures import message_routes, past_routes, picture_routes, timed
+from tidemill.server.admin_retries import retry_routes
 from tidemill.server.admin_views import (
     find_routes,
     group_routes,
@@ -106,6 +107,7 @@ def admin_app(
         send_routes(broker),
         receive_routes(broker, waiting),
         change_routes(broker),
+        retry_routes(broker),
         look_routes(broker),
         picture_routes(broker),
         past_routes(broker),

@@ -119,13 +119,13 @@ def receive_routes(broker: Broker, waiting: WaitingRoom) -> APIRouter:
     @routes.post("/ack", response_model=SettledOut)
     def ack(request: ReceiptsIn) -> SettledOut:
         """Settle deliveries."""
-        _require_receipts(request.receipts)
+        require_receipts(broker, request.receipts)
         return SettledOut(settled=broker.ack(request.receipts))
 
     @routes.post("/invisibility", response_model=SettledOut)
     def change_invisibility(request: InvisibilityIn) -> SettledOut:
         """Let deliveries become visible again after `invisible_ms`; 0: at once."""
-        _require_receipts(request.receipts)
+        require_receipts(broker, request.receipts)
         return SettledOut(settled=broker.change_invisibility(request.receipts, request.invisible_ms))
 
     return routes
@@ -245,10 +245,11 @@ def _delivery_out(delivery: Delivery) -> dict[str, object]:
     }
 
 
-def _require_receipts(receipts: list[str]) -> None:
+def require_receipts(broker: Broker, receipts: list[str]) -> None:
+    """`Forbidden` unless the caller may settle all of these."""
     if caller() is not None:
-        for group, topic in {decode_receipt(receipt)[:2] for receipt in receipts}:
-            require(RECEIVE, topic=topic, group=group)
+        for group, topic, queue_id in {decode_receipt(receipt)[:3] for receipt in receipts}:
+            require(RECEIVE, topic=broker.receiver.received_as(topic, queue_id), group=group)
 
 
 def body_out(body: bytes) -> tuple[str | None, str | None]:

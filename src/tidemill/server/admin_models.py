@@ -238,12 +238,16 @@ class GroupIn(Request):
     max_attempts: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
     is_fifo: bool | None = None
     start: Literal["first", "last"] | None = None
+    backoff: Annotated[str, Field(max_length=4096)] | None = Field(
+        None, description="waits before the attempts after a send-back, `10s 1m 5m`; empty: the levels"
+    )
 
 
 class GroupOut(BaseModel):
     name: str
     max_attempts: int
     is_fifo: bool
+    backoff: str = ""
     lag: dict[str, int] = Field(description="by topic: messages not handed out yet")
     unsettled: dict[str, int] = Field(description="by topic: handed out and not settled")
 

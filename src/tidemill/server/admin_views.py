@@ -205,7 +205,11 @@ def group_routes(broker: Broker) -> APIRouter:
         require(ADMIN, group=name)
         starts_first = None if request.start is None else request.start == "first"
         broker.receiver.set_group(
-            name, attempts_max=request.max_attempts, is_fifo=request.is_fifo, starts_first=starts_first
+            name,
+            attempts_max=request.max_attempts,
+            is_fifo=request.is_fifo,
+            starts_first=starts_first,
+            backoff=request.backoff,
         )
         return next(group for group in _groups_out(broker) if group.name == name)
 
@@ -323,6 +327,7 @@ def _groups_out(broker: Broker) -> list[GroupOut]:
             name=view.name,
             max_attempts=view.attempts_max,
             is_fifo=view.is_fifo,
+            backoff=view.backoff,
             lag=view.lag,
             unsettled=view.unsettled,
         )

@@ -154,8 +154,8 @@ class Consuming:
 
     def _look_again(self, receipts: Sequence[str]) -> None:
         """Leases ended or changed: whoever waits there must look, or wait for another moment."""
-        for key in {(topic, group) for group, topic, *_ in map(decode_receipt, receipts)}:
-            self.polls.nudge(key)
+        for group, topic, queue_id in {decode_receipt(receipt)[:3] for receipt in receipts}:
+            self.polls.nudge((self._broker.receiver.received_as(topic, queue_id), group))
 
     def _encode(self, found: Sequence[Delivery]) -> list[bytes]:
         frames = [service.ReceiveMessageResponse(status=OK)]
@@ -170,7 +170,7 @@ class Consuming:
     async def ack(self, request: Any, call: Call) -> Any:
         group, topic = resource_name(request.group), resource_name(request.topic)
         receipts = [entry.receipt_handle for entry in request.entries]
-        valid = [_is_receipt_of(receipt, group) for receipt in receipts]
+        valid = [self._is_receipt_of(receipt, group) for receipt in receipts]
         waiting = [
             self._acks.submit(receipt) for receipt, is_valid in zip(receipts, valid, strict=True) if is_valid
         ]
@@ -204,7 +204,7 @@ class Consuming:
 
     async def _change(self, request: Any) -> None:
         receipt = request.receipt_handle
-        if not _is_receipt_of(receipt, resource_name(request.group)):
+        if not self._is_receipt_of(receipt, resource_name(request.group)):
             raise _INVALID
         invisible_ms = _duration_ms(request.invisible_duration)
         if not 0 <= invisible_ms <= _INVISIBLE_MS_MAX:
@@ -212,7 +212,9 @@ class Consuming:
             raise IllegalInvisibility(f"the invisible time of {invisible_ms} ms is {which}; use 0 to 12 h")
         if invisible_ms < _NACK_MS_MIN and self._leases.holds(receipt):
             # A push client whose back-off came out as (nearly) nothing would spin on a failing message.
-            invisible_ms = retry_delay_ms(decode_receipt(receipt)[4], self._broker.settings)
+            delivery, receiver = decode_receipt(receipt), self._broker.receiver
+            group = receiver.group(delivery.group)
+            invisible_ms = retry_delay_ms(delivery.attempt, self._broker.settings, group)
         (is_changed,) = await self._call(self._broker.change_invisibility, [receipt], invisible_ms)
         self._leases.drop([receipt])
         if not is_changed:
@@ -221,7 +223,7 @@ class Consuming:
 
     async def forward(self, request: Any, _: Call) -> Any:
         receipt = request.receipt_handle
-        if not _is_receipt_of(receipt, resource_name(request.group)):
+        if not self._is_receipt_of(receipt, resource_name(request.group)):
             raise _INVALID
         is_moved = await self._call(self._broker.forward_to_dead_letters, receipt)
         self._leases.drop([receipt])
@@ -229,6 +231,15 @@ class Consuming:
             raise _INVALID
         self.polls.nudge((resource_name(request.topic), resource_name(request.group)))
         return service.ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+    def _is_receipt_of(self, receipt: str, group: str) -> bool:
+        """Whether it is a receipt of the group; raises if the caller may not settle it."""
+        try:
+            named, topic, queue_id, *_ = decode_receipt(receipt)
+        except IllegalHandle:
+            return False
+        require(RECEIVE, topic=self._broker.receiver.received_as(topic, queue_id), group=named)
+        return named == group
 
     # -- keeping ----------------------------------------------------------------------------------
 
@@ -275,13 +286,3 @@ def _patience_s(request: Any, call: Call) -> float:
 
 def _duration_ms(duration: Any) -> int:
     return int(duration.seconds) * 1000 + int(duration.nanos) // 1_000_000
-
-
-def _is_receipt_of(receipt: str, group: str) -> bool:
-    """Whether it is a receipt of the group; raises if the caller may not settle it."""
-    try:
-        named, topic, *_ = decode_receipt(receipt)
-    except IllegalHandle:
-        return False
-    require(RECEIVE, topic=topic, group=named)
-    return named == group

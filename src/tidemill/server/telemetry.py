@@ -13,6 +13,7 @@ from typing import Any
 
 from tidemill.broker.transactions import OpenTransaction
 from tidemill.core.config import BrokerSettings
+from tidemill.core.levels import level_delays_ms
 from tidemill.server.conversion import half_of, resource_name
 from tidemill.server.permissions import User, Verb
 from tidemill.server.protocol import definition, service
@@ -25,9 +26,10 @@ _SEND_ATTEMPTS = 3
 _OUTBOX_MAX = 1000
 
 
-def retry_delay_ms(attempt: int, settings: BrokerSettings) -> int:
-    """How long a message that failed on this attempt waits for the next: the levels, one after the other."""
-    delays = settings.level_delays_ms
+def retry_delay_ms(attempt: int, settings: BrokerSettings, group: Group) -> int:
+    """How long a message that failed on this attempt waits for the next: as the group's back-off says, else
+    the levels, one after the other."""
+    delays = level_delays_ms(group.backoff) if group.backoff else settings.level_delays_ms
     return delays[min(max(attempt, 1), len(delays)) - 1]
 
 
@@ -94,15 +96,15 @@ class Sessions:
             if not asked.subscription.HasField("long_polling_timeout"):
                 told.subscription.long_polling_timeout.seconds = LONG_POLL_S
             told.backoff_policy.max_attempts = group.attempts_max
-            self._tell_pauses(told, group.attempts_max)
+            self._tell_pauses(told, group)
         return service.TelemetryCommand(status=OK, settings=told)
 
-    def _tell_pauses(self, told: Any, attempts_max: int) -> None:
+    def _tell_pauses(self, told: Any, group: Group) -> None:
         """How long a consumer lets a message rest that it failed on."""
         pauses = [
             # Whole seconds: one official client reads nothing finer.
-            max(1, retry_delay_ms(attempt, self._settings) // 1000)
-            for attempt in range(1, min(attempts_max, 32) + 1)
+            max(1, retry_delay_ms(attempt, self._settings, group) // 1000)
+            for attempt in range(1, min(group.attempts_max, 32) + 1)
         ]
         if told.user_agent.language == definition.Language.NODE_JS:
             # It knows no list of pauses: given one, a FIFO consumer would try once and no more.

@@ -23,7 +23,7 @@ from tidemill.log.disk import Disk
 from tidemill.log.group_commit import GroupCommit
 from tidemill.log.row_table import MakeRoom
 from tidemill.log.segments import SegmentedLog
-from tidemill.store.consumer_state import ACT_SETTLE, CHANGE, ConsumerState, Group
+from tidemill.store.consumer_state import ACT_SETTLE, CHANGE, ConsumerState, Group, Lane
 from tidemill.store.frames import Settlement
 
 CONSUMER_FORMAT = 1
@@ -57,6 +57,8 @@ class ConsumerLog:
         )
         self._commit = GroupCommit(self._log, in_flight_max=in_flight_max, is_sync=is_sync)
         self.state = ConsumerState()
+        # What a frame of the commit log is about to settle: nobody may settle it or be given it meanwhile.
+        self.settling: set[tuple[Lane, int]] = set()
         self.changes_since_checkpoint = 0
         self._settled_below = 0  # commit-log offset below which settlements are in the checkpoint
 
@@ -94,7 +96,11 @@ class ConsumerLog:
 
     def settle_from_commit_log(self, settlements: Iterable[Settlement]) -> None:
         """Deliveries settled by a frame of the commit log: not logged here, that frame is their record."""
+        settlements = list(settlements)
         with self.lock:
+            for s in settlements:
+                if (group := self.state.group(s.group)) is not None:
+                    self.settling.discard(((group.id, s.topic_id, s.queue_id), s.offset))
             rows = [
                 (ACT_SETTLE, 0, s.queue_id, group.id, s.topic_id, 0, s.offset, 0)
                 for s in settlements

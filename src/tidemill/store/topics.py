@@ -29,6 +29,8 @@ class Topic:
     queue_count: int
     is_paused: bool = False
     release_rate_max: int = 0
+    # Of a retry topic: queue i holds what came from the topic with the i-th id.
+    origins: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         # What a topic frame says must read back: a wrong kind is a fault of ours, told before it is written.
@@ -37,11 +39,12 @@ class Topic:
         assert tuple(map(type, given)) == wanted, given
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "origins": list(self.origins)}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Topic:
-        return cls(**{**fields, "type": TopicType(fields["type"])})
+        origins = tuple(fields.get("origins", ()))
+        return cls(**{**fields, "type": TopicType(fields["type"]), "origins": origins})
 
 
 class TopicTable:

@@ -22,6 +22,7 @@ def test_a_forwarded_message_is_settled_and_kept(small):
         "colour": "red",
         "DLQ_ORIGIN_TOPIC": "t",
         "DLQ_ORIGIN_MESSAGE_ID": "A",
+        "RECONSUME_TIME": "1",
     }
 
 

@@ -1,0 +1,143 @@
+"""Delay levels and retries through every door of a real `tidemill serve` on a simulated clock."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+
+import grpc
+import pyarrow as pa
+import pytest
+
+import tidemill
+from acceptance.serving import Served
+from tidemill.cli import main
+from tidemill.core.errors import TidemillError
+from tidemill.server.protocol import SERVICE, Code, definition, service
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    flags = ("--clock", "simulated", "--pipeline", "embedded", "--auto-create", "--flight-port", "0")
+    served = Served(tmp_path_factory.mktemp("levels") / "data", *flags).start()
+    yield served
+    served.stop()
+
+
+@pytest.fixture
+def client(served):
+    with tidemill.Client(served.endpoint) as client:
+        yield client
+
+
+@pytest.fixture
+def cli(served, capsys, monkeypatch):
+    monkeypatch.setenv("TIDEMILL_ENDPOINT", served.endpoint)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main.run(arguments)
+        return (code, *capsys.readouterr())
+
+    return run
+
+
+def _http(served, path: str, body: dict | None = None) -> dict:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(
+        f"http://{served.endpoint}{path}", data, {"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return json.load(answer)
+
+
+def _grpc(served, level: str) -> object:
+    message = definition.Message(body=b"grpc")
+    message.topic.name, message.system_properties.message_id = "doors", f"G{level}"
+    message.user_properties["DELAY"] = level
+    with grpc.insecure_channel(served.endpoint) as channel:
+        method = channel.unary_unary(
+            SERVICE + "SendMessage",
+            request_serializer=service.SendMessageRequest.SerializeToString,
+            response_deserializer=service.SendMessageResponse.FromString,
+        )
+        return method(service.SendMessageRequest(messages=[message]), timeout=10)
+
+
+def test_a_level_five_message_arrives_after_one_minute_from_every_door(served, client, cli) -> None:
+    start_ms = client.status().now_ms
+    assert cli("send", "doors", "cli", "--level", "5")[0] == 0
+    _http(served, "/v1/messages", {"topic": "doors", "body": "http", "level": 5})
+    client.send("doors", b"client", level=5)
+    table = pa.table({"body": [b"flight"] * 200, "level": pa.array([5] * 200, pa.int32())})
+    assert len(client.schedule(table, topic="doors")) == 200
+    assert _grpc(served, "5").status.code == Code.OK
+    levels = {level["level"]: level for level in client.status().fields["levels"]}
+    assert (levels[5]["waiting"], levels[5]["next_due_ms"]) == (204, start_ms + 60_000)
+    client.advance("59999ms")
+    assert client.receive_batch("doors", "g") == []
+    client.advance("1ms")
+    came = []
+    while found := client.receive_batch("doors", "g", count=300):
+        came += found
+        client.ack(*found)
+    assert {m.body for m in came} == {b"cli", b"http", b"client", b"flight", b"grpc"}
+    assert len(came) == 204
+    assert {m.released_at_ms - start_ms for m in came} == {60_000}
+    assert {m.via for m in came} == {"level"}
+
+
+def test_every_door_refuses_levels_that_are_none_and_notes_those_too_high(served, client, cli) -> None:
+    assert _grpc(served, "-1").status.code == Code.ILLEGAL_DELIVERY_TIME
+    assert _grpc(served, "three").status.code == Code.ILLEGAL_DELIVERY_TIME
+    with pytest.raises(TidemillError, match="negative"):
+        client.send("doors", b"x", level=-1)
+    code, _, err = cli("send", "doors", "x", "--level", "-3")
+    assert (code, "level -3 is negative; use 1 to 18" in err) == (1, True)
+    assert cli("send", "doors", "x", "--level", "three")[0] == 2
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        _http(served, "/v1/messages", {"topic": "doors", "level": -1})
+    assert refused.value.code == 400
+    noted = _http(served, "/v1/messages", {"topic": "doors", "body": "x", "level": 99})
+    assert noted["note"] == "level 99 is above the highest, 18 was used"
+    assert json.loads(cli("send", "doors", "x", "--level", "99", "--json")[1])["note"] == noted["note"]
+    with pytest.raises(TidemillError, match="negative"):
+        client.schedule(pa.table({"body": [b"x"] * 200, "level": [-1] * 200}), topic="doors")
+
+
+def test_levels_are_in_status_and_metrics(served, client, cli) -> None:
+    client.send("waiting", b"x", level=18)
+    assert "18 (2h)" in cli("status")[1]
+    with urllib.request.urlopen(f"http://{served.endpoint}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    (line,) = [
+        one for one in text.splitlines() if one.startswith("tidemill_level_waiting") and 'l="18"' in one
+    ]
+    assert float(line.rsplit(" ", 1)[1]) >= 1
+
+
+def test_send_back_and_dead_letters_by_client_and_command_line(served, client, cli) -> None:
+    client.set_group("retrying", max_attempts=2, backoff="7s")
+    client.send("work", b"poison", key="order-1")
+    (first,) = client.receive_batch("work", "retrying")
+    (sent,) = client.send_back(first)
+    assert (sent.answer, sent.deliver_at_ms) == ("again", client.status().now_ms + 7_000)
+    (waiting,) = client.pending("%RETRY%retrying")
+    assert waiting.id == first.id
+    client.advance("7s")
+    (second,) = client.receive_batch("work", "retrying")
+    assert (second.attempt, second.topic, second.body) == (2, "work", b"poison")
+    assert client.send_back(second)[0].answer == "dead"
+    code, out, _ = cli("dlq", "list", "--group", "retrying", "--json")
+    letter = json.loads(out)
+    assert (code, letter["id"], letter["topic"], letter["attempts"]) == (0, first.id, "work", 2)
+    assert "order-1" in cli("dlq", "list")[1]
+    assert cli("dlq", "resend", "--group", "retrying")[0] == 2
+    assert cli("dlq", "resend", "--group", "retrying", "--id", "unknown")[0] == 1
+    assert "1 resent" in cli("dlq", "resend", "--group", "retrying", "--id", first.id)[1]
+    assert cli("dlq", "list", "--group", "retrying")[1] == "no dead letters\n"
+    (again,) = client.receive_batch("work", "retrying")
+    assert (again.attempt, again.body) == (1, b"poison")
+    assert client.send_back(again, level=-1)[0].answer == "dead"
+    assert cli("dlq", "resend", "--group", "retrying", "--all")[0] == 0
+    assert len(client.receive_batch("work", "other")) == 1  # the message itself, not its retries
