@@ -320,9 +320,6 @@ class Broker:
         self.require_open()
         return self._retries.send_back(receipts, level)
 
-    def forward_to_dead_letters(self, receipt: str) -> bool:
-        return self.dead_letters.forward(receipt)
-
     @property
     def dead_letters(self) -> DeadLetters:
         self.require_open()

@@ -20,17 +20,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tidemill.client import retry_verbs, verbs
+from tidemill.client import verbs
 from tidemill.client.answers import (
     Backup,
     BrokerStatus,
-    DeadLetter,
     GroupInfo,
     Message,
     Minute,
     Moved,
     Pending,
-    SentBack,
     TopicInfo,
 )
 from tidemill.client.arguments import (
@@ -45,6 +43,7 @@ from tidemill.client.connection import ConnectionLost, Pool
 from tidemill.client.drafts import Body, chunked, draft_of, drafts_of_table, with_id
 from tidemill.client.endpoint import DEFAULT_ENDPOINT, Endpoint, request_head
 from tidemill.client.flight_link import FlightLink, as_arrow
+from tidemill.client.retry_verbs import RetryVerbs
 from tidemill.client.retrying import Patience, RetryPolicy, busy_ones, error_in, is_worth_a_retry
 from tidemill.client.table_verbs import TableVerbs
 from tidemill.client.verbs import Call, HandleLike
@@ -60,7 +59,7 @@ _CHUNK = 4096
 _FEW = 256  # handles that are cancelled over HTTP
 
 
-class Client(TableVerbs):
+class Client(TableVerbs, RetryVerbs):
     """A connection to a broker. Thread-safe; close it or use it as a context manager.
 
     `https://host:port` is TLS: `ca` names a file of certificates to trust, `insecure` trusts any.
@@ -227,18 +226,6 @@ class Client(TableVerbs):
         """Let messages be delivered again after `delay`."""
         receipts = [receipt_of(message) for message in messages]
         return self._ask(verbs.change_invisibility(receipts, as_duration_ms(delay)))
-
-    def send_back(self, *messages: Message | str, level: int = 0) -> list[SentBack]:
-        """Give messages back, to come again to this group after a level's delay; -1: to the dead letters."""
-        return self._ask(retry_verbs.send_back([receipt_of(message) for message in messages], level))
-
-    def dead_letters(self, group: str | None = None, *, limit: int = 100) -> list[DeadLetter]:
-        """Messages that a group (or any) gave up on, oldest first."""
-        return self._ask(retry_verbs.dead_letters(group, limit))
-
-    def resend_dead_letters(self, group: str, ids: Sequence[str] | None = None) -> int:
-        """Give dead letters (None: all) to their group once more; says how many."""
-        return self._ask(retry_verbs.resend_dead_letters(group, ids))
 
     # -- cancel and reschedule --------------------------------------------------------------------
 

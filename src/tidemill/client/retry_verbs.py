@@ -1,13 +1,17 @@
-"""The calls for what failed: send back, list dead letters, resend them. Both clients share them."""
+"""The calls for what failed: send back, list dead letters, resend them. Both clients share the calls; the
+methods here are those of the client that waits."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from tidemill.client.answers import DeadLetter, SentBack
+from tidemill.client.answers import DeadLetter, Message, SentBack
+from tidemill.client.arguments import receipt_of
 from tidemill.client.verbs import Call, get, known, post
+
+T = TypeVar("T")
 
 
 def send_back(receipts: Sequence[str], level: int) -> Call[list[SentBack]]:
@@ -36,3 +40,22 @@ def _letter(fields: dict[str, Any]) -> DeadLetter:
 def resend_dead_letters(group: str, ids: Sequence[str] | None) -> Call[int]:
     body = {"group": group, "ids": None if ids is None else list(ids), "all": ids is None}
     return post("/v1/dead-letters/resend", body, lambda said: int(said["resent"]))
+
+
+class RetryVerbs:
+    """The methods of `Client` for what failed."""
+
+    def _ask(self, call: Call[T]) -> T:
+        raise NotImplementedError
+
+    def send_back(self, *messages: Message | str, level: int = 0) -> list[SentBack]:
+        """Give messages back, to come again to this group after a level's delay; -1: to the dead letters."""
+        return self._ask(send_back([receipt_of(message) for message in messages], level))
+
+    def dead_letters(self, group: str | None = None, *, limit: int = 100) -> list[DeadLetter]:
+        """Messages that a group (or any) gave up on, oldest first."""
+        return self._ask(dead_letters(group, limit))
+
+    def resend_dead_letters(self, group: str, ids: Sequence[str] | None = None) -> int:
+        """Give dead letters (None: all) to their group once more; says how many."""
+        return self._ask(resend_dead_letters(group, ids))

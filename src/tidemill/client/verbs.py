@@ -285,7 +285,7 @@ def backup(directory: str) -> Call[Backup]:
 
 
 def backup_progress() -> Call[tuple[int, int]]:
-    return _get("/v1/backup", {}, lambda said: (int(said["done_bytes"]), int(said["total_bytes"])))
+    return get("/v1/backup", {}, lambda said: (int(said["done_bytes"]), int(said["total_bytes"])))
 
 
 def _in_path(name: str) -> str:

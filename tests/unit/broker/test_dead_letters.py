@@ -11,8 +11,8 @@ from tidemill.core.model import Draft
 def test_a_forwarded_message_is_settled_and_kept(small):
     small.broker.send([Draft("t", b"poison", id="A", properties={"colour": "red"})])
     (delivery,) = small.broker.receive("t", "g")
-    assert small.broker.forward_to_dead_letters(delivery.receipt)
-    assert not small.broker.forward_to_dead_letters(delivery.receipt)
+    assert small.broker.dead_letters.forward(delivery.receipt)
+    assert not small.broker.dead_letters.forward(delivery.receipt)
     assert small.broker.ack([delivery.receipt]) == [False]
     small.clock.advance(3_600_000)
     assert small.broker.receive("t", "g") == []
@@ -29,7 +29,7 @@ def test_a_forwarded_message_is_settled_and_kept(small):
 def test_it_survives_a_restart(small):
     small.broker.send([Draft("t", b"poison")])
     (delivery,) = small.broker.receive("t", "g")
-    small.broker.forward_to_dead_letters(delivery.receipt)
+    small.broker.dead_letters.forward(delivery.receipt)
     small.reopen()
     small.clock.advance(3_600_000)
     assert small.broker.receive("t", "g") == []
@@ -41,10 +41,10 @@ def test_a_receipt_of_an_earlier_attempt_forwards_nothing(small):
     (first,) = small.broker.receive("t", "g", invisible_ms=1_000)
     small.clock.advance(1_000)
     (second,) = small.broker.receive("t", "g")
-    assert not small.broker.forward_to_dead_letters(first.receipt)
+    assert not small.broker.dead_letters.forward(first.receipt)
     assert small.broker.ack([second.receipt]) == [True]
     with pytest.raises(IllegalHandle):
-        small.broker.forward_to_dead_letters("nonsense")
+        small.broker.dead_letters.forward("nonsense")
 
 
 def test_a_receipt_that_settles_nothing_leaves_no_topic_behind(small):
@@ -52,6 +52,6 @@ def test_a_receipt_that_settles_nothing_leaves_no_topic_behind(small):
     (delivery,) = small.broker.receive("work", "g")
     assert small.broker.ack([delivery.receipt]) == [True]
     end = small.log_end
-    assert not small.broker.forward_to_dead_letters(delivery.receipt)
+    assert not small.broker.dead_letters.forward(delivery.receipt)
     assert small.log_end == end
     assert [topic.name for topic in small.broker.views.topics()] == ["work"]

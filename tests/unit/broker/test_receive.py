@@ -249,7 +249,7 @@ def test_a_receipt_from_before_a_reset_settles_nothing_after_it(small, crash):
         small.kill_and_open()
     assert small.broker.ack([old.receipt]) == [False]
     assert small.broker.change_invisibility([old.receipt], 5) == [False]
-    assert not small.broker.forward_to_dead_letters(old.receipt)
+    assert not small.broker.dead_letters.forward(old.receipt)
     assert small.broker.ack([new.receipt]) == [True]
 
 

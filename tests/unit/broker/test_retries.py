@@ -50,7 +50,7 @@ def test_the_receipt_of_what_was_sent_back_is_spent(small):
     assert small.broker.ack([delivery.receipt]) == [False]
     assert small.broker.change_invisibility([delivery.receipt], 0) == [False]
     assert [s.answer for s in small.broker.send_back([delivery.receipt], -1)] == [INVALID]
-    assert small.broker.forward_to_dead_letters(delivery.receipt) is False
+    assert small.broker.dead_letters.forward(delivery.receipt) is False
     small.advance(100_000)
     assert _one(small).attempt == 2
 
