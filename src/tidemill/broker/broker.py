@@ -157,7 +157,7 @@ class Broker:
         self._canceller = Canceller(self.store, self.topics, self._sender, settings, self.id, now_ms)
         self._transactions = Transactions(self.store, self.topics, self._sender, settings, self.id, now_ms)
         self.receiver = Receiver(self.store, self.topics, now_ms)
-        self._dead_letters = DeadLetters(self.store, self.topics, now_ms)
+        self.dead_letters = DeadLetters(self.store, self.topics, now_ms)
         self._retries = Retries(self.store, self.topics, self._sender, settings, self.id, now_ms)
         self.views = Views(self.store, self.topics, self.id, now_ms)
         self.tables = TableViews(self.store, self.topics, self.id)
@@ -319,11 +319,6 @@ class Broker:
         """Give deliveries back, to come again after a level's delay; -1: to the dead letters."""
         self.require_open()
         return self._retries.send_back(receipts, level)
-
-    @property
-    def dead_letters(self) -> DeadLetters:
-        self.require_open()
-        return self._dead_letters
 
     @property
     def transactions(self) -> Transactions:
