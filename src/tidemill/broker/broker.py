@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -22,7 +22,7 @@ from tidemill.broker.bulk import Bulk, BulkReceipt
 from tidemill.broker.canceller import Canceller, Rescheduled
 from tidemill.broker.dead_letters import DeadLetters
 from tidemill.broker.identity import broker_id_of
-from tidemill.broker.level_table import level_table_of
+from tidemill.broker.level_table import with_level_table
 from tidemill.broker.level_views import level_views
 from tidemill.broker.loop import Service
 from tidemill.broker.maintenance import Maintenance
@@ -110,8 +110,7 @@ class Broker:
 
     def _open(self, sizes: Sizes, on_progress: Progress | None, pipeline_command: Sequence[str]) -> None:
         self.id = broker_id_of(self.disk, self.directory)
-        levels = level_table_of(self.disk, self.directory, self.settings.levels)
-        settings, now_ms = replace(self.settings, levels=levels), self.clock.now_ms
+        settings, now_ms = with_level_table(self.settings, self.disk, self.directory), self.clock.now_ms
         self.settings = settings
         store_settings = sizes.store or StoreSettings(
             segment_bytes=settings.segment_bytes,

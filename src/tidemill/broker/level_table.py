@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 
+from tidemill.core.config import BrokerSettings
 from tidemill.core.levels import DEFAULT_LEVELS
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
@@ -20,13 +22,13 @@ LEVELS_NAME = "levels"
 _FORMAT = 1
 
 
-def level_table_of(disk: Disk, directory: Path, asked: str) -> str:
-    """The table to use: the one asked for, which is kept; else the one kept; else the default."""
+def with_level_table(settings: BrokerSettings, disk: Disk, directory: Path) -> BrokerSettings:
+    """The settings with the table to use: the one they ask for, which is kept; else the one kept."""
     checkpoint = Checkpoint(disk, directory, LEVELS_NAME, _FORMAT)
     content = checkpoint.load()
     kept = str(json.loads(content)["levels"]) if content is not None else DEFAULT_LEVELS
-    table = " ".join(asked.split()) or kept
+    table = " ".join(settings.levels.split()) or kept
     if table != kept:
         logger.info("the delay levels change from %r to %r; what waits keeps its time", kept, table)
         checkpoint.save(json.dumps({"levels": table}).encode(), sync=True)
-    return table
+    return replace(settings, levels=table)
