@@ -101,8 +101,8 @@ def test_every_door_refuses_levels_that_are_none_and_notes_those_too_high(served
     noted = _http(served, "/v1/messages", {"topic": "doors", "body": "x", "level": 99})
     assert noted["note"] == "level 99 is above the highest, 18 was used"
     assert json.loads(cli("send", "doors", "x", "--level", "99", "--json")[1])["note"] == noted["note"]
-    with pytest.raises(TidemillError, match="negative"):
-        client.schedule(pa.table({"body": [b"x"] * 200, "level": [-1] * 200}), topic="doors")
+    refusals = client.schedule(pa.table({"body": [b"x"] * 200, "level": [-1] * 200}), topic="doors")
+    assert all(isinstance(one, TidemillError) and "negative" in str(one) for one in refusals)
 
 
 def test_levels_are_in_status_and_metrics(served, client, cli) -> None:
