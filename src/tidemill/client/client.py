@@ -224,8 +224,7 @@ class Client(TableVerbs, RetryVerbs):
 
     def retry_in(self, delay: Span, *messages: Message | str) -> list[bool]:
         """Let messages be delivered again after `delay`."""
-        receipts = [receipt_of(message) for message in messages]
-        return self._ask(verbs.change_invisibility(receipts, as_duration_ms(delay)))
+        return self._ask(verbs.change_invisibility([*map(receipt_of, messages)], as_duration_ms(delay)))
 
     # -- cancel and reschedule --------------------------------------------------------------------
 
