@@ -37,13 +37,15 @@ class Terminal:
         )
         os.close(theirs)
         self.said = ""
+        self._poll = select.poll()
+        self._poll.register(self._ours, select.POLLIN)
 
     def read_until(self, words: str) -> None:
         """Read on until these words come; what came before them is forgotten."""
         until_s = stopwatch_s() + _PATIENCE_S
         while words not in self.said:
             assert stopwatch_s() < until_s, f"no {words!r} in {self.said[-2000:]!r}"
-            if select.select([self._ours], [], [], 0.2)[0]:
+            if self._poll.poll(200):
                 try:
                     self.said += os.read(self._ours, 65536).decode(errors="replace")
                 except OSError:  # the command has ended

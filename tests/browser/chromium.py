@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from playwright.sync_api import Browser, Page, Response, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 PAGES = ("now", "forecast", "wheel", "pending", "history", "topics", "schedule")
 WIDE = {"width": 1360, "height": 900}
@@ -43,11 +43,9 @@ class Visitor:
         self.page.set_default_timeout(_PATIENCE_MS)
         self.problems: list[str] = []
         self.forgiven: list[str] = []  # parts of messages on the console that a test brings about itself
-        self.slowest_ms = 0.0
         self.page.on("console", self._on_console)
         self.page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
         self.page.on("request", lambda request: self._on_request(request.url))
-        self.page.on("response", self._on_response)
 
     def _on_console(self, message: Any) -> None:
         is_problem = message.type in ("error", "warning")
@@ -57,11 +55,6 @@ class Visitor:
     def _on_request(self, url: str) -> None:
         if not url.startswith((self.base + "/", "data:")):
             self.problems.append(f"a request to another host: {url}")
-
-    def _on_response(self, response: Response) -> None:
-        cost = response.headers.get("server-timing", "")
-        if cost.startswith("app;dur="):
-            self.slowest_ms = max(self.slowest_ms, float(cost.removeprefix("app;dur=")))
 
     def show(self, name: str, query: str = "") -> Page:
         """Go to a page and wait until nothing on it is loading any more."""

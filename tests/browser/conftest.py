@@ -16,7 +16,8 @@ _DAY_MS = 86_400_000
 _TOPICS = ("order-timeouts", "mail-digests", "cart-reminders")
 
 
-@pytest.fixture(scope="session")
+# For one file only: as long as it lives, no other test in this process can run an event loop.
+@pytest.fixture(scope="module")
 def browser():
     if chromium_path() is None:
         pytest.skip(NO_CHROMIUM)
@@ -24,7 +25,7 @@ def browser():
         yield browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def million(browser, tmp_path_factory):
     """A served broker with a million pending messages over two days, the first due in an hour."""
     directory = tmp_path_factory.mktemp("dashboard") / "data"

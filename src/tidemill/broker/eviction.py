@@ -73,8 +73,9 @@ def _end_process(pid: int, started: int) -> bool:
         if started and process_started(pid) != started:
             return True  # the id belongs to somebody else now
         signal.pidfd_send_signal(handle, signal.SIGKILL)
-        readable, _, _ = select.select([handle], [], [], _END_WAIT_MS / 1000)
-        return bool(readable)
+        end = select.poll()  # knows no limit of handles, of which a broker with many clients has thousands
+        end.register(handle, select.POLLIN)
+        return bool(end.poll(_END_WAIT_MS))
     except OSError:
         return False
     finally:
