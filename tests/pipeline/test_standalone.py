@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from pipeline.contract_scenarios import LEAD_MS, SCENARIOS
 from pipeline.contract_world import World
-from pipeline.spark_broker import open_broker, wait_for, wait_for_spark
+from pipeline.spark_broker import open_broker, wait_for_spark
 from pipeline.standalone import Standalone, standalone
 from tidemill.core.clock import SimulatedClock
 from tidemill.core.config import BrokerSettings
-from tidemill.core.model import Draft, Via
+from tidemill.core.model import Via
 from tidemill.server.pipeline_command import why_not_spark
 
 START_MS = 1_800_000_000_000
@@ -57,25 +55,3 @@ def test_a_worker_of_the_cluster_dies_and_nobody_notices(world: World, cluster: 
     cluster.workers[0].kill()
     played.advance_to(200_000)
     played.check_exact()
-
-
-def test_workers_with_another_python_are_told_apart(
-    cluster: Standalone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A real interpreter that takes itself for another version, as the workers' Python."""
-    disguise = tmp_path / "disguise"
-    disguise.mkdir()
-    (disguise / "sitecustomize.py").write_text(
-        "import sys\nsys.version_info = (3, 99, *tuple(sys.version_info)[2:])\n"
-    )
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH="{disguise}:$PYTHONPATH" exec {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    monkeypatch.setenv("PYSPARK_PYTHON", str(python))
-    with open_broker(tmp_path / "data", BrokerSettings(), master=cluster.master) as broker:
-        ours = f"{sys.version_info.major}.{sys.version_info.minor}"
-        said = f"Spark's workers run Python 3.99 and the driver runs Python {ours}; set PYSPARK_PYTHON"
-        wait_for("the status says so", lambda: said in broker.status().pipeline.problem)
-        assert broker.status().pipeline.runner == "embedded"
-        broker.send([Draft("t", b"all the same", delay_ms=100)])
-        assert broker.receive("t", "g", wait_ms=20_000)
