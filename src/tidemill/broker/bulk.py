@@ -16,7 +16,6 @@ belongs to single sends.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,16 +40,13 @@ from tidemill.broker.bulk_columns import (
     times_of,
 )
 from tidemill.broker.repeats import FRESH, Repeats, find_repeats
-from tidemill.broker.sender import Sender
-from tidemill.broker.topic_admin import TopicAdmin
-from tidemill.core.config import BrokerSettings
+from tidemill.broker.sending_verb import SendingVerb
 from tidemill.core.errors import DiskFull, IllegalId, IllegalKey, PartlyStored
 from tidemill.core.limits import ID_CHARS_MAX, KEY_CHARS_MAX, KIB
 from tidemill.core.model import NO_TIME_MS, Handle, MessageType
 from tidemill.log.arrays import I64, U8, Flags
 from tidemill.store.entry_format import FLAG_FIFO, FLAG_LEVEL, FLAG_NEAR
 from tidemill.store.message_format import SCHEMA, slices_of
-from tidemill.store.message_store import MessageStore
 from tidemill.store.topics import Topic
 
 # What the message schema adds to a caller's columns: numbers, offsets of texts, an id; and once for a frame.
@@ -110,24 +106,8 @@ class _Checked:
         return sum(int(array.nbytes) for array in given) + len(self) * _ROW_BYTES + _FRAME_BYTES
 
 
-class Bulk:
+class Bulk(SendingVerb):
     """The bulk send verb. Thread-safe."""
-
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: TopicAdmin,
-        sender: Sender,
-        settings: BrokerSettings,
-        broker_id: str,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._sender = sender
-        self._settings = settings
-        self._broker_id = broker_id
-        self._now_ms = now_ms
 
     def send(self, table: pa.Table | pa.RecordBatch, topic_name: str | None) -> BulkReceipt:
         """Check the whole table, then store it frame by frame."""

@@ -7,24 +7,21 @@ leaves after that frame is safe, so every answer is true.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from tidemill.broker.admission import check_delay
-from tidemill.broker.sender import Sender
-from tidemill.broker.topic_admin import TopicAdmin
+from tidemill.broker.sending_verb import SendingVerb
 from tidemill.core.arguments import require_kind
-from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import IllegalHandle, RequestError
 from tidemill.core.model import SEQ_MAX, CancelAnswer, Handle
 from tidemill.log.arrays import I64, U8
 from tidemill.store.hashing import PURPOSE_ID, hash_slices, topic_seeds
 from tidemill.store.ledger import State
 from tidemill.store.message_format import slices_of
-from tidemill.store.message_store import MessageStore
 from tidemill.store.pending_scan import scan_pending
 
 _NOT_FOUND = -1
@@ -48,24 +45,8 @@ class Rescheduled:
     answer: CancelAnswer | None = None  # None: it was moved
 
 
-class Canceller:
+class Canceller(SendingVerb):
     """The cancel and reschedule verbs. Thread-safe."""
-
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: TopicAdmin,
-        sender: Sender,
-        settings: BrokerSettings,
-        broker_id: str,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._sender = sender
-        self._settings = settings
-        self._broker_id = broker_id
-        self._now_ms = now_ms
 
     # -- cancel -----------------------------------------------------------------------------------
 

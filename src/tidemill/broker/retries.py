@@ -13,7 +13,7 @@ there it stays where it is, out of sight until its time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -22,17 +22,14 @@ import numpy as np
 from tidemill.broker.admission import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from tidemill.broker.dead_letters import dead_letter, origin_name, retry_properties
 from tidemill.broker.receipts import DeliveryName, decode_receipt, lane_held
-from tidemill.broker.sender import Sender
-from tidemill.broker.topic_admin import TopicAdmin
+from tidemill.broker.sending_verb import SendingVerb
 from tidemill.core.arguments import require_kind, require_whole
-from tidemill.core.config import BrokerSettings
 from tidemill.core.levels import clamped_level, level_delays_ms
 from tidemill.core.model import NO_TIME_MS, Handle, MessageType, StoredMessage, TopicType
 from tidemill.store.consumer_log import change_rows
 from tidemill.store.consumer_state import ACT_CHANGE, Group, Lane
 from tidemill.store.frames import Settlement
 from tidemill.store.framing import framed
-from tidemill.store.message_store import MessageStore
 from tidemill.store.topics import Topic
 
 _LEVEL_MAX = 1 << 31
@@ -79,24 +76,8 @@ class _Given:
         return level < 0 or self.attempt >= self.group.attempts_max
 
 
-class Retries:
+class Retries(SendingVerb):
     """The send-back verb. Thread-safe."""
-
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: TopicAdmin,
-        sender: Sender,
-        settings: BrokerSettings,
-        broker_id: str,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._sender = sender
-        self._settings = settings
-        self._broker_id = broker_id
-        self._now_ms = now_ms
 
     def send_back(self, receipts: Sequence[str], level: int = 0) -> list[SentBack]:
         """Give deliveries back; says of each when it comes again, or that it is dead."""

@@ -9,19 +9,17 @@ A half nobody ended is offered for a check-back (`open_since`) until somebody do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tidemill.broker.admission import check_draft, check_type, due_time_ms, level_due_ms
-from tidemill.broker.sender import Sender, body_bytes
-from tidemill.broker.topic_admin import TopicAdmin
-from tidemill.core.config import BrokerSettings
+from tidemill.broker.sender import body_bytes
+from tidemill.broker.sending_verb import SendingVerb
 from tidemill.core.errors import IllegalId, UnknownTransaction
 from tidemill.core.model import NO_TIME_MS, Draft, Handle, MessageType, Receipt, StoredMessage
 from tidemill.store.indexes import OpenHalf, half_key
-from tidemill.store.message_store import MessageStore
 from tidemill.store.topics import Topic
 
 # Where a half keeps the delay that will count from its commit.
@@ -36,24 +34,8 @@ class OpenTransaction:
     message: StoredMessage
 
 
-class Transactions:
+class Transactions(SendingVerb):
     """The half, commit and rollback verbs. Thread-safe."""
-
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: TopicAdmin,
-        sender: Sender,
-        settings: BrokerSettings,
-        broker_id: str,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._sender = sender
-        self._settings = settings
-        self._broker_id = broker_id
-        self._now_ms = now_ms
 
     def begin(self, drafts: Sequence[Draft], *, creates_topics: bool = True) -> list[Receipt]:
         """Store first halves, all or none; each needs an id of its own."""

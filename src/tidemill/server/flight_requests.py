@@ -12,6 +12,7 @@ broker.
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -27,20 +28,7 @@ from tidemill.core.limits import QUEUES_PER_TOPIC_MAX
 from tidemill.core.model import SEQ_MAX, Handle
 from tidemill.log.arrays import I64
 
-_FIELDS = {
-    "table",
-    "topic",
-    "key",
-    "from_ms",
-    "to_ms",
-    "from_seq",
-    "to_seq",
-    "queues",
-    "offsets",
-    "until",
-    "columns",
-    "where",
-}
+_FIELDS = [field.name for field in fields(Wanted)]
 _PARTS = "parts"
 _CONDITIONS_MAX = 64
 
@@ -68,7 +56,7 @@ def put_topic_of(descriptor: Any) -> str | None:
 
 def wanted_of(said: dict[str, Any]) -> Wanted:
     """The rows and columns that a ticket asks for."""
-    if unknown := sorted(set(said) - _FIELDS):
+    if unknown := sorted(set(said) - set(_FIELDS)):
         raise MalformedRequest(f"unknown fields {unknown}; known are {sorted(_FIELDS)}")
     columns, queues = said.get("columns", []), said.get("queues", [])
     if not isinstance(columns, list) or not all(type(name) is str for name in columns):
@@ -104,18 +92,7 @@ def parts_of(said: dict[str, Any]) -> int:
 def ticket_content(wanted: Wanted) -> bytes:
     """The ticket that asks for what is wanted."""
     plain = Wanted(wanted.table)
-    names = (
-        "topic",
-        "key",
-        "from_ms",
-        "to_ms",
-        "from_seq",
-        "to_seq",
-        "columns",
-        "offsets",
-        "until",
-        "queues",
-    )
+    names = [name for name in _FIELDS if name not in ("table", "where")]
     said: dict[str, Any] = {"table": wanted.table}
     said |= {name: value for name in names if (value := getattr(wanted, name)) != getattr(plain, name)}
     if wanted.where:

@@ -15,14 +15,6 @@ from tidemill.server.admin_api import admin_app
 
 
 @pytest.fixture
-def small(tmp_path):
-    small = SmallBroker(tmp_path / "data")
-    yield small
-    small.check()
-    small.close()
-
-
-@pytest.fixture
 def http(small):
     with AsgiCaller(admin_app(small.broker)) as client:
         yield client

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from asgi_caller import AsgiCaller
-from small_broker import START_MS, SmallBroker
+from small_broker import START_MS
 from tidemill.server import dashboard
 from tidemill.server.admin_api import admin_app
 from tidemill.server.dashboard import PREFIX, Dashboard
@@ -20,14 +20,6 @@ _OWN = sorted(
 )
 _HOUR_MS = 3_600_000
 _LINES_MAX = 400
-
-
-@pytest.fixture
-def small(tmp_path):
-    small = SmallBroker(tmp_path / "data")
-    yield small
-    small.check()
-    small.close()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from small_broker import START_MS, SmallBroker
+from small_broker import START_MS
 from tidemill.core.errors import Forbidden, Unauthorized
 from tidemill.core.limits import FRAME_ROWS_MAX
 from tidemill.core.model import Draft, Handle
@@ -29,14 +29,6 @@ def _door(small, **options):
     finally:
         client.close()
         door.close()
-
-
-@pytest.fixture
-def small(tmp_path):
-    small = SmallBroker(tmp_path / "data")
-    yield small
-    small.check()
-    small.close()
 
 
 @pytest.fixture

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from tidemill.cli.bench.door_client import (
     measure_consumer,
@@ -26,7 +24,7 @@ from tidemill.cli.bench.door_client import (
 )
 from tidemill.cli.bench.door_load import OWN_GENERATOR, load
 from tidemill.cli.bench.door_serving import serving
-from tidemill.cli.bench.figures import DOOR_FIGURES
+from tidemill.cli.bench.figures import DOOR_FIGURES, figures_table
 from tidemill.cli.bench.peer_redis import has_redis, measure_redis
 from tidemill.cli.output import bar, console
 from tidemill.client.client import Client
@@ -135,17 +133,8 @@ def _measure_half_load(directory: Path, scale: _Scale, figures: dict[str, float]
 
 
 def _print_table(figures: dict[str, float], quick: bool, generator: str) -> None:
-    table = Table(title="the doors, durable" + (" (quick: small counts)" if quick else ""))
-    table.add_column("figure")
-    table.add_column("measured", justify="right")
-    table.add_column("target", justify="right")
-    table.add_column("")
-    for figure in DOOR_FIGURES:
-        value = figures[figure.name]
-        mark = Text("holds", "green") if figure.holds(value) else Text("does not hold", "bold red")
-        table.add_row(figure.meaning, figure.text(value), figure.target, mark)
     screen = console()
-    screen.print(table)
+    screen.print(figures_table("the doors, durable", DOOR_FIGURES, figures, is_quick=quick))
     screen.print(f"The load on gRPC came from {generator}, on the same machine.")
     if _PEER in figures:
         ratio = figures["client_send_per_s"] / figures[_PEER]

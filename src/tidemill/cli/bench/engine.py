@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from tidemill.cli.bench.bulk import measure_bulk
 from tidemill.cli.bench.disk_sync import DiskSync, measure_sync
-from tidemill.cli.bench.figures import FIGURES
+from tidemill.cli.bench.figures import FIGURES, figures_table
 from tidemill.cli.bench.lateness import measure_burst, measure_rest
 from tidemill.cli.bench.pending import measure_pending
 from tidemill.cli.bench.workload import FULL, QUICK, Scale
@@ -87,14 +85,7 @@ def _require_room(parent: Path, needed: int) -> None:
 
 def _print_table(figures: dict[str, float], quick: bool, disk: DiskSync) -> None:
     screen = console()
-    table = Table(title="engine, in-process, durable" + (" (quick: small counts)" if quick else ""))
-    for title, justify in (("figure", "left"), ("measured", "right"), ("target", "right"), ("", "left")):
-        table.add_column(title, justify="right" if justify == "right" else "left")
-    for figure in FIGURES:
-        value = figures[figure.name]
-        mark = Text("holds", "green") if figure.holds(value) else Text("does not hold", "bold red")
-        table.add_row(figure.meaning, figure.text(value), figure.target, mark)
-    screen.print(table)
+    screen.print(figures_table("engine, in-process, durable", FIGURES, figures, is_quick=quick))
     screen.print(
         f"One small sync on this disk took {disk.p50_ms:.1f} ms at p50 and {disk.p99_ms:.1f} ms at p99 "
         "beforehand; no durable release can be faster than that."

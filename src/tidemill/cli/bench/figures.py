@@ -5,8 +5,11 @@ Owns the list in `docs/benchmarks.md` and in the JSON output; the names are a co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+
+from rich.table import Table
+from rich.text import Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,22 @@ class Figure:
             f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
         )
         return f"{number} {self.unit}"
+
+
+def figures_table(
+    title: str, figures: Iterable[Figure], values: Mapping[str, float], *, is_quick: bool
+) -> Table:
+    """What was measured beside its target, for people."""
+    table = Table(title=title + (" (quick: small counts)" if is_quick else ""))
+    table.add_column("figure")
+    table.add_column("measured", justify="right")
+    table.add_column("target", justify="right")
+    table.add_column("")
+    for figure in figures:
+        value = values[figure.name]
+        mark = Text("holds", "green") if figure.holds(value) else Text("does not hold", "bold red")
+        table.add_row(figure.meaning, figure.text(value), figure.target, mark)
+    return table
 
 
 FIGURES = (

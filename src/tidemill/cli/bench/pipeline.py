@@ -15,10 +15,8 @@ from statistics import median
 from typing import Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from tidemill.cli.bench.figures import PIPELINE_FIGURES
+from tidemill.cli.bench.figures import PIPELINE_FIGURES, figures_table
 from tidemill.cli.bench.pipeline_rig import PipelineRig
 from tidemill.cli.output import bar, console
 from tidemill.core.clock import stopwatch_s
@@ -67,7 +65,8 @@ def pipeline(
     if is_json:
         print(json.dumps({figure.name: round(figures[figure.name], 3) for figure in PIPELINE_FIGURES}))
     else:
-        _print_table(figures, quick)
+        title = "the pipeline on Spark"
+        console().print(figures_table(title, PIPELINE_FIGURES, figures, is_quick=quick))
 
 
 def _speed(rig: PipelineRig, scale: _Scale) -> dict[str, float]:
@@ -106,16 +105,3 @@ def _soak(rig: PipelineRig, scale: _Scale) -> dict[str, float]:
         "pipeline_memory_growth_mb": sum(after.values()) - sum(before.values()),
         "pipeline_checkpoint_files": float(files),
     }
-
-
-def _print_table(figures: dict[str, float], quick: bool) -> None:
-    table = Table(title="the pipeline on Spark" + (" (quick: small counts)" if quick else ""))
-    table.add_column("figure")
-    table.add_column("measured", justify="right")
-    table.add_column("target", justify="right")
-    table.add_column("")
-    for figure in PIPELINE_FIGURES:
-        value = figures[figure.name]
-        mark = Text("holds", "green") if figure.holds(value) else Text("does not hold", "bold red")
-        table.add_row(figure.meaning, figure.text(value), figure.target, mark)
-    console().print(table)
