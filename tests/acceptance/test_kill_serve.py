@@ -27,6 +27,7 @@ from rocketmq.v5.exception import BadRequestException, NotFoundException
 
 import tidemill
 from acceptance.accounting import Book, Entry, Told, settle
+from acceptance.official_python import start
 from acceptance.serving import Served, is_alive, wait_until
 from tidemill.core.errors import TidemillError
 
@@ -69,8 +70,8 @@ class _Load:
         self._senders = [threading.Thread(target=self._go_on, args=way) for way in ways]
 
     def __enter__(self) -> _Load:
-        self._producer.startup()
-        self._consumer.startup()
+        start(self._producer)
+        start(self._consumer)
         self._worker.start()
         for sender in self._senders:
             sender.start()
@@ -80,7 +81,7 @@ class _Load:
         """Return when so many more are acknowledged."""
         enough = self.book.acknowledged() + count
         wait_until(
-            lambda: bool(self.book.faults) or self.book.acknowledged() >= enough, f"{count} more sends", 60
+            lambda: bool(self.book.faults) or self.book.acknowledged() >= enough, f"{count} more sends"
         )
 
     def stop_sending(self) -> None:

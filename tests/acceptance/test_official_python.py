@@ -22,6 +22,7 @@ from rocketmq import (
 )
 from rocketmq.v5.exception import BadRequestException, NotFoundException
 
+from acceptance.official_python import start
 from acceptance.serving import Served, wait_until
 from tidemill.core.clock import SystemClock
 
@@ -53,7 +54,7 @@ def served(serve):
 
 @contextmanager
 def _running(client) -> Iterator:
-    client.startup()
+    start(client)
     try:
         yield client
     finally:

@@ -18,6 +18,7 @@ import pytest
 from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message, Producer, SimpleConsumer
 
 import tidemill
+from acceptance.official_python import start
 from acceptance.secured import BOSS, PERMISSIONS, SECRET, TOKEN, Secured
 from acceptance.serving import Served, wait_until
 from tidemill.client.retrying import Unreachable
@@ -83,8 +84,8 @@ def test_the_official_client_with_its_keys_is_served(served):
     configuration = ClientConfiguration(served.endpoint, Credentials("shop-ak", SECRET))
     producer = Producer(configuration, ("orders",))
     consumer = SimpleConsumer(configuration, "workers", {"orders": FilterExpression()}, await_duration=5)
-    producer.startup()
-    consumer.startup()
+    start(producer)
+    start(consumer)
     try:
         sent = producer.send(_message())
         found: set[str] = set()
@@ -100,7 +101,7 @@ def test_the_official_client_with_its_keys_is_served(served):
 @pytest.mark.parametrize("keys", [("shop-ak", "wrong-secret-key"), ("nobody", SECRET), ()])
 def test_the_official_client_with_wrong_keys_is_told(served, keys, caplog):
     producer = Producer(ClientConfiguration(served.endpoint, Credentials(*keys)), ())
-    producer.startup()
+    start(producer)
     try:
         # The client says only that it found no route; why is in its log.
         with pytest.raises(Exception, match="route"):
