@@ -106,7 +106,7 @@ class Operating:
         span = self.world.random.choice((0, 1, 50, 1_000, 4_000, 9_000, 30_000, 61_000))
         luck = self.world.random.random()
         if luck < 0.12:
-            self.world.clock.leap_ms(self.world.random.choice((-300_000, -20_000, 20_000, 200_000)))
+            self.world.leap(self.world.random.choice((-300_000, -20_000, 20_000, 200_000)))
         elif luck < 0.3:
             self.world.clock.advance(span)
             self.world.broker.run_due()

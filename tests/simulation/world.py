@@ -31,6 +31,7 @@ class World:
     look_every_ms: int  # so short that nothing can expire between two looks
     is_full: bool = False  # the disk has no room: sends may be refused
     made: int = 0
+    latest_ms: int = 0  # the latest the clock has shown before it was set
 
     @property
     def now_ms(self) -> int:
@@ -39,6 +40,11 @@ class World:
     def look(self, *, is_thorough: bool = False) -> None:
         """See what the queues hold, and that it may be there."""
         self.model.poll(self.broker, is_thorough=is_thorough)
+
+    def leap(self, span_ms: int) -> None:
+        """Somebody sets the clock."""
+        self.latest_ms = max(self.latest_ms, self.now_ms)
+        self.clock.leap_ms(span_ms)
 
     def advance(self, span_ms: int) -> None:
         """Let time pass; whatever falls due must be in its topic then."""
