@@ -1,11 +1,13 @@
 // Keeps a part of a page up to date: asks, draws, waits, and shows what state it is in meanwhile.
 // A hidden page asks nothing. An answer that cost the broker a millisecond is asked for again no sooner than
-// after a hundred, so an open dashboard takes at most a hundredth of a core.
+// after a hundred, so an open dashboard takes at most a hundredth of a core. On a busy machine an answer takes
+// long without costing much, so nobody waits for more than a few turns.
 
 import { h, fill } from "./dom.js";
 import { spent } from "./api.js";
 
 const COST_TO_PAUSE = 100;
+const LONGEST_PAUSE = 5; // turns
 const RETRY_MS = 3000;
 
 const pause = (ms, signal) =>
@@ -49,7 +51,7 @@ export function repeat(task, every, signal, onError) {
       const hurried = new Promise((resolve) => { hurry = resolve; });
       try {
         await task(signal);
-        wait = Math.max(every, (spent.ms - before) * COST_TO_PAUSE);
+        wait = Math.min(Math.max(every, (spent.ms - before) * COST_TO_PAUSE), every * LONGEST_PAUSE);
       } catch (error) {
         if (signal.aborted) return;
         onError(error);
