@@ -39,13 +39,13 @@ def wait_until(is_so: Callable[[], bool], what: str, seconds: float = PATIENCE_S
 
 
 class Served:
-    """One data directory behind one port."""
+    """One data directory behind one port; on the embedded runner, unless a flag asks for Spark."""
 
     def __init__(self, directory: Path, *flags: str) -> None:
         self.directory = directory
         self.port = free_port()
         self.endpoint = f"127.0.0.1:{self.port}"
-        self._flags = flags
+        self._flags = flags if "--pipeline" in flags else (*flags, "--pipeline", "embedded")
         self._log = directory.with_suffix(".log")
         self.process: subprocess.Popen[bytes] | None = None
 
