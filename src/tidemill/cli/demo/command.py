@@ -18,7 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tidemill.cli.data_directory import open_quietly, shape_of
+from tidemill.cli.demo.lateness_picture import lateness_lines
 from tidemill.cli.demo.screen import LiveScreen, plain_event
+from tidemill.cli.demo.serving import Serving
 from tidemill.cli.demo.stage import Stage
 from tidemill.cli.demo.story import LEAD_MS, ORDER_COUNT, script
 from tidemill.cli.demo.verdict import Verdict, by_path, judge, percentile
@@ -32,7 +34,9 @@ _PATIENCE_MS = 20_000  # how long after the script's end the last order may take
 
 
 def demo(
-    keep: Annotated[bool, typer.Option("--keep", help="leave the data directory to look at")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="leave the data directory, and the broker running")
+    ] = False,
     pipeline: Annotated[str, typer.Option(help="who turns the wheel: spark or embedded")] = "spark",
 ) -> int:
     """Play the order-payment-timeout story, live; exit 0 only if everything held."""
@@ -51,6 +55,8 @@ def demo(
     if keep:
         screen.print(f"The data directory is {directory}", soft_wrap=True)
         screen.print(f"Look at it with: tidemill check {directory}", soft_wrap=True)
+        if screen.is_terminal:
+            _serve_on(directory, scratch / "serve.log", pipeline, screen)
     return 0 if verdict.holds else 1
 
 
@@ -67,6 +73,7 @@ def _show(directory: Path, log: Path, pipeline: str, screen: Console) -> Verdict
     if is_on_spark:
         screen.print("Spark starts, which takes some 15 seconds …", style="dim")
     stage = Stage(directory, log, SystemClock(), pipeline)
+    screen.print(f"Watch it: http://{stage.endpoint}/", soft_wrap=True)
     try:
         if screen.is_terminal:
             with Live(LiveScreen(stage, screen), console=screen, refresh_per_second=_FRAMES_PER_SECOND):
@@ -80,6 +87,23 @@ def _show(directory: Path, log: Path, pipeline: str, screen: Console) -> Verdict
         return judge(stage, broker)
 
 
+def _serve_on(directory: Path, log: Path, pipeline: str, screen: Console) -> None:
+    """Let the broker run on what the story has left, to play with, until Ctrl-C."""
+    serving = Serving(directory, log, pipeline)
+    try:
+        screen.print(f"It runs on: http://{serving.endpoint}/ is its dashboard. From another terminal:")
+        screen.print(f"    tidemill status --watch --endpoint {serving.endpoint}", highlight=False)
+        screen.print(
+            f"    tidemill send hello world --delay 10s --endpoint {serving.endpoint}", highlight=False
+        )
+        screen.print("Ctrl-C stops it.", style="bold")
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        screen.print("stopping …")
+    finally:
+        serving.stop()
+
+
 def _print_paths(stage: Stage, screen: Console) -> None:
     """Which way the messages came, and how late."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
@@ -91,6 +115,10 @@ def _print_paths(stage: Stage, screen: Console) -> None:
         table.add_row(name, str(len(late)), *figures)
     screen.print()
     screen.print(table)
+    late = [late_ms for _, part in by_path(stage) for late_ms in part]
+    screen.print()
+    for line in lateness_lines(late):
+        screen.print(line, markup=False, highlight=False)
 
 
 def _play(stage: Stage, lines: Console | None) -> None:

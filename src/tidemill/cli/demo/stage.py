@@ -93,7 +93,8 @@ class Stage:
         self._leaves = threading.Event()
         self._is_heard = threading.Event()  # the consumer's last call was answered
         self._serving = Serving(directory, log, pipeline)
-        self._client = Client(self._serving.endpoint)
+        self.endpoint = self._serving.endpoint
+        self._client = Client(self.endpoint)
         self._client.create_topic(TOPIC)
         if self.is_on_spark:
             self.spark_start_ms = self._wait_for_runner("spark", _SPARK_PATIENCE_MS)
