@@ -2,75 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import select
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import tidemill
 from acceptance.serving import Served
+from acceptance.terminal import PATIENCE_S, terminal
 from http_broker import HttpBroker, http_broker
-from tidemill.core.clock import stopwatch_s
-
-_PATIENCE_S = 30.0
-
-
-class Terminal:
-    """A command with a terminal of its own, and what it has written so far."""
-
-    def __init__(self, *arguments: str, endpoint: str = "") -> None:
-        self._ours, theirs = pty.openpty()
-        environment = {**os.environ, "TIDEMILL_ENDPOINT": endpoint, "COLUMNS": "120", "TERM": "xterm"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tidemill.cli.main", *arguments],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env=environment,
-        )
-        os.close(theirs)
-        self.said = ""
-        self._poll = select.poll()
-        self._poll.register(self._ours, select.POLLIN)
-
-    def read_until(self, words: str) -> None:
-        """Read on until these words come; what came before them is forgotten."""
-        until_s = stopwatch_s() + _PATIENCE_S
-        while words not in self.said:
-            assert stopwatch_s() < until_s, f"no {words!r} in {self.said[-2000:]!r}"
-            if self._poll.poll(200):
-                try:
-                    self.said += os.read(self._ours, 65536).decode(errors="replace")
-                except OSError:  # the command has ended
-                    break
-        assert words in self.said, self.said
-        self.said = self.said.partition(words)[2]
-
-    def interrupt(self) -> int:
-        self.process.send_signal(signal.SIGINT)
-        return self.process.wait(_PATIENCE_S)
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        os.close(self._ours)
-
-
-@contextmanager
-def terminal(*arguments: str, endpoint: str = "") -> Iterator[Terminal]:
-    made = Terminal(*arguments, endpoint=endpoint)
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture
@@ -108,14 +49,14 @@ def test_a_file_is_scheduled_with_a_bar(broker: HttpBroker, tmp_path: Path) -> N
     with terminal("schedule", str(rows), "--topic", "orders", endpoint=broker.endpoint) as screen:
         screen.read_until("100%")
         screen.read_until("500 stored, 0 refused")
-        assert screen.process.wait(_PATIENCE_S) == 0
+        assert screen.process.wait(PATIENCE_S) == 0
 
 
 def test_a_backup_is_copied_with_a_bar(broker: HttpBroker, tmp_path: Path) -> None:
     with terminal("backup", str(tmp_path / "copy"), endpoint=broker.endpoint) as screen:
         screen.read_until("copying the log")
         screen.read_until("0 wait")
-        assert screen.process.wait(_PATIENCE_S) == 0
+        assert screen.process.wait(PATIENCE_S) == 0
 
 
 def test_reading_the_log_at_the_start_is_shown(tmp_path: Path) -> None:
@@ -131,4 +72,4 @@ def test_reading_the_log_at_the_start_is_shown(tmp_path: Path) -> None:
         screen.read_until("reading the log")
         screen.read_until("serves on")
         screen.process.send_signal(signal.SIGTERM)
-        assert screen.process.wait(_PATIENCE_S) == 0
+        assert screen.process.wait(PATIENCE_S) == 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -19,8 +19,8 @@ from rich.text import Text
 
 from tidemill.cli.data_directory import open_quietly, shape_of
 from tidemill.cli.demo.lateness_picture import lateness_lines
+from tidemill.cli.demo.playing_on import play_on
 from tidemill.cli.demo.screen import LiveScreen, plain_event
-from tidemill.cli.demo.serving import Serving
 from tidemill.cli.demo.stage import Stage
 from tidemill.cli.demo.story import LEAD_MS, ORDER_COUNT, script
 from tidemill.cli.demo.verdict import Verdict, by_path, judge, percentile
@@ -56,7 +56,9 @@ def demo(
         screen.print(f"The data directory is {directory}", soft_wrap=True)
         screen.print(f"Look at it with: tidemill check {directory}", soft_wrap=True)
         if screen.is_terminal:
-            _serve_on(directory, scratch / "serve.log", pipeline, screen)
+            play_on(directory, scratch / "serve.log", pipeline, screen)
+        else:
+            screen.print(f"Serve it with: tidemill serve --data {directory}", soft_wrap=True)
     return 0 if verdict.holds else 1
 
 
@@ -70,11 +72,10 @@ def _show(directory: Path, log: Path, pipeline: str, screen: Console) -> Verdict
         f"Whatever is due later than {LEAD_MS / 1000:.0f} s goes through the timer wheel, turned by {who}. "
         f"The shop is a client, the broker a `tidemill serve`, which {also}.\n"
     )
-    if is_on_spark:
-        screen.print("Spark starts, which takes some 15 seconds …", style="dim")
     stage = Stage(directory, log, SystemClock(), pipeline)
-    screen.print(f"Watch it: http://{stage.endpoint}/", soft_wrap=True)
+    screen.print(f"Watch it in a browser: http://{stage.endpoint}/\n", soft_wrap=True)
     try:
+        _begin(stage, screen)
         if screen.is_terminal:
             with Live(LiveScreen(stage, screen), console=screen, refresh_per_second=_FRAMES_PER_SECOND):
                 _play(stage, None)
@@ -87,21 +88,12 @@ def _show(directory: Path, log: Path, pipeline: str, screen: Console) -> Verdict
         return judge(stage, broker)
 
 
-def _serve_on(directory: Path, log: Path, pipeline: str, screen: Console) -> None:
-    """Let the broker run on what the story has left, to play with, until Ctrl-C."""
-    serving = Serving(directory, log, pipeline)
-    try:
-        screen.print(f"It runs on: http://{serving.endpoint}/ is its dashboard. From another terminal:")
-        screen.print(f"    tidemill status --watch --endpoint {serving.endpoint}", highlight=False)
-        screen.print(
-            f"    tidemill send hello world --delay 10s --endpoint {serving.endpoint}", highlight=False
-        )
-        screen.print("Ctrl-C stops it.", style="bold")
-        threading.Event().wait()
-    except KeyboardInterrupt:
-        screen.print("stopping …")
-    finally:
-        serving.stop()
+def _begin(stage: Stage, screen: Console) -> None:
+    wait = "Spark starts, which takes some 15 seconds …"
+    if stage.is_on_spark and not screen.is_terminal:
+        screen.print(wait)
+    with screen.status(wait) if stage.is_on_spark else nullcontext():
+        stage.begin()
 
 
 def _print_paths(stage: Stage, screen: Console) -> None:
@@ -117,6 +109,8 @@ def _print_paths(stage: Stage, screen: Console) -> None:
     screen.print(table)
     late = [late_ms for _, part in by_path(stage) for late_ms in part]
     screen.print()
+    if late:
+        screen.print("how late they came", style="bold")
     for line in lateness_lines(late):
         screen.print(line, markup=False, highlight=False)
 
@@ -125,7 +119,6 @@ def _play(stage: Stage, lines: Console | None) -> None:
     """Run through the script, then wait until every order is settled; prints events as `lines` if given."""
     printed = 0
     scenes = script(with_spark=stage.spark_start_ms is not None)
-    nobody = threading.Event()
     until_ms = scenes[-1].after_ms + _PATIENCE_MS
     while scenes or (not stage.is_over and stage.since_begin_ms() < until_ms):
         while scenes and scenes[0].after_ms <= stage.since_begin_ms():
@@ -138,7 +131,7 @@ def _play(stage: Stage, lines: Console | None) -> None:
         next_ms = stage.since_begin_ms() + _LOOK_EVERY_MS
         if scenes:
             next_ms = min(next_ms, scenes[0].after_ms)
-        stage.clock.wait(nobody, stage.begun_ms + next_ms)
+        stage.wait_until(next_ms)
 
 
 def _print_verdict(verdict: Verdict, screen: Console) -> None:

@@ -48,7 +48,8 @@ def _headline(stage: Stage, records: list[Record]) -> RenderableType:
     waiting = sum(record.is_waiting for record in placed)
     closed = sum(bool(record.closings) for record in placed)
     cancelled = sum(record.is_cancelled for record in placed)
-    late = sorted(closing.late_ms for record in placed for closing in record.closings)
+    closings = (closing for record in placed for closing in record.closings)
+    late = sorted(closing.late_ms for closing in closings if not stage.was_delayed_by_the_kill(closing))
     text = Text.assemble(
         (f"{stage.since_begin_ms() / 1000:5.1f} s ", "bold"),
         ("running", "green") if stage.is_up else ("KILLED", "bold red"),
@@ -72,7 +73,8 @@ def _cell(record: Record, now_ms: int) -> Text:
     elif record.closings:
         closing = record.closings[-1]
         text.append("closed ", "yellow")
-        text.append(f"+{closing.late_ms} ms", "bold" if closing.late_ms < 100 else "bold magenta")
+        late = f"{closing.late_ms} ms" if closing.late_ms < 1000 else f"{closing.late_ms / 1000:.1f} s"
+        text.append(f"+{late}", "bold" if closing.late_ms < 100 else "bold magenta")
         text.append(f" {_VIA_NAMES.get(closing.via, '')}", "dim")
     elif record.is_cancelled:
         text.append("paid, cancelled", "green")

@@ -89,6 +89,9 @@ class Stage:
         self.is_on_spark = pipeline == "spark"
         self.spark_start_ms: int | None = None  # from the broker's start until Spark turned the wheel
         self.takeover_ms: int | None = None  # from Spark's end until the broker turned it
+        self.was_spark_too_slow = False  # the broker had taken over before Spark was killed
+        self.machine_late_ms = 0  # how long this machine kept a thread waiting that only had to look round
+        self._takeovers_at_begin = 0
         self._lock = threading.Lock()  # protects records and events
         self._leaves = threading.Event()
         self._is_heard = threading.Event()  # the consumer's last call was answered
@@ -96,10 +99,15 @@ class Stage:
         self.endpoint = self._serving.endpoint
         self._client = Client(self.endpoint)
         self._client.create_topic(TOPIC)
-        if self.is_on_spark:
-            self.spark_start_ms = self._wait_for_runner("spark", _SPARK_PATIENCE_MS)
         self.begun_ms = clock.now_ms()
         self._consumer = threading.Thread(target=self._close_orders, daemon=True)
+
+    def begin(self) -> None:
+        """Wait until Spark turns the wheel, if it is to; then the story's time begins."""
+        if self.is_on_spark:
+            self.spark_start_ms = self._wait_for_runner("spark", _SPARK_PATIENCE_MS)
+            self._takeovers_at_begin = self._takeovers()
+        self.begun_ms = self.clock.now_ms()
         self._consumer.start()
 
     def _wait_for_runner(self, runner: str, patience_ms: int) -> int | None:
@@ -111,12 +119,18 @@ class Stage:
             self._leaves.wait(_LOOK_S)
         return self.clock.now_ms() - from_ms
 
+    def _takeovers(self) -> int:
+        pipeline = self._client.status().fields["pipeline"]
+        assert isinstance(pipeline, dict)
+        return int(pipeline["takeovers"])
+
     # -- the consumer -----------------------------------------------------------------------------
 
     def close(self) -> None:
         """Stop the consumer and the broker."""
         self._leaves.set()
-        self._consumer.join()
+        if self._consumer.is_alive():
+            self._consumer.join()
         self._client.close()
         self._serving.stop()
 
@@ -201,6 +215,7 @@ class Stage:
             self._tell(f"order {record.order.number} asked for more time too late: {moved.answer}")
 
     def _kill_spark(self) -> None:
+        self.was_spark_too_slow = self._takeovers() > self._takeovers_at_begin
         pid = self._serving.kill_spark()
         self._tell(f"Spark (process {pid}) is killed")
         self.takeover_ms = self._wait_for_runner("embedded", _TAKEOVER_PATIENCE_MS)
@@ -233,6 +248,11 @@ class Stage:
         """True when every order is settled."""
         with self._lock:
             return all(r.is_cancelled or r.closings for r in self.records.values())
+
+    def wait_until(self, after_ms: int) -> None:
+        """Wait until so long after the beginning, and note how late the machine let us wake up."""
+        self.clock.wait(self._leaves, self.begun_ms + after_ms)
+        self.machine_late_ms = max(self.machine_late_ms, self.since_begin_ms() - after_ms)
 
     def since_begin_ms(self) -> int:
         return self.clock.now_ms() - self.begun_ms
