@@ -9,6 +9,7 @@ there. The tables' columns are in `table_schemas.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,6 @@ from tidemill.store.topics import Topic
 
 _ROWS = 1 << 16
 _BODY_BYTES = 16 * MIB
-_VIAS = pa.array([via.name.lower() for via in Via])
-_RUNNERS = pa.array([via.name.lower() if via in (Via.EMBEDDED, Via.SPARK) else None for via in Via])
 
 Columns = dict[str, Callable[[], pa.Array]]  # made when they are needed
 MakeColumns = Callable[[Rows, I64], Columns]  # of index rows and their numbers: seqs, or queue offsets
@@ -214,8 +213,8 @@ def _released_columns(topic_name: str, queue_id: int) -> MakeColumns:
             "lateness_ms": lambda: pa.array(
                 (rows["released_at_ms"] - rows["deliver_at_ms"]).astype(np.int64)
             ),
-            "via": lambda: _VIAS.take(pa.array(rows["via"])),
-            "runner": lambda: _RUNNERS.take(pa.array(rows["via"])),
+            "via": lambda: _vias().take(pa.array(rows["via"])),
+            "runner": lambda: _runners().take(pa.array(rows["via"])),
             "queue": lambda: pa.repeat(pa.scalar(queue_id, pa.int32()), len(rows)),
             "offset": lambda: pa.array(offsets),
         }
@@ -233,3 +232,14 @@ def _times(ms: I64) -> pa.Array:
     """Times of an Arrow column; null where there is none."""
     times = pa.array(ms.astype(np.int64))
     return pc.if_else(pa.array(ms != NO_TIME_MS), times, None).cast(TIME)
+
+
+# Made on first use: an Arrow array made from a Python list imports pandas, which takes long.
+@cache
+def _vias() -> pa.Array:
+    return pa.array([via.name.lower() for via in Via])
+
+
+@cache
+def _runners() -> pa.Array:
+    return pa.array([via.name.lower() if via in (Via.EMBEDDED, Via.SPARK) else None for via in Via])

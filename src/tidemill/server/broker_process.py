@@ -35,6 +35,7 @@ from tidemill.server.gateway import Gateway
 from tidemill.server.guard import guard_of
 from tidemill.server.rates import Rates
 from tidemill.server.serve_plan import ServePlan
+from tidemill.server.without_pandas import keep_pandas_out
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class BrokerProcess:
     # -- opening ----------------------------------------------------------------------------------
 
     async def _start(self) -> None:
+        keep_pandas_out()
         sys.setswitchinterval(_SWITCH_SECONDS)
         # A Ctrl-C in the parent's terminal is for the parent alone: it stops us in order.
         os.setpgid(0, 0)

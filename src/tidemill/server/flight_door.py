@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -45,7 +46,6 @@ _STOP_SECONDS = 5.0
 _PUTS_MAX = 4
 _CANCEL = "cancel"
 ANSWER = pa.schema([("answer", pa.string())])
-_ANSWER_TEXTS = pa.array([ANSWERS[state].value for state in sorted(ANSWERS)])
 RECEIPT = pa.schema(
     [("id", pa.string()), ("seq", pa.int64()), ("deliver_at_ms", pa.int64()), ("is_repeat", pa.bool_())]
 )
@@ -141,7 +141,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
                 codes = self._broker.cancel_rows(
                     topics.slice(start, FRAME_ROWS_MAX), ids.slice(start, FRAME_ROWS_MAX), seqs[start:end]
                 )
-            parts.append(_ANSWER_TEXTS.take(pa.array(codes)))
+            parts.append(_answer_texts().take(pa.array(codes)))
         answers = pa.concat_arrays(parts) if parts else pa.array([], pa.string())
         return pa.RecordBatch.from_arrays([answers], schema=ANSWER)
 
@@ -274,3 +274,8 @@ def _refusal(error: TidemillError) -> Exception:
     extra = json.dumps({"code": error.code, "message": str(error)}).encode()
     refusal: Exception = kind(str(error), extra_info=extra)
     return refusal
+
+
+@cache
+def _answer_texts() -> pa.Array:
+    return pa.array([ANSWERS[state].value for state in sorted(ANSWERS)])
