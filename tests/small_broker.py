@@ -15,6 +15,7 @@ from tidemill.broker.broker import Broker, Sizes
 from tidemill.core.config import BrokerSettings
 from tidemill.core.limits import KIB
 from tidemill.core.model import Draft, Via
+from tidemill.release.releaser import RELEASE_ROWS_MAX
 from tidemill.store.indexes import IndexSizes
 from tidemill.store.message_store import StoreSettings
 from tidemill.testing import FaultyDisk, ManualClock
@@ -58,10 +59,12 @@ class SmallBroker:
         clock: ManualClock | None = None,
         timer: TimerSettings = TIMER,
         store: StoreSettings = STORE,
+        release_rows_max: int = RELEASE_ROWS_MAX,
         **settings,
     ) -> None:
         self.directory = directory
         self.timer_settings = timer
+        self.release_rows_max = release_rows_max
         self.clock = clock or ManualClock(START_MS)
         self.disk = FaultyDisk(1)
         self.settings = BrokerSettings(**{"retention_ms": RETENTION_MS, "queues_per_topic": 2, **settings})
@@ -87,7 +90,7 @@ class SmallBroker:
             clock=self.clock,
             disk=self.disk,
             has_threads=False,
-            sizes=Sizes(store=self.store_settings, timer=timer),
+            sizes=Sizes(store=self.store_settings, timer=timer, release_rows_max=self.release_rows_max),
         )
         return self.broker
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.broker.broker import Broker, Sizes
 from tidemill.core.config import TIMER_STORES, BrokerSettings
+from tidemill.release.releaser import RELEASE_ROWS_MAX
 from tidemill.store.indexes import IndexSizes
 from tidemill.store.message_store import StoreSettings
 from tidemill.timer.settings import StepLimits, StoreKind, TimerSettings
@@ -47,6 +48,8 @@ class Shape:
         self.lead_ms = self.random.choice((2_000, 5_000, 12_000))
         self.levels = self.random.choice(("1s 5s 10s 30s 1m 2m", "5s 1s 1m", "3s", "1m 1m 4s 10m"))
         self.timer_store = self.random.choice(TIMER_STORES)
+        self.commits_in_flight = self.random.choice((1, 2, 4, 8))
+        self.release_rows_max = self.random.choice((1, 3, RELEASE_ROWS_MAX))
 
     def open(self, directory: Path, clock: ManualClock, disk: FaultyDisk) -> Broker:
         window = _ROLL_WINDOW_MS // self.tick_ms
@@ -59,6 +62,7 @@ class Shape:
             durability="sync" if self.is_sync else "async",
             queues_per_topic=2,
             levels=self.levels,
+            commits_in_flight=self.commits_in_flight,
         )
         sizes = Sizes(
             store=StoreSettings(
@@ -67,6 +71,7 @@ class Shape:
                 ballast_bytes=BALLAST_BYTES,
                 retention_ms=self.retention_ms,
                 is_sync=self.is_sync,
+                commits_in_flight=self.commits_in_flight,
                 sizes=self.index_sizes,
             ),
             timer=TimerSettings(
@@ -79,5 +84,6 @@ class Shape:
                 store=StoreKind(self.timer_store),
             ),
             limits=self.limits,
+            release_rows_max=self.release_rows_max,
         )
         return Broker(directory, settings, clock=clock, disk=disk, has_threads=False, sizes=sizes)

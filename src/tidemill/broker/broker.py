@@ -45,7 +45,7 @@ from tidemill.log.arrays import I64, U8
 from tidemill.log.disk import Disk, RealDisk
 from tidemill.release.clock_guard import ClockGuard
 from tidemill.release.ready_reader import ReadyReader
-from tidemill.release.releaser import Releaser
+from tidemill.release.releaser import RELEASE_ROWS_MAX, Releaser
 from tidemill.store.check import check_store
 from tidemill.store.indexes import IndexSizes
 from tidemill.store.message_store import MessageStore, StoreSettings
@@ -63,6 +63,7 @@ class Sizes:
     store: StoreSettings | None = None
     timer: TimerSettings | None = None
     limits: StepLimits | None = None
+    release_rows_max: int = RELEASE_ROWS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ class Broker:
         self.disk: Disk = disk or RealDisk()
         self._failure: BaseException | None = None
         self._is_closed = False
+        self._has_threads = has_threads
         self._pipeline_problem = pipeline_problem  # why there is none, for the status
         sizes = sizes or Sizes()
         self.disk.make_dir(directory)
@@ -136,13 +138,7 @@ class Broker:
             pipeline_problem=self._pipeline_problem,
         )
         self.wheel, self.steps = self._turning.wheel, self._turning.steps
-        self.releaser = Releaser(
-            self.store,
-            ReadyReader(self.disk, self._turning.timer_directory),
-            clock=self.clock,
-            look_at_shards=self._turning.look_at_shards,
-            handed_over_ms=self._turning.handed_over_ms,
-        )
+        self.releaser = self._make_releaser(sizes.release_rows_max)
         self.releaser.recover()
         self._guard = ClockGuard(self.clock.is_simulated)
         make_room = self.store.ballast.throw_some
@@ -168,6 +164,18 @@ class Broker:
         self._services = [self._release_service, self._turn_service, self._keep_service, pulse_service]
         if settings.durability == "async":
             self._services.append(Service("sync", self._sync_step, self.clock, make_room))
+
+    def _make_releaser(self, rows_max: int) -> Releaser:
+        return Releaser(
+            self.store,
+            ReadyReader(self.disk, self._turning.timer_directory),
+            clock=self.clock,
+            look_at_shards=self._turning.look_at_shards,
+            handed_over_ms=self._turning.handed_over_ms,
+            has_threads=self._has_threads,
+            wake=lambda: self._release_service.wake(),
+            rows_max=rows_max,
+        )
 
     # -- services ---------------------------------------------------------------------------------
 
@@ -362,6 +370,7 @@ class Broker:
         self._is_closed = True
         for service in self._services:
             service.stop()
+        self.releaser.close()
         self.store.writer.arrivals.announce()
         farewell = self._farewell()
         self._turning.close()

@@ -55,7 +55,7 @@ def serve(
     shards: Annotated[int | None, typer.Option(help="Shards of the timer. [2]")] = None,
     timer_store: TimerStoreOption = None,
     durability: Annotated[str | None, typer.Option(help="sync or async. [sync]")] = None,
-    commits_in_flight: Annotated[int | None, typer.Option(help="Syncs that may overlap. [4]")] = None,
+    commits_in_flight: Annotated[int | None, typer.Option(help="Commits that may overlap. [4]")] = None,
     retention: Annotated[str | None, typer.Option(help="How long messages are kept. [3d]")] = None,
     max_delay: Annotated[str | None, typer.Option(help="The longest delay taken. [3650d]")] = None,
     levels: LevelsOption = None,

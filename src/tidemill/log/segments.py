@@ -8,7 +8,7 @@ after that asks its owner to make room; any other append is refused then, before
 Invariants:
 - segments are contiguous: each starts where the one before ends; no frame crosses a border;
 - bytes behind the written end of the last segment are zero;
-- `synced_end` only grows, and everything below it survives a power cut.
+- `synced_end` only grows, and everything below it survives a power cut, however syncs overlap (`sync_order`).
 
 Appending is for one thread at a time (the owner's writer lock); `sync` and reads may run beside it.
 """
@@ -34,6 +34,7 @@ from tidemill.log.frame import (
 from tidemill.log.head_record import HeadRecord
 from tidemill.log.room import Room
 from tidemill.log.row_table import MakeRoom
+from tidemill.log.sync_order import SyncOrder
 
 # Below this it is cheaper to join header and payload than to write twice.
 _JOIN_BYTES_MAX = 64 * 1024
@@ -70,8 +71,9 @@ class SegmentedLog:
         self._directory = directory
         self._segment_bytes = segment_bytes
         self._opening = opening
-        self._sync_lock = threading.Lock()  # protects the two ends and _unsynced
+        self._sync_lock = threading.Lock()  # protects the two ends, _unsynced and _syncs
         self._unsynced: list[_Segment] = []
+        self._syncs = SyncOrder()
         self.synced_end = 0
         self.written_end = 0
         disk.make_dir(directory)
@@ -314,21 +316,29 @@ class SegmentedLog:
     def sync(self) -> int:
         """Make everything written so far survive a power cut; returns the end that is now safe.
 
-        Several threads may be in here at once; each covers what was written before it came.
+        Several threads may be in here at once; each covers what was written before it came, and the end moves
+        when those that came earlier are through as well.
         """
         with self._sync_lock:
             target = self.written_end
             if target == self.synced_end:
                 return target
             dirty = list(self._unsynced)
-        for segment in dirty:
-            segment.file.sync()
-        with self._sync_lock:
-            # The last of them may have grown while it was synced; the others are sealed.
-            done = dirty[:-1]
-            self._unsynced = [segment for segment in self._unsynced if segment not in done]
-            self.synced_end = max(self.synced_end, target)
-            return self.synced_end
+            own = self._syncs.begin(target)
+        is_safe = False
+        try:
+            for segment in dirty:
+                segment.file.sync()
+            is_safe = True
+        finally:
+            with self._sync_lock:
+                self.synced_end = max(self.synced_end, self._syncs.end(own, is_safe=is_safe))
+                if is_safe:  # the last of them may have grown while it was synced; the others are sealed
+                    self._forget_unsynced(dirty[:-1])
+        return self.synced_end
+
+    def _forget_unsynced(self, segments: list[_Segment]) -> None:
+        self._unsynced = [segment for segment in self._unsynced if segment not in segments]
 
     # -- the head ---------------------------------------------------------------------------------
 
@@ -344,7 +354,9 @@ class SegmentedLog:
             # One by one, so that a power cut can never leave a hole between two segments.
             self._disk.sync_dir(self._directory)
             self._segments = self._segments[1:]
-            segment.file.close()
+            with self._sync_lock:
+                self._forget_unsynced([segment])
+                self._syncs.close(segment.file)
         return self.head
 
     def close(self) -> None:

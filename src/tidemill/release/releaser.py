@@ -2,9 +2,10 @@
 
 Owns the near set, the ready reader, the topics' backlogs and the order of a release: everything due of near,
 levels and ready in one pass, pending and distinct, append the release record (bits flip), sync, queue rows,
-wake consumers (the last four are `CommitLog.release` and `finish`). Whatever is handed over twice, late or
-wrongly: it takes only what the ledger has pending, takes due time and place from the entry, and never goes
-before the wall clock.
+wake consumers (the last four are `CommitLog.release` and `finish`). Several records may be on their way from
+append to queue rows (`commit_window.py`); the order stays that of the appends. Whatever is handed over twice,
+late or wrongly: it takes only what the ledger has pending, takes due time and place from the entry, and never
+goes before the wall clock.
 
 `step(now)` does what is due and says when to come again: two milliseconds early, so that what to release is
 worked out before the moment and only the record, its sync and the queue rows come after it. One thread calls
@@ -24,6 +25,7 @@ from tidemill.core.limits import MIB
 from tidemill.core.model import StoredMessage, Via
 from tidemill.log.arrays import I64, Flags, Rows, picked
 from tidemill.release.backlogs import Backlogs
+from tidemill.release.commit_window import CommitWindow
 from tidemill.release.due_rows import NO_ROWS, distinct, due_rows, joined
 from tidemill.release.due_set import DueSet
 from tidemill.release.lateness import Lateness
@@ -42,6 +44,7 @@ _VALUE_BYTES_MAX = 16 * MIB
 _SCAN_ROWS = 1 << 20
 _HELD_PAUSE_MS = 20
 _AHEAD_MS = 2
+_NO_LIMIT_MS = 1 << 62
 
 
 @dataclass(slots=True)
@@ -67,9 +70,13 @@ class Releaser:
         clock: Clock,
         look_at_shards: Callable[[], FifoSafe],
         handed_over_ms: Callable[[], int],
+        has_threads: bool,
+        wake: Callable[[], None],
+        rows_max: int = RELEASE_ROWS_MAX,
     ) -> None:
         self._store = store
         self._ready = ready
+        self.rows_max = rows_max  # of one release record
         self._clock = clock
         self._ahead_ms = 0 if clock.is_simulated else _AHEAD_MS
         self._look_at_shards = look_at_shards
@@ -77,10 +84,19 @@ class Releaser:
         self._lock = threading.Lock()  # protects the near set
         self._near = DueSet()
         self._held = DueSet()
+        self._put_off: list[Rows] = []  # what this step may not release: held when it is over
         self.backlogs = Backlogs(store.indexes.topics)
         self.lateness = Lateness()
+        self._window = CommitWindow(
+            store.settings.commits_in_flight if store.settings.is_sync else 1,
+            store.writer.finish,
+            self._note_lateness,
+            has_pool=has_threads and not clock.is_simulated,
+            on_trouble=wake,
+        )
         self._scan: _OverdueScan | None = None
-        self._fifo_safe = look_at_shards()
+        self._fifo_safe, self._fifo_below_ms = look_at_shards(), _NO_LIMIT_MS
+        self._waited_for_scan = False  # a FIFO message did, in this step
         self._ready_changed = threading.Event()
         self.next_wake_ms: int | None = None
 
@@ -119,21 +135,26 @@ class Releaser:
 
     def step(self, now_ms: int) -> int | None:
         """Release everything due at `now_ms`, in bounded batches; returns when to take the next step."""
+        self._window.resume()
+        self._hold_what_was_put_off()
         # In this order: what is safe is known before the ready files that make it so are looked at.
-        self._fifo_safe = self._look_at_shards()
+        self._fifo_safe, self._fifo_below_ms = self._look_at_shards(), _NO_LIMIT_MS
         if self._ready_changed.is_set():
             self._ready_changed.clear()
             self._ready.look()
         while True:
             rows, has_more = self._take_due(now_ms)
+            is_pressed = has_more
             if not len(rows) and not has_more:
                 rows, now_ms = self._take_ahead(now_ms)
                 has_more = len(rows) > 0
             if len(rows):
-                self._release(rows, now_ms)
-            if not has_more:
+                self._release(rows, now_ms, is_pressed)
+            if not has_more and not self._can_take_up_what_was_put_off():
                 break
             now_ms = self._clock.now_ms()
+        self._hold_what_was_put_off()
+        self._window.settle_step()
         self._ready.sweep(self._still_needed)
         self.next_wake_ms = self._next_wake_ms(now_ms)
         return None if self.next_wake_ms is None else self.next_wake_ms - self._ahead_ms
@@ -154,20 +175,41 @@ class Releaser:
 
     def _take_due(self, now_ms: int) -> tuple[Rows, bool]:
         with self._lock:
-            near = self._near.take_due(now_ms, RELEASE_ROWS_MAX)
+            near = self._near.take_due(now_ms, self.rows_max)
         levels = self._take_levels(now_ms)
-        held = self._held.take_due(now_ms, RELEASE_ROWS_MAX)
-        ready = self._ready.take_due(now_ms, RELEASE_ROWS_MAX)
+        held = self._held.take_due(now_ms, self.rows_max)
+        ready = self._ready.take_due(now_ms, self.rows_max)
         overdue = self._scan_some(now_ms)
         merged = joined([near, levels, held, ready, overdue])
         # Each source gave its earliest; only what comes before the last row of a full one is complete.
         fullest = max(map(len, (near, levels, held, ready)))
-        has_more = fullest >= RELEASE_ROWS_MAX or self._scan is not None
-        rows, later = merged[:RELEASE_ROWS_MAX], merged[RELEASE_ROWS_MAX:]
+        has_more = fullest >= self.rows_max or self._scan is not None
+        rows, later = merged[: self.rows_max], merged[self.rows_max :]
         if len(later):
             self._held.add(later)
             has_more = True
         return self._permitted(distinct(rows), now_ms), has_more
+
+    def _hold_what_was_put_off(self) -> None:
+        """Not before the step is over: it would take the same rows again, and again."""
+        while self._put_off:
+            self._held.add(self._put_off.pop())
+
+    def _can_take_up_what_was_put_off(self) -> bool:
+        """True when only the look through the entries was waited for, and it is over: then all anew."""
+        if not self._waited_for_scan or self._scan is not None:
+            return False
+        self._hold_what_was_put_off()
+        self._fifo_below_ms, self._waited_for_scan = _NO_LIMIT_MS, False
+        return True
+
+    def _fifo_limit_ms(self) -> int:
+        """FIFO messages due at or after this wait. It never rises in a step: what waits is not overtaken."""
+        # While entries are still looked through, an earlier message of the group may yet turn up.
+        self._waited_for_scan = self._waited_for_scan or self._scan is not None
+        safe_ms = self._fifo_safe() if self._scan is None else 0
+        self._fifo_below_ms = min(self._fifo_below_ms, safe_ms)
+        return self._fifo_below_ms
 
     def _take_levels(self, now_ms: int) -> Rows:
         """What is due in all level queues, in one go."""
@@ -176,7 +218,7 @@ class Releaser:
         if next_due_ms is None or next_due_ms > now_ms:
             return joined([])
         with self._store.writer.lock:
-            dues_ms, seqs = levels.take_due(now_ms, RELEASE_ROWS_MAX)
+            dues_ms, seqs = levels.take_due(now_ms, self.rows_max)
         return joined([due_rows(dues_ms, seqs, Via.LEVEL)])
 
     def _permitted(self, rows: Rows, now_ms: int) -> Rows:
@@ -192,11 +234,9 @@ class Releaser:
         waits = entries["deliver_at_ms"] > now_ms
         is_fifo = entries["flags"] & FLAG_FIFO != 0
         if is_fifo.any():
-            # While entries are still looked through, an earlier message of the group may yet turn up.
-            safe_ms = self._fifo_safe() if self._scan is None else 0
-            waits |= is_fifo & (entries["deliver_at_ms"] >= safe_ms)
+            waits |= is_fifo & (entries["deliver_at_ms"] >= self._fifo_limit_ms())
         if waits.any():
-            self._held.add(picked(rows, waits))
+            self._put_off.append(picked(rows, waits))
             rows, entries = picked(rows, ~waits), picked(entries, ~waits)
         permitted = self.backlogs.admit(rows, entries["topic_id"], now_ms)
         for topic_id in self.backlogs.spilled():
@@ -214,29 +254,42 @@ class Releaser:
             arrivals = arrivals_of(store.section, rows["seq"], entries)
         return picked(rows, np.lexsort((arrivals, rows["deliver_at_ms"])))
 
-    def _release(self, rows: Rows, now_ms: int) -> None:
+    def _release(self, rows: Rows, now_ms: int, is_pressed: bool) -> None:
         """Let rows go; what could not go (no room on the disk) is kept for the next step."""
         try:
             while len(rows):
-                rows = self._release_some(rows, now_ms)
+                rows = self._release_some(rows, now_ms, is_pressed)
         finally:
             if len(rows):
                 self._held.add(rows)
 
-    def _release_some(self, rows: Rows, now_ms: int) -> Rows:
+    def _release_some(self, rows: Rows, now_ms: int, is_pressed: bool) -> Rows:
         """Let as many rows go as fit one record; returns the rest."""
         store = self._store
         with store.writer.lock:
             rows = picked(rows, store.indexes.ledger.pending_mask(rows["seq"]))
-            batch, entries, messages, is_value = self._with_values(rows[:RELEASE_ROWS_MAX], now_ms)
+            batch, entries, messages, is_value = self._with_values(rows[: self.rows_max], now_ms)
             if not len(batch):
                 return rows
             appended = store.writer.release(
                 batch["seq"].astype(np.int64), entries, batch["via"], now_ms, messages, is_value
             )
-        store.writer.finish(appended)
-        self.lateness.record(self._clock.now_ms() - batch["deliver_at_ms"])
-        return rows[len(batch) :]
+        rest = rows[len(batch) :]
+        self._window.put(
+            appended, batch, may_overlap=is_pressed or len(rest) > 0 or self._is_pressed_soon(now_ms)
+        )
+        return rest
+
+    def _is_pressed_soon(self, now_ms: int) -> bool:
+        """True when something falls due before a record appended now is likely to be safe.
+
+        Otherwise the releaser's thread may as well sync the record itself, which is the shortest way.
+        """
+        wake_ms = self._next_wake_ms(now_ms)
+        return wake_ms is not None and wake_ms <= now_ms + self._window.last_ms
+
+    def _note_lateness(self, rows: Rows) -> None:
+        self.lateness.record(self._clock.now_ms() - rows["deliver_at_ms"])
 
     def _with_values(self, rows: Rows, now_ms: int) -> tuple[Rows, Rows, list[StoredMessage], Flags]:
         """Rows with their entries, and which go by value; fewer where their bytes would be too many."""
@@ -278,7 +331,7 @@ class Releaser:
     def _refill(self, topic_id: int, now_ms: int) -> None:
         """Find the rows that a topic's backlog had no room for; the earliest of them, if they are many."""
         ledger, rows_max = self._store.indexes.ledger, self.backlogs.rows_max
-        fifo_below_ms = self._fifo_safe() if self._scan is None else 0
+        fifo_below_ms = self._fifo_limit_ms()
         kept, is_complete = joined([]), True
         first = ledger.head_seq
         while first < ledger.next_seq:
@@ -317,11 +370,20 @@ class Releaser:
             return joined([rows])
 
     def _still_needed(self, seqs: I64) -> Flags:
-        """Rows of a ready file that must be found again after a crash: pending, and in no backlog."""
+        """Rows of a ready file that must be found again after a crash.
+
+        Those are pending and in no backlog, or their release record is not safe yet.
+        """
         indexes = self._store.indexes
         with self._store.writer.lock:
             needed = indexes.ledger.pending_mask(seqs)
             chosen = np.flatnonzero(needed)
             held = self.backlogs.holds(indexes.entries.take(seqs[chosen])["topic_id"])
         needed[chosen[held]] = False
+        if self._window.count:
+            needed |= np.isin(seqs, self._window.seqs())
         return needed
+
+    def close(self) -> None:
+        """Let go of the threads; nothing is written. Call when no step is taken any more."""
+        self._window.close()

@@ -12,7 +12,6 @@ from small_broker import START_MS
 from tidemill.broker import sender as sender_module
 from tidemill.core.errors import IllegalLevel, RequestError
 from tidemill.core.model import CancelAnswer, Draft, Via
-from tidemill.release import releaser as releaser_module
 
 
 def _levels(small) -> dict[int, tuple[int, int | None, int]]:
@@ -189,9 +188,9 @@ def test_when_the_level_queues_are_full_the_pipeline_takes_the_rest(small, monke
     assert [row.released_at_ms for row in small.in_topic("t")] == [START_MS + 60_000] * 10
 
 
-def test_a_burst_larger_than_one_record_leaves_in_order(make_small, monkeypatch):
-    monkeypatch.setattr(releaser_module, "RELEASE_ROWS_MAX", 7)
-    small = make_small(queues_per_topic=1)
+@pytest.mark.parametrize("commits_in_flight", [1, 2, 8])
+def test_a_burst_larger_than_one_record_leaves_in_order(make_small, commits_in_flight):
+    small = make_small(queues_per_topic=1, release_rows_max=7, commits_in_flight=commits_in_flight)
     for number in range(30):
         small.send("t", b"%d" % number, level=1 + number % 3)
     small.clock.advance(60_000)

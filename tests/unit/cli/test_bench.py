@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.cli.bench.figures import FIGURES
+from tidemill.cli.bench.figures import FIGURES, LEVEL_FIGURES
 from tidemill.cli.bench.timers import TIMER_FIGURES
 from tidemill.cli.bench.workload import BATCH_ROWS, tables
 from tidemill.cli.main import run
@@ -44,4 +44,15 @@ def test_the_quick_bench_of_timers_gives_every_figure_for_both_stores(
     )
     # RocksDB writes nothing for what only waits; the wheel writes a unit each time a timer rolls.
     assert figures["rocksdb_month_written_bytes"] < figures["wheel_month_written_bytes"]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_the_quick_bench_of_levels_gives_every_figure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["bench", "levels", "--quick", "--json", "--data", str(tmp_path)]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert list(figures) == [figure.name for figure in LEVEL_FIGURES]
+    assert all(value > 0 for value in figures.values())
     assert not list(tmp_path.iterdir())

@@ -14,7 +14,7 @@ from tidemill.log.segments import SegmentedLog
 
 
 class GatedFile:
-    """A file whose syncs wait at a gate that the test opens."""
+    """A file whose syncs wait at a gate that the test opens, or each at a gate of its own."""
 
     def __init__(self, real, disk) -> None:
         self._real = real
@@ -24,7 +24,9 @@ class GatedFile:
         return getattr(self._real, name)
 
     def sync(self) -> None:
-        if self._disk.is_gated:
+        if self._disk.own_gates:
+            self._disk.own_gates.pop(0)()
+        elif self._disk.is_gated:
             self._disk.arrived.release()
             assert self._disk.gate.acquire(timeout=20)
         with self._disk.count_lock:
@@ -41,6 +43,7 @@ class GatedDisk(RealDisk):
         self.arrived, self.gate = threading.Semaphore(0), threading.Semaphore(0)
         self.count_lock = threading.Lock()
         self.sync_count = 0
+        self.own_gates = []  # called one per sync, in the order the syncs begin
 
     def open(self, path: Path, *, create: bool = False):
         return GatedFile(super().open(path, create=create), self)
@@ -196,3 +199,78 @@ def test_segments_that_were_begun_between_two_syncs_are_all_synced(log, disk):
     assert disk.sync_count == segments
     commit.wait(_append(log))
     assert disk.sync_count == segments + 1
+
+
+class OwnGate:
+    """The gate of one sync: it may end before an earlier one, and it may fail."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.fails = fails
+        self.arrived, self.opened = threading.Event(), threading.Event()
+
+    def __call__(self) -> None:
+        self.arrived.set()
+        assert self.opened.wait(120)
+        if self.fails:
+            raise SyncFailed("the disk said no")
+
+
+def _two_syncs(log, disk, *, first_fails=False):
+    """Two that overlap, the second over before the first."""
+    commit = GroupCommit(log, in_flight_max=4)
+    waiters = Waiters(commit)
+    gates = [OwnGate(fails=first_fails), OwnGate()]
+    disk.own_gates = list(gates)
+    for gate in gates:
+        waiters.add(_append(log))
+        assert gate.arrived.wait(120)
+    ended = threading.Semaphore(0)
+    end_of = log._syncs.end
+
+    def end(sync, *, is_safe):
+        ended.release()
+        return end_of(sync, is_safe=is_safe)
+
+    log._syncs.end = end
+    gates[1].opened.set()
+    assert ended.acquire(timeout=120)
+    return commit, waiters, gates
+
+
+def test_a_sync_is_believed_when_those_that_began_before_it_have_succeeded(log, disk):
+    safe = log.synced_end
+    commit, waiters, gates = _two_syncs(log, disk)
+    with log._sync_lock:
+        assert (log.synced_end, commit.acknowledged_end, waiters.done) == (safe, safe, [])
+    gates[0].opened.set()
+    waiters.join()
+    assert len(waiters.done) == 2
+    assert log.synced_end == log.written_end
+
+
+def test_a_sync_that_succeeds_beside_one_that_fails_is_not_believed(log, disk):
+    """The operating system tells a failed write to one of them only."""
+    safe = log.synced_end
+    _, waiters, gates = _two_syncs(log, disk, first_fails=True)
+    gates[0].opened.set()
+    waiters.join()
+    assert (waiters.done, len(waiters.failed), log.synced_end) == ([], 2, safe)
+
+
+def test_a_segment_is_not_closed_under_a_sync_that_is_about_to_ask_for_it(log, disk):
+    commit = GroupCommit(log, in_flight_max=4)
+    waiters = Waiters(commit)
+    while len(log.segment_starts()) < 3:
+        log.append(2, [bytes(2_000)], 0)
+    gates = [OwnGate(), OwnGate()]
+    disk.own_gates = list(gates)
+    waiters.add(log.written_end)
+    assert gates[0].arrived.wait(120)
+    waiters.add(_append(log))
+    assert gates[1].arrived.wait(120)  # it has yet to sync the first segment
+    gates[0].opened.set()
+    commit.wait(log.segment_starts()[-1])
+    log.cut_head(log.segment_starts()[-1])
+    gates[1].opened.set()
+    waiters.join()
+    assert (len(waiters.done), waiters.failed) == (2, [])

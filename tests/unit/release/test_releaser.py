@@ -66,8 +66,8 @@ def test_what_was_cancelled_after_it_was_handed_over_stays_away(small):
     assert _seqs(small) == [0, 2, 3, 4]
 
 
-def test_more_than_a_batch_goes_in_bounded_records_and_in_order(small, monkeypatch):
-    monkeypatch.setattr(releaser_module, "RELEASE_ROWS_MAX", 10)
+def test_more_than_a_batch_goes_in_bounded_records_and_in_order(small):
+    small.broker.releaser.rows_max = 10
     dues = [(i * 37) % 50 for i in range(95)]
     small.broker.send([Draft("t", b"", delay_ms=40_000 + due) for due in dues])
     small.advance(15_000)
@@ -303,3 +303,32 @@ def test_a_clock_set_back_during_the_last_moment_lets_nothing_go_early(small, mo
     clock.advance_to(START_MS + 1_000)
     releaser.step(clock.now_ms())
     assert _seqs(small) == [0]
+
+
+def test_more_fifo_messages_than_a_record_wait_without_a_loop_and_go_in_order(make_small):
+    """They wait for the shards; the step that finds them due must end, and let others go."""
+    small = make_small(queues_per_topic=1, release_rows_max=3)
+    small.send("t", b"far", deliver_at_ms=START_MS + 40_000, message_group="g")
+    small.clock.advance(39_999)
+    for number in range(10):
+        small.send("t", b"%d" % number, deliver_at_ms=START_MS + 40_001, message_group="g")
+    small.send("u", b"free", deliver_at_ms=START_MS + 40_002)
+    small.clock.advance(5)
+    small.broker._release_service.run_once()
+    assert (small.bodies("t"), small.bodies("u")) == ([], [b"free"])
+    small.broker.run_due()
+    small.broker.run_due()
+    assert small.bodies("t") == [b"far", *(b"%d" % number for number in range(10))]
+
+
+def test_a_fifo_group_keeps_its_order_when_the_look_through_the_entries_ends_midway(make_small, monkeypatch):
+    monkeypatch.setattr(releaser_module, "_SCAN_ROWS", 4)
+    small = make_small(queues_per_topic=1, release_rows_max=3)
+    for number in range(20):
+        small.send("t", b"%d" % number, delay_ms=40_000 - number % 2, message_group="g")
+    small.kill_and_open()
+    small.clock.advance(50_000)
+    small.broker.run_due()
+    small.broker.run_due()
+    numbers = [int(body) for body in small.bodies("t")]
+    assert numbers == [*range(1, 20, 2), *range(0, 20, 2)]

@@ -6,6 +6,7 @@ import typer
 
 from tidemill.cli.bench.door import door
 from tidemill.cli.bench.engine import engine
+from tidemill.cli.bench.levels import levels
 from tidemill.cli.bench.pipeline import pipeline
 from tidemill.cli.bench.timers import timers
 
@@ -13,5 +14,6 @@ bench = typer.Typer(help="Measures this machine: figures as a table, or with --j
 bench.command("engine")(engine)
 bench.command("door")(door)
 bench.command("pipeline")(pipeline)
+bench.command("levels")(levels)
 bench.command("timers")(timers)
 bench.callback()(lambda: None)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
+NO_TARGET = "-"  # shown beside others, nothing is promised
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -39,6 +41,8 @@ def figures_table(
     for figure in figures:
         value = values[figure.name]
         mark = Text("holds", "green") if figure.holds(value) else Text("does not hold", "bold red")
+        if figure.target == NO_TARGET:
+            mark = Text("")
         table.add_row(figure.meaning, figure.text(value), figure.target, mark)
     return table
 
@@ -118,4 +122,41 @@ PIPELINE_FIGURES = (
         "pipeline_memory_growth_mb", "more memory after the soak", "flat, < 64 MB", lambda v: v < 64, "MB"
     ),
     Figure("pipeline_checkpoint_files", "checkpoint files at most", "flat, < 40", lambda v: v < 40, ""),
+)
+
+LEVEL_FIGURES = (
+    Figure(
+        "four_levels_per_s",
+        "released from four levels at once, durable",
+        "> 250,000 /s",
+        lambda v: v > 250_000,
+        "/s",
+    ),
+    Figure(
+        "commits_8_to_1",
+        "one by one, a commit takes 5 ms: eight in flight to one",
+        ">= 3 times",
+        lambda v: v >= 3,
+        "times",
+    ),
+    Figure("commits_1_per_s", "the same, one in flight", NO_TARGET, lambda _: True, "/s"),
+    Figure("commits_8_per_s", "the same, eight in flight", NO_TARGET, lambda _: True, "/s"),
+    Figure(
+        "levels_18_to_1_release",
+        "released from 18 levels, time to that from one",
+        "<= 1.1 times",
+        lambda v: v <= 1.1,
+        "times",
+    ),
+    Figure(
+        "levels_18_to_1_send",
+        "stored on 18 levels, time to that on one",
+        "<= 1.1 times",
+        lambda v: v <= 1.1,
+        "times",
+    ),
+    Figure("wheel_absorb_per_s", "absorbed by the wheel, durable", NO_TARGET, lambda _: True, "/s"),
+    Figure("rocksdb_absorb_per_s", "absorbed by RocksDB, durable", NO_TARGET, lambda _: True, "/s"),
+    Figure("wheel_due_per_s", "handed over by the wheel", NO_TARGET, lambda _: True, "/s"),
+    Figure("rocksdb_due_per_s", "handed over by RocksDB", NO_TARGET, lambda _: True, "/s"),
 )

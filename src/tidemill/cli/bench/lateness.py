@@ -1,7 +1,6 @@
 """Measures how late messages are in their topic: a million at once, and a few hundred at rest.
 
-A message counts as there when its queue row is visible and consumers were woken. The watcher waits for that
-wake-up and reads the clock, so its own way out of the wait is part of the figure.
+When a message counts as there is said in `watcher.py`.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from tidemill.broker.broker import Broker
+from tidemill.cli.bench.watcher import Watcher
 from tidemill.cli.bench.workload import BATCH_ROWS, TOPIC, Scale, table_due_at
-from tidemill.core.clock import wall_s
 from tidemill.core.config import BrokerSettings
 from tidemill.core.model import Draft
 
@@ -21,7 +20,6 @@ _LEAD_MS = 5_000
 _NEAR_FROM_MS = 1_500
 _FAR_FROM_MS = 6_500
 _REST_SPAN_MS = 3_000
-_WAIT_MS = 500
 _PATIENCE_S = 60.0
 
 
@@ -29,7 +27,7 @@ def measure_burst(directory: Path, scale: Scale) -> dict[str, float]:
     """burst_1m_last_ms: everything due in one millisecond; how long after it the last is visible."""
     settings = BrokerSettings(lead_ms=_LEAD_MS)
     with Broker(directory / "burst", settings) as broker:
-        watcher = _Watcher(broker)
+        watcher = Watcher(broker)
         # Room to send them, and for the wheel to hand them over a lead before their time.
         due_ms = broker.clock.now_ms() + 2 * _LEAD_MS + scale.burst_count // 100
         for start in range(0, scale.burst_count, BATCH_ROWS):
@@ -47,43 +45,10 @@ def measure_rest(directory: Path, scale: Scale) -> dict[str, float]:
         spread = np.arange(scale.rest_count) * _REST_SPAN_MS // scale.rest_count
         due = np.concatenate((now_ms + _NEAR_FROM_MS + spread, now_ms + _FAR_FROM_MS + spread))
         broker.send([Draft(TOPIC, bytes(100), deliver_at_ms=at) for at in due.tolist()])
-        watcher = _Watcher(broker)
+        watcher = Watcher(broker)
         watcher.wait_for(len(due), due[-1] / 1000 + _PATIENCE_S)
     late_ms = np.concatenate(watcher.late_ms)
     return {
         "rest_late_min_ms": float(late_ms.min()),
         "rest_late_p99_ms": float(np.percentile(late_ms, 99)),
     }
-
-
-class _Watcher:
-    """Notes when each message of the topic became visible. For one thread."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._topic = broker.topics.find_or_create(TOPIC)
-        self._seen = [0] * self._topic.queue_count
-        self.late_ms: list[np.ndarray[tuple[int], np.dtype[np.float64]]] = []
-        self.last_seen_s = 0.0
-
-    def wait_for(self, count: int, until_s: float) -> None:
-        """Return when `count` messages were seen, or at the time given."""
-        arrivals = self._broker.store.writer.arrivals
-        while sum(self._seen) < count and wall_s() < until_s:
-            known = arrivals.count
-            if not self._look():
-                arrivals.wait(known, _WAIT_MS)
-
-    def _look(self) -> bool:
-        seen_s = wall_s()
-        has_new = False
-        for queue_id, first in enumerate(self._seen):
-            queue = (self._topic.id, queue_id)
-            end = self._broker.store.queues.end(queue)
-            if end > first:
-                rows = self._broker.store.queues.read(queue, first, end)
-                self.late_ms.append(seen_s * 1000 - rows["deliver_at_ms"])
-                self._seen[queue_id] = end
-                self.last_seen_s = seen_s
-                has_new = True
-        return has_new

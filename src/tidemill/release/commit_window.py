@@ -1,0 +1,123 @@
+"""The window of release records under way: appended to the log, and not yet known to be safe.
+
+Owns how many there may be (`--commits-in-flight`) and who waits for each. With one, the releaser waits for
+every record before it works out the next: the synchronous mode. With more it goes on while earlier records
+are being synced, each by a thread of the pool; when the window is full it waits for the oldest: that is the
+flow control. Without a pool (a simulated clock, a broker without threads) records are finished when the
+window is full and at the end of the step, by the releaser's own thread.
+
+Invariants:
+- a record leaves the window only when it is finished: safe, and its queue rows are published. Publishing goes
+  in log order (`CommitLog.publish`), so records leave in the order in which they came, in both modes;
+- a record is in the log, so nothing is skipped or tried twice. What a thread of the pool could not finish
+  stays, and the releaser's own thread finishes it in its next step: there a fault meets the usual policy.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidemill.core.clock import stopwatch_s
+from tidemill.log.arrays import I64, Rows
+from tidemill.store.commit_log import Appended
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    appended: Appended
+    rows: Rows
+    began_s: float
+
+
+class CommitWindow:
+    """Release records under way. One thread calls; those of the pool only finish what it has put."""
+
+    def __init__(
+        self,
+        size: int,
+        finish: Callable[[Appended], None],
+        finished: Callable[[Rows], None],
+        *,
+        has_pool: bool,
+        on_trouble: Callable[[], None],
+    ) -> None:
+        self.size = size
+        self._finish = finish
+        self._finished = finished
+        self._on_trouble = on_trouble
+        self._pool = ThreadPoolExecutor(size, "tidemill-commit") if has_pool and size > 1 else None
+        self._lock = threading.Lock()  # protects _records, and `finished` is called under it
+        self._records: deque[_Record] = deque()
+        self._has_trouble = False
+        self.last_ms = 0.0  # how long the last record took from its append to its end
+        self.is_full = False  # the releaser waits for the oldest record
+
+    @property
+    def count(self) -> int:
+        return len(self._records)
+
+    def seqs(self) -> I64:
+        """Seqs that are released in the ledger, and would be pending again after a power cut now."""
+        with self._lock:
+            return np.concatenate([np.empty(0, np.int64), *(record.rows["seq"] for record in self._records)])
+
+    def put(self, appended: Appended, rows: Rows, *, may_overlap: bool) -> None:
+        """See that a record of these rows is finished: before this returns, unless it `may_overlap`."""
+        record = _Record(appended, rows, stopwatch_s())
+        with self._lock:
+            self._records.append(record)
+        if not may_overlap:
+            self._finish_up_to(record)
+        elif self._pool is not None:
+            self._pool.submit(self._finish_up_to, record).add_done_callback(self._look_at)
+        while (oldest := self._oldest_of(self.size)) is not None:
+            self.is_full = self.size > 1
+            self._finish_up_to(oldest)
+        self.is_full = False
+
+    def _oldest_of(self, count: int) -> _Record | None:
+        """The oldest record, if as many as `count` are under way."""
+        with self._lock:
+            return self._records[0] if len(self._records) >= count else None
+
+    def _finish_up_to(self, record: _Record) -> None:
+        self._finish(record.appended)
+        if self._pool is not None:  # else what is done must not depend on how long it takes
+            self.last_ms = (stopwatch_s() - record.began_s) * 1000
+        with self._lock:
+            while self._records and self._records[0].appended.end <= record.appended.end:
+                self._finished(self._records.popleft().rows)
+
+    def _look_at(self, done: Future[None]) -> None:
+        if done.exception() is not None:
+            self._has_trouble = True
+            self._on_trouble()
+
+    def resume(self) -> None:
+        """Finish what could not be finished before, or raise why it still cannot."""
+        if self._has_trouble or self._pool is None:
+            self.drain()
+            self._has_trouble = False
+
+    def settle_step(self) -> None:
+        """The end of a step: nothing stays under way that nobody is finishing."""
+        if self._pool is None:
+            self.drain()
+
+    def drain(self) -> None:
+        """Return when no record is under way."""
+        with self._lock:
+            newest = self._records[-1] if self._records else None
+        if newest is not None:
+            self._finish_up_to(newest)
+
+    def close(self) -> None:
+        """Return when no thread of the pool is at work any more."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
