@@ -6,7 +6,7 @@ Pure. A draft that passes here is stored as it is; one that does not leaves no t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from tidemill.core.arguments import require_int, require_kind, require_whole
@@ -183,6 +183,13 @@ def check_id(message_id: str) -> None:
         raise IllegalId(
             f"message id {message_id[:40]!r} must be 1 to {ID_CHARS_MAX} characters without blanks"
         )
+
+
+def are_words(texts: Sequence[str], chars_max: int) -> bool:
+    """Whether each of many ids would pass, looked at all at once."""
+    return (
+        min(map(len, texts)) > 0 and max(map(len, texts)) <= chars_max and not _SPACED.search("".join(texts))
+    )
 
 
 def check_properties(properties: Mapping[str, str]) -> None:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from tidemill.broker.advancing import Advancing
 from tidemill.broker.bulk import Bulk, BulkReceipt
 from tidemill.broker.canceller import Canceller, Rescheduled
+from tidemill.broker.column_send import Answers, ColumnSend
 from tidemill.broker.dead_letters import DeadLetters
 from tidemill.broker.identity import broker_id_of
 from tidemill.broker.level_table import with_level_table
@@ -41,6 +42,7 @@ from tidemill.core.clock import Clock, SystemClock, machine_ms, stopwatch_s
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import BrokerClosed
 from tidemill.core.model import CancelAnswer, Delivery, Draft, Handle, Receipt
+from tidemill.core.send_batch import SendColumns
 from tidemill.log.arrays import I64, U8
 from tidemill.log.disk import Disk, RealDisk
 from tidemill.release.clock_guard import ClockGuard
@@ -148,12 +150,12 @@ class Broker:
         self._sender = Sender(
             self.store, self.topics, self.releaser, settings, self.id, now_ms, self._release_service.wake
         )
-        self._bulk = Bulk(self.store, self.topics, self._sender, settings, self.id, now_ms)
-        self._canceller = Canceller(self.store, self.topics, self._sender, settings, self.id, now_ms)
-        self._transactions = Transactions(self.store, self.topics, self._sender, settings, self.id, now_ms)
+        parts = (self.store, self.topics, self._sender, settings, self.id, now_ms)
+        self._columns, self._bulk = ColumnSend(*parts), Bulk(*parts)
+        self._canceller, self._transactions = Canceller(*parts), Transactions(*parts)
         self.receiver = Receiver(self.store, self.topics, now_ms)
         self.dead_letters = DeadLetters(self.store, self.topics, now_ms)
-        self._retries = Retries(self.store, self.topics, self._sender, settings, self.id, now_ms)
+        self._retries = Retries(*parts)
         self.views = Views(self.store, self.topics, self.id, now_ms)
         self.tables = TableViews(self.store, self.topics, self.id)
         self.table_parts = TableParts(self.store, self.tables)
@@ -238,6 +240,11 @@ class Broker:
         """Store the drafts that are right; each gets its own answer."""
         self.require_open()
         return self._sender.send_each(drafts, creates_topics=creates_topics)
+
+    def send_columns(self, requests: Sequence[SendColumns]) -> list[Answers]:
+        """Store what several requests in columns ask for; each gets the answers to its own messages."""
+        self.require_open()
+        return self._columns.send(requests)
 
     def send_table(self, table: pa.Table, *, topic: str | None = None, is_whole: bool = False) -> BulkReceipt:
         """Store an Arrow table or batch durably; a batch `is_whole` in one frame, all of it or nothing."""

@@ -324,10 +324,10 @@ class Sender:
         """
         if not len(flags):
             return
-        near = np.flatnonzero(flags & FLAG_NEAR)
+        near = (flags & FLAG_NEAR).nonzero()[0]
         if len(near):
             self._releaser.add_near(deliver_at_ms[near], first_seq + near)
-        held = np.flatnonzero(flags & (FLAG_NEAR | FLAG_LEVEL))
+        held = (flags & (FLAG_NEAR | FLAG_LEVEL)).nonzero()[0]
         if len(held):
             next_wake_ms = self._releaser.next_wake_ms
             if next_wake_ms is None or int(deliver_at_ms[held].min()) < next_wake_ms:

@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import repeat
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise, repeat
+from types import NoneType
 from typing import Any
 
 from tidemill.core.error_codes import error_of
@@ -73,30 +75,74 @@ def encode_drafts(drafts: Sequence[Draft]) -> bytes:
     return b"".join((_HEAD.pack(_MAGIC, len(header)), header, *[draft.body for draft in drafts]))
 
 
-def decode_drafts(data: bytes) -> list[Draft]:
-    """The drafts of a request; `RequestError` if the bytes are not one."""
+@dataclass(frozen=True, slots=True)
+class SendColumns:
+    """Many sends as they travel; None stands for a column that would hold only its default."""
+
+    topics: list[str]  # distinct names
+    topic: list[int] | None  # which of them each message is for; None: all for the first
+    bodies: list[bytes]
+    due: list[int | None] | None
+    delay: list[int | None] | None
+    level: list[int] | None
+    id: list[str | None] | None
+    keys: list[list[str] | None] | None
+    tag: list[str] | None
+    group: list[str] | None
+    props: list[dict[str, str] | None] | None
+    once: list[str] | None
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    def drafts(self) -> list[Draft]:
+        """The same, message by message."""
+        names = [*self.topics, ""]
+        rows = zip(
+            map(names.__getitem__, self.topic or repeat(0)),
+            self.bodies,
+            self.due or repeat(None),
+            self.delay or repeat(None),
+            self.level or repeat(0),
+            self.id or repeat(None),
+            [tuple(keys or ()) for keys in self.keys] if self.keys else repeat(()),
+            self.tag or repeat(""),
+            self.group or repeat(""),
+            [values or {} for values in self.props] if self.props else repeat({}),
+            repeat(None),
+            map(Once, self.once) if self.once else repeat(Once.NO),
+            strict=False,
+        )
+        return [Draft(*row) for row in rows]
+
+
+def decode_columns(data: bytes) -> SendColumns:
+    """The sends of a request; `RequestError` if the bytes are not one."""
     header, start = _header(data)
     sizes = header.get("size")
     if not isinstance(sizes, list) or len(sizes) > FRAME_ROWS_MAX:
         raise RequestError(f"a batch needs a column `size` of at most {FRAME_ROWS_MAX} values")
     count = len(sizes)
-    bodies = _bodies(data, start, sizes)
-    rows = zip(
-        _topics(header, count),
-        bodies,
-        _column(header, "due", count, None, _is_ms_or_none),
-        _column(header, "delay", count, None, _is_ms_or_none),
-        _column(header, "level", count, 0, _is_level),
-        _column(header, "id", count, None, _is_text_or_none),
-        _keys(header, count),
-        _column(header, "tag", count, "", _is_text),
-        _column(header, "group", count, "", _is_text),
-        _properties(header, count),
-        repeat(None),
-        _onces(header, count),
-        strict=False,
+    topics = _topics(header, count)
+    return SendColumns(
+        topics,
+        _column(header, "topic", count, _are_indexes_below(len(topics))),
+        _bodies(data, start, sizes),
+        _column(header, "due", count, _are_ms_or_none),
+        _column(header, "delay", count, _are_ms_or_none),
+        _column(header, "level", count, _are_levels),
+        _column(header, "id", count, _are_texts_or_none),
+        _column(header, "keys", count, _are_keys),
+        _column(header, "tag", count, _are_texts),
+        _column(header, "group", count, _are_texts),
+        _column(header, "props", count, _are_properties),
+        _column(header, "once", count, _are_onces),
     )
-    return [Draft(*row) for row in rows]
+
+
+def decode_drafts(data: bytes) -> list[Draft]:
+    """The sends of a request, message by message."""
+    return decode_columns(data).drafts()
 
 
 def _header(data: bytes) -> tuple[dict[str, Any], int]:
@@ -110,79 +156,67 @@ def _header(data: bytes) -> tuple[dict[str, Any], int]:
     return header, _HEAD.size + length
 
 
-def _bodies(data: bytes, start: int, sizes: list[Any]) -> Iterator[bytes]:
-    if not all(type(size) is int and size >= 0 for size in sizes) or start + sum(sizes) != len(data):
+def _bodies(data: bytes, start: int, sizes: list[Any]) -> list[bytes]:
+    if not _are_numbers(sizes, _MS_MAX) or min(sizes, default=0) < 0 or start + sum(sizes) != len(data):
         raise RequestError("not a batch of messages: the sizes are not those of the bodies")
-    at = start
-    for size in sizes:
-        yield data[at : at + size]
-        at += size
+    ends = list(accumulate(sizes, initial=start))
+    return [data[at:end] for at, end in pairwise(ends)]
 
 
-def _column(
-    header: dict[str, Any], name: str, count: int, default: Any, is_right: Callable[[Any], bool]
-) -> Iterable[Any]:
+def _column(header: dict[str, Any], name: str, count: int, is_right: Callable[[list[Any]], bool]) -> Any:
+    """The column of that name, if it is there, checked as a whole."""
     values = header.get(name)
     if values is None:
-        return repeat(default, count)
-    if not isinstance(values, list) or len(values) != count or not all(map(is_right, values)):
+        return None
+    if not isinstance(values, list) or len(values) != count or not is_right(values):
         raise RequestError(f"column {name!r} of the batch must hold {count} values of its type")
     return values
 
 
-def _is_text(value: Any) -> bool:
-    return type(value) is str
+def _are_texts(values: list[Any]) -> bool:
+    return set(map(type, values)) <= {str}
 
 
-def _is_text_or_none(value: Any) -> bool:
-    return value is None or type(value) is str
+def _are_texts_or_none(values: list[Any]) -> bool:
+    return set(map(type, values)) <= {str, NoneType}
 
 
-def _is_ms_or_none(value: Any) -> bool:
-    return value is None or (type(value) is int and -_MS_MAX < value < _MS_MAX)
+def _are_numbers(values: list[Any], limit: int) -> bool:
+    if not set(map(type, values)) <= {int}:
+        return False
+    return not values or (-limit < min(values) and max(values) < limit)
 
 
-def _is_level(value: Any) -> bool:
-    return type(value) is int and -1 << 15 < value < 1 << 15
+def _are_ms_or_none(values: list[Any]) -> bool:
+    given = [value for value in values if value is not None] if None in values else values
+    return _are_numbers(given, _MS_MAX)
 
 
-def _is_keys(value: Any) -> bool:
-    return not value or (type(value) is list and all(map(_is_text, value)))
+def _are_levels(values: list[Any]) -> bool:
+    return _are_numbers(values, 1 << 15)
 
 
-def _is_properties(value: Any) -> bool:
-    return value is None or (type(value) is dict and all(map(_is_text, value.values())))
+def _are_keys(values: list[Any]) -> bool:
+    return all(not keys or (type(keys) is list and _are_texts(keys)) for keys in values)
 
 
-def _topics(header: dict[str, Any], count: int) -> Iterable[str]:
+def _are_properties(values: list[Any]) -> bool:
+    return all(v is None or (type(v) is dict and _are_texts([*v.values()])) for v in values)
+
+
+def _are_onces(values: list[Any]) -> bool:
+    return all(value in ("no", "keep", "replace") for value in values)
+
+
+def _are_indexes_below(count: int) -> Callable[[list[Any]], bool]:
+    return lambda values: _are_numbers(values, count) and min(values, default=0) >= 0
+
+
+def _topics(header: dict[str, Any], count: int) -> list[str]:
     names = header.get("topics")
-    if not isinstance(names, list) or not all(map(_is_text, names)) or (count and not names):
+    if not isinstance(names, list) or not _are_texts(names) or (count and not names):
         raise RequestError("a batch needs the list `topics`")
-    if "topic" not in header:
-        return repeat(names[0] if names else "", count)
-    indexes = _column(header, "topic", count, 0, lambda v: type(v) is int and 0 <= v < len(names))
-    return [names[index] for index in indexes]
-
-
-def _keys(header: dict[str, Any], count: int) -> Iterable[tuple[str, ...]]:
-    if "keys" not in header:
-        return repeat((), count)
-    return [tuple(keys or ()) for keys in _column(header, "keys", count, (), _is_keys)]
-
-
-def _properties(header: dict[str, Any], count: int) -> Iterable[dict[str, str]]:
-    if "props" not in header:
-        return repeat({}, count)
-    return [values or {} for values in _column(header, "props", count, None, _is_properties)]
-
-
-_ONCES = {once.value: once for once in Once}
-
-
-def _onces(header: dict[str, Any], count: int) -> Iterable[Once]:
-    if "once" not in header:
-        return repeat(Once.NO, count)
-    return [_ONCES[v] for v in _column(header, "once", count, "no", lambda v: v in ("no", "keep", "replace"))]
+    return names
 
 
 # -- answers --------------------------------------------------------------------------------------
@@ -212,6 +246,11 @@ def encode_answers(broker_id: str, answers: Sequence[Answer]) -> bytes:
     special = (("repeats", repeats), ("notes", notes), ("errors", errors))
     columns |= {name: values for name, values in special if values}
     return _dumps(columns).encode()
+
+
+def encode_plain_answers(broker_id: str, seqs: list[int], dues: list[int]) -> bytes:
+    """The answer to a request whose messages were all stored anew, with nothing more to say of any."""
+    return _dumps({"broker": broker_id, "seq": seqs, "due": dues}).encode()
 
 
 def decode_answers(data: bytes, drafts: Sequence[Draft]) -> list[Answer]:

@@ -77,7 +77,7 @@ def admin_app(
     polls: Callable[[], LongPolls] | None = None,
     executor: ThreadPoolExecutor | None = None,
     backups: BackupPlace | None = None,
-) -> FastAPI:
+) -> AdminApp:
     """The API of an open broker.
 
     `polls` gives the process's long polls where another door has them already; `executor` runs the batch

@@ -53,6 +53,7 @@ class Opened:
     broker: Broker
     gateway: Gateway
     http: Application | None = None
+    batch: Application | None = None  # what `POST /v1/send-batch` goes to, past the machinery of `http`
     registry: CollectorRegistry = field(init=False)
 
     def __post_init__(self) -> None:
@@ -122,8 +123,11 @@ class Door:
             return
         elif path == "/metrics":
             await self._metrics(opened, send)
+        elif opened.batch is not None and path == BATCH_PATH and scope["method"] == "POST":
+            await self._answered(opened.batch, scope, receive, send, send)
         elif opened.http is not None:
-            await self._admin(opened.http, scope, receive, send)
+            steady = self._unread.count(steady_send(send))
+            await self._answered(opened.http, scope, SteadyReceive(receive), steady, send)
         else:
             await _page(send, 404, _JSON, b'{"error": "there is nothing here"}')
 
@@ -132,10 +136,13 @@ class Door:
             return {"opening_share": round(self.opening_share, 3)}
         return self.facts
 
-    async def _admin(self, http: Application, scope: Scope, receive: Receive, send: Send) -> None:
-        body = self._budget.watch(SteadyReceive(receive))
+    async def _answered(
+        self, http: Application, scope: Scope, receive: Receive, answer: Send, send: Send
+    ) -> None:
+        """Let `http` answer, with the bytes of the body counted; `send` is for a refusal of those."""
+        body = self._budget.watch(receive)
         try:
-            await http(scope, body, self._unread.count(steady_send(send)))
+            await http(scope, body, answer)
         except BodyRefused as refused:
             code = "body-too-large" if refused.status_code == 413 else "too-many-requests"
             await _page(send, refused.status_code, _JSON, refusal_bytes(code, refused.detail))

@@ -1,7 +1,7 @@
 """The quick way in for many sends at once: `POST /v1/send-batch`, plain ASGI, one frame for all who wait.
 
 Reads the form of `core/send_batch.py` and answers in it. Requests that arrive while the broker is busy are
-joined into one call of `send_each`, so several clients share a frame and a sync; each request gets its own
+joined into one call of `send_columns`, so several clients share a frame and a sync; each request gets its own
 messages' answers. Kept free of the web framework, because here every microsecond is paid per message.
 
 Invariant: no more than the limit of bytes is gathered for a request, whatever length it announces.
@@ -9,16 +9,18 @@ Invariant: no more than the limit of bytes is gathered for a request, whatever l
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
 from typing import Any
 
 from tidemill.broker.broker import Broker
+from tidemill.broker.column_send import Answers, PlainAnswers
+from tidemill.broker.sender import Answer
 from tidemill.core.errors import BodyTooLarge, RequestError, TidemillError
 from tidemill.core.limits import FRAME_BYTES_MAX
 from tidemill.core.model import Draft
-from tidemill.core.send_batch import Answer, decode_drafts, encode_answers
+from tidemill.core.send_batch import SendColumns, decode_columns, encode_answers, encode_plain_answers
 from tidemill.server.admin_errors import error_bytes, status_of
 from tidemill.server.batching import Batcher
 from tidemill.server.caller import SEND, caller
@@ -38,50 +40,55 @@ class BatchDoor:
 
     def __init__(self, broker: Broker, executor: ThreadPoolExecutor) -> None:
         self._broker = broker
-        self._batcher: Batcher[list[Draft], list[Answer]] = Batcher(
+        self._executor = executor
+        self._batcher: Batcher[SendColumns, Answers] = Batcher(
             self._run,
             executor,
-            in_flight_max=1,  # what comes meanwhile makes the next batch larger
+            in_flight_max=2,  # one is appended while the other is synced; what comes meanwhile is joined
             batch_max=_JOINED_MAX,
         )
 
-    def _run(self, requests: Sequence[list[Draft]]) -> list[list[Answer]]:
+    def _run(self, requests: Sequence[SendColumns]) -> list[Answers]:
         """Store what several requests ask for in one go."""
-        drafts = requests[0] if len(requests) == 1 else list(chain.from_iterable(requests))
         try:
-            answers: list[Answer] = list(self._broker.send_each(drafts))
+            return self._broker.send_columns(requests)
         except UnicodeError as error:
             refusal = RequestError(f"a text is not valid Unicode: {error.reason}")  # type: ignore[attr-defined]
             return [[refusal] * len(request) for request in requests]
-        parts: list[list[Answer]] = []
-        at = 0
-        for request in requests:
-            parts.append(answers[at : at + len(request)])
-            at += len(request)
-        return parts
 
-    async def _send(self, drafts: list[Draft]) -> list[Answer]:
+    async def _send(self, columns: SendColumns) -> Answers:
         """Store what the caller may send; a message for another topic is refused alone."""
         user = caller()
-        if user is None or all(user.may(SEND, topic=topic) for topic in {draft.topic for draft in drafts}):
-            return await self._batcher.submit(drafts)
+        if user is None or all(user.may(SEND, topic=topic) for topic in columns.topics):
+            return await self._batcher.submit(columns)
+        drafts = columns.drafts()
         refusals = [user.refusal(SEND, topic=draft.topic) for draft in drafts]
         allowed = [draft for draft, refusal in zip(drafts, refusals, strict=True) if refusal is None]
-        answers = iter(await self._batcher.submit(allowed) if allowed else [])
+        answers = iter(await self._store(allowed) if allowed else [])
         return [refusal or next(answers) for refusal in refusals]
+
+    async def _store(self, drafts: list[Draft]) -> list[Answer]:
+        return await asyncio.get_running_loop().run_in_executor(
+            self._executor, self._broker.send_each, drafts
+        )
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         try:
-            drafts = decode_drafts(await _body(receive))
-            answers = await self._send(drafts) if drafts else []
-            for refusal in [answer for answer in answers if isinstance(answer, TidemillError)]:
-                REJECTS.add("http", refusal.code)
-            status, content = 200, encode_answers(self._broker.id, answers)
+            columns = decode_columns(await _body(receive))
+            answers = await self._send(columns) if len(columns) else []
+            status, content = 200, self._answer(answers)
         except TidemillError as error:
             status, content = status_of(error), error_bytes(error)
         headers = [_TYPE, (b"content-length", str(len(content)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": content})
+
+    def _answer(self, answers: Answers) -> bytes:
+        if isinstance(answers, PlainAnswers):
+            return encode_plain_answers(self._broker.id, answers.seqs, answers.dues_ms)
+        for refusal in [answer for answer in answers if isinstance(answer, TidemillError)]:
+            REJECTS.add("http", refusal.code)
+        return encode_answers(self._broker.id, answers)
 
 
 async def _body(receive: Receive) -> bytes:

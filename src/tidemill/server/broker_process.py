@@ -87,7 +87,7 @@ class BrokerProcess:
         flight_port = self._flight.port if self._flight is not None else None
         if flight_port is not None:
             self.door.facts = {"flight": {"port": flight_port, "tls": self._plan.tls_port is not None}}
-        self.door.opened = Opened(broker, gateway, http)
+        self.door.opened = Opened(broker, gateway, http, http.batch_door)
         self.door.state = "open"
         self._watching = asyncio.create_task(DiskWatch(broker).run())
         pipeline = "spark" if self._plan.pipeline_command else "embedded"

@@ -49,6 +49,7 @@ from tidemill.store.frames import (
 from tidemill.store.framing import framed
 from tidemill.store.indexes import Effects, Indexes, OpenHalf
 from tidemill.store.message_format import Section, encode_arrow, encode_rows
+from tidemill.store.row_columns import PlainRows
 from tidemill.store.topic_queues import TopicQueues, grouped
 from tidemill.store.topics import Topic
 
@@ -128,6 +129,15 @@ class CommitLog:
             seq_count = self._indexes.ledger.next_seq - first_seq
             return Appended(done[0].offset, done[-1].end, first_seq, seq_count)
 
+    def put_plain(self, rows: PlainRows) -> Appended:
+        """Append plain messages as rows of one frame; the untimed ones go to their queues."""
+        with self.lock:
+            self._require_topics(set(rows.topic_ids.tolist()))
+            offsets = self._plan(rows.topic_ids, rows.queue_ids, rows.deliver_at_ms)
+            section = rows.encode(offsets, self._indexes.ledger.next_seq)
+            self.reserve([len(section)], len(rows))
+            return self._append(Kind.MESSAGES, [section], rows.stored_at_ms)
+
     def reserve(self, payload_bytes: Sequence[int], message_count: int) -> None:
         """Return if frames with these payloads can be appended next, all of them; else `DiskFull`.
 
@@ -200,7 +210,7 @@ class CommitLog:
     def _plan(self, topic_ids: I64, queue_ids: I64, deliver_at_ms: I64) -> I64:
         """Queue offsets of the messages that are not timed, -1 for those that are."""
         offsets = np.full(len(topic_ids), -1, np.int64)
-        direct = np.flatnonzero(deliver_at_ms == NO_TIME_MS)
+        direct = (deliver_at_ms == NO_TIME_MS).nonzero()[0]
         if not len(direct):
             return offsets
         lanes = self._indexes.topics.lanes(topic_ids[direct], queue_ids[direct])

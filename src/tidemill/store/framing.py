@@ -27,6 +27,11 @@ _MOVE_HEADER_BYTES = 64
 Sent = TypeVar("Sent", StoredMessage, Draft)
 
 
+def fits_a_frame(count: int, body_bytes: int) -> bool:
+    """Whether so many messages with so many bytes of bodies go into one frame."""
+    return count <= _FRAME_COUNT and body_bytes <= _FRAME_BYTES
+
+
 def framed(messages: Sequence[Sent]) -> Iterator[Sequence[Sent]]:
     """The messages in parts that each fit a frame."""
     start = size = 0

@@ -35,7 +35,11 @@ def hash_slices(data: U8, starts: I64, lengths: I64, seeds: U64) -> U64:
         return hashes
     padded = np.concatenate((data, np.zeros(_WORD, np.uint8)))
     words: U64 = np.ndarray((len(data) + 1,), "<u8", padded.data, 0, (1,))
-    for done in range(0, int(lengths.max()), _WORD):
+    shortest, longest = int(lengths.min()), int(lengths.max())
+    for done in range(0, longest, _WORD):
+        if done + _WORD <= shortest:  # the whole word belongs to every slice
+            hashes = _mixed(hashes, words[starts + done])
+            continue
         left = lengths - done
         active = np.flatnonzero(left > 0)
         if len(active) == len(starts):

@@ -261,7 +261,7 @@ class Indexes:
         )
 
     def _publish_direct(self, frame: Frame, columns: Columns) -> Publication | None:
-        direct = np.flatnonzero(columns.deliver_at_ms == NO_TIME_MS)
+        direct = (columns.deliver_at_ms == NO_TIME_MS).nonzero()[0]
         if not len(direct):
             return None
         topic_ids, queue_ids = columns.topic_id[direct], columns.queue_id[direct]

@@ -137,7 +137,7 @@ class LevelQueues:
 
     def add(self, seqs: I64, entries: Rows) -> None:
         """Take in the level messages among new entries."""
-        on_level = np.flatnonzero(entries["flags"] & FLAG_LEVEL)
+        on_level = (entries["flags"] & FLAG_LEVEL).nonzero()[0]
         if not len(on_level):
             return
         dues_ms = entries["deliver_at_ms"][on_level].astype(np.int64)

@@ -116,7 +116,7 @@ class Columns:
 
     @property
     def timed_rows(self) -> I64:
-        return np.flatnonzero(self.deliver_at_ms != NO_TIME_MS)
+        return np.not_equal(self.deliver_at_ms, NO_TIME_MS).nonzero()[0]
 
 
 # -- writing --------------------------------------------------------------------------------------
@@ -154,7 +154,11 @@ def encode_rows(messages: Sequence[StoredMessage], queue_offsets: Sequence[int],
                 *map(len, texts),
             )
         )
-    return b"".join((_HEADER.pack(_ENCODING_ROWS, len(messages), first_seq), *rows, *heap))
+    return b"".join((rows_header(len(messages), first_seq), *rows, *heap))
+
+
+def rows_header(count: int, first_seq: int) -> bytes:
+    return _HEADER.pack(_ENCODING_ROWS, count, first_seq)
 
 
 def encode_arrow(batch: pa.RecordBatch, first_seq: int) -> list[Bytes]:
@@ -178,8 +182,12 @@ class Section:
             self._batch = pa.ipc.read_record_batch(pa.py_buffer(self._data), SCHEMA)
         elif encoding == _ENCODING_ROWS:
             self._rows = np.frombuffer(self._data, ROW, self.count)
-            is_one = self.count == 1  # a single send: not worth six arrays
-            self._ends = np.array([sum(self._lengths_of_one())]) if is_one else _row_ends(self._rows)
+            if self.count == 1:  # a single send: not worth six arrays
+                self._totals: I64 = np.array([sum(self._lengths_of_one())])
+            else:
+                self._lengths: I64 = np.array([self._rows[name] for name in _LENGTHS], np.int64)
+                self._totals = self._lengths.sum(axis=0)
+            self._ends: I64 = self._totals.cumsum()
         else:
             raise CorruptionError(f"messages in unknown encoding {encoding}; run `tidemill check`")
 
@@ -243,9 +251,7 @@ class Section:
         assert rows is not None
         if self.count == 1:
             return self._columns_of_one(rows)
-        heap = self._heap()
-        lengths = [rows[name].astype(np.int64) for name in _LENGTHS]
-        total: I64 = np.sum(lengths, axis=0)
+        heap, lengths, total = self._heap(), self._lengths, self._totals
         starts = self._ends - total
         key_starts = starts + lengths[0] + lengths[1]
         topic_ids = rows["topic_id"].astype(np.uint64)
@@ -352,14 +358,9 @@ def _numbers(batch: pa.RecordBatch, name: str) -> Any:
     return batch.column(name).to_numpy(zero_copy_only=True)
 
 
-def _row_ends(rows: Rows) -> I64:
-    ends: I64 = np.cumsum(sum(rows[name].astype(np.int64) for name in _LENGTHS))
-    return ends
-
-
 def _key_hashes(data: U8, starts: I64, lengths: I64, topic_ids: U64) -> tuple[I64, U64]:
     """The rows that have keys, each with the hash of a key; a row with two keys comes twice."""
-    rows = np.flatnonzero(lengths)
+    rows = lengths.nonzero()[0]
     if not len(rows):
         return rows, np.empty(0, np.uint64)
     seeds = topic_seeds(topic_ids[rows], PURPOSE_KEY)

@@ -1,0 +1,123 @@
+"""Sends in columns: whatever way they take, the log holds and the caller hears what the sender would say."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tidemill.broker.column_send import PlainAnswers
+from tidemill.core.model import Draft, Once, Receipt, TopicType
+from tidemill.core.send_batch import decode_columns, encode_drafts
+from tidemill.store.frames import Kind
+from tidemill.store.message_format import Section
+
+HOUR_MS = 3_600_000
+# What may be odd about a message, and how: most of these are refused, all of them are not plain.
+_ODDITIES = [
+    {"id": "has a blank"},
+    {"id": "x" * 129},
+    {"id": "again"},
+    {"keys": ("two words",)},
+    {"keys": ("k",) * 17},
+    {"tag": "a|b"},
+    {"delay_ms": 4_000 * 24 * HOUR_MS},
+    {"delay_ms": 5, "deliver_at_ms": 7},
+    {"properties": {"": "no name"}},
+    {"topic": "no such topic yet"},
+    {"topic": "new"},
+    {"topic": "normal", "delay_ms": 1_000},
+    {"message_group": "g"},
+    {"level": 3},
+    {"once": Once.KEEP, "keys": ("once",), "delay_ms": HOUR_MS},
+    {"body": bytes(5 << 20)},
+]
+
+
+def _draft(chance: random.Random, number: int) -> Draft:
+    fields = {
+        "topic": chance.choice(["orders", "orders", "bills"]),
+        "body": chance.randbytes(chance.randrange(40)),
+        "id": f"ID{number:06d}" + "é" * (chance.random() < 0.1),
+    }
+    if chance.random() < 0.7:
+        name = chance.choice(["delay_ms", "deliver_at_ms"])
+        fields[name] = chance.choice([0, -3, 10, 29_998, 30_000, HOUR_MS])
+    if chance.random() < 0.3:
+        fields["keys"] = chance.choice([("k1",), ("k1", "schlüssel")])
+    if chance.random() < 0.3:
+        fields["tag"] = "tag"
+    if chance.random() < 0.2:
+        fields["properties"] = {"a": "ä\n", "b": ""}
+    return Draft(**fields)
+
+
+def _requests(chance: random.Random, first: int) -> list[list[Draft]]:
+    requests = [[_draft(chance, first + 100 * r + i) for i in range(chance.randrange(20))] for r in range(3)]
+    if chance.random() < 0.5:
+        request = chance.choice(requests)
+        if request:
+            at = chance.randrange(len(request))
+            fields = {name: getattr(request[at], name) for name in ("topic", "body", "id")}
+            request[at] = Draft(**{**fields, **chance.choice(_ODDITIES)})
+    return requests
+
+
+def _said(answer) -> object:
+    if not isinstance(answer, Receipt):
+        return answer.code, str(answer)
+    seq = -1 if answer.handle is None else answer.handle.seq
+    return seq, answer.deliver_at_ms, answer.is_repeat
+
+
+def _all_said(answers) -> list[object]:
+    if isinstance(answers, PlainAnswers):
+        return [(seq, due, False) for seq, due in zip(answers.seqs, answers.dues_ms, strict=True)]
+    return [_said(answer) for answer in answers]
+
+
+def _stored(small) -> list[object]:
+    log = small.broker.store.log
+    sections = [
+        Section(frame.payload)
+        for frame in log.frames(log.head, log.written_end)
+        if frame.kind == Kind.MESSAGES
+    ]
+    return [(message, section.first_seq) for section in sections for message in section.messages()]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_either_way_stores_and_answers_the_same(make_small, seed) -> None:
+    chance = random.Random(seed)
+    ways = [make_small(), make_small()]
+    for small in ways:
+        for name in ("orders", "bills"):
+            small.broker.topics.create(name)
+        small.broker.topics.create("normal", TopicType.NORMAL)
+    plain = 0
+    for turn in range(25):
+        requests = _requests(chance, 1_000 * turn)
+        columns = [decode_columns(encode_drafts(request)) for request in requests]
+        found = ways[0].broker.send_columns(columns)
+        plain += sum(isinstance(answers, PlainAnswers) for answers in found)
+        wanted = ways[1].broker.send_each([draft for request in requests for draft in request])
+        assert [said for answers in found for said in _all_said(answers)] == [_said(a) for a in wanted]
+        for small in ways:
+            small.advance(10)
+    assert _stored(ways[0]) == _stored(ways[1])
+    assert plain > 10
+    for topic in ("orders", "bills", "normal"):
+        assert ways[0].in_topic(topic) == ways[1].in_topic(topic)
+
+
+def test_a_request_that_is_sent_again_is_stored_once(small) -> None:
+    small.broker.topics.create("orders")
+    columns = decode_columns(
+        encode_drafts([Draft("orders", b"x", delay_ms=HOUR_MS, id=f"id-{number}") for number in range(20)])
+    )
+    (first,) = small.broker.send_columns([columns])
+    assert isinstance(first, PlainAnswers)
+    (again,) = small.broker.send_columns([columns])
+    assert [answer.is_repeat for answer in again] == [True] * 20
+    assert [answer.handle.seq for answer in again] == first.seqs
+    assert small.broker.status().pending == 20
