@@ -11,6 +11,7 @@ import pytest
 
 from acceptance.command_line import one_line_on_stderr, run
 from acceptance.serving import Served
+from pipeline.other_pythons import OWN_VERSION, other_python
 from pipeline.spark_broker import wait_for
 from tidemill.client.client import Client
 from tidemill.server.pipeline_command import why_not_spark
@@ -102,6 +103,19 @@ def test_a_port_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SPARK_CONF_DIR", str(configuration))
         with _going_on_without_spark(tmp_path / "data") as (_, client):
             _wait_for_problem(client, "a port that Spark was told to use is taken")
+
+
+@needs_spark
+def test_workers_of_another_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", str(other_python(tmp_path)))
+    said = f"Spark's workers run Python 3.99 and the driver runs Python {OWN_VERSION}; set PYSPARK_PYTHON to"
+    with socket.socket() as master:
+        master.bind(("127.0.0.1", 0))
+        master.listen()
+        flags = ("--spark-master", f"spark://127.0.0.1:{master.getsockname()[1]}")
+        with _going_on_without_spark(tmp_path / "data", *flags) as (served, client):
+            _wait_for_problem(client, said)
+            assert len(_lines_about(served, said)) == 1
 
 
 @pytest.mark.parametrize("master", ["nowhere", "spark://", "local[many]", "yarn"])

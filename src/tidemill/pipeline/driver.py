@@ -25,8 +25,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemill.core.errors import TidemillError
 from tidemill.log.disk import RealDisk
-from tidemill.pipeline.failures import explain, require_reachable
-from tidemill.pipeline.query import open_session, start_query
+from tidemill.pipeline.failures import explain, require_reachable, require_same_python
+from tidemill.pipeline.query import open_session, start_query, worker_python
 from tidemill.pipeline.settings import PipelineSettings
 
 _REPORT_EVERY_S = 1
@@ -69,6 +69,7 @@ def main(settings: PipelineSettings) -> None:
     try:
         report("starting")
         require_reachable(settings.master)
+        require_same_python(worker_python(settings.master))
         watch(start_query(open_session(settings), settings))
     except (PySparkException, Py4JError, TidemillError, OSError, RuntimeError) as error:
         report("failed", why=explain(error))

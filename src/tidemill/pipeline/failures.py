@@ -8,15 +8,26 @@ from __future__ import annotations
 
 import re
 import socket
+import subprocess
+import sys
 
 from pyspark.errors import PySparkException
 
 from tidemill.core.errors import StorageError
 
 _REACH_SECONDS = 5.0
+_PROBE_SECONDS = 60.0
+# What a worker must be and have: a version, and our step.
+_PROBE = (
+    "import sys; print('version %d.%d' % sys.version_info[:2], flush=True); import tidemill.pipeline.step"
+)
 _TEXT_MAX = 300
 _STANDALONE = "spark://"
 
+_OTHER_PYTHON = (
+    "Spark's workers run Python {workers} and the driver runs Python {driver}; set PYSPARK_PYTHON to a "
+    "Python {driver} that has tidemill installed"
+)
 # What a complaint holds, and what to say instead; the first that fits. \1 is a group of the pattern.
 _KNOWN = (
     (
@@ -33,12 +44,11 @@ _KNOWN = (
         "a port that Spark was told to use is taken; free it, or change the port in Spark's configuration",
     ),
     (
-        r"PYTHON_VERSION_MISMATCH.*?version in worker: ([\d.]+)[\s\S]*?driver: ([\d.]+)",
-        r"Spark's workers run Python \1 and the driver runs Python \2; set PYSPARK_PYTHON to a Python \2 "
-        "that has tidemill installed",
+        r"Python in worker has different version: ([\d.]+) than that in driver: ([\d.]+\d)",
+        _OTHER_PYTHON.format(workers=r"\1", driver=r"\2"),
     ),
     (
-        r"PYTHON_VERSION_MISMATCH|Python in worker has different version",
+        r"PYTHON_VERSION_MISMATCH",
         "Spark's workers run another Python than the driver; set PYSPARK_PYTHON to the same version, with "
         "tidemill installed",
     ),
@@ -76,6 +86,31 @@ def explain(error: BaseException) -> str:
         if found is not None:
             return found.expand(words)
     return next((line.strip() for line in str(error).splitlines() if line.strip()), text)[:_TEXT_MAX]
+
+
+def require_same_python(python: str) -> None:
+    """`StorageError` if the workers' Python cannot run our steps.
+
+    Workers run on the broker's machine, so their Python can be asked beforehand. Spark would start all it
+    has, try each task several times, and then complain at length.
+    """
+    if python == sys.executable:
+        return
+    try:
+        probe = subprocess.run(
+            [python, "-c", _PROBE], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise StorageError(
+            f"PYSPARK_PYTHON names {python}, which does not run here ({error}); correct it, or leave it out"
+        ) from None
+    found = re.search(r"^version ([\d.]+)$", probe.stdout, re.MULTILINE)
+    ours = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if found is not None and found[1] != ours:
+        raise StorageError(_OTHER_PYTHON.format(workers=found[1], driver=ours))
+    if probe.returncode != 0:
+        *_, said = ["", *probe.stderr.strip().splitlines()]
+        raise StorageError(explain(RuntimeError(said or f"{python} ended with code {probe.returncode}")))
 
 
 def require_reachable(master: str) -> None:
