@@ -242,8 +242,8 @@ def test_filters_of_sql_are_the_brokers_to_apply(spark, served, client, write) -
         assert ["topic", "=", "filtered"] in where
         assert pushed is None or where[-1] == pushed
         assert pushed is not None or len(where) <= 2
-        assert frame.filter("n < 0").count() == 0
-        assert frame.collect()[0].n == count  # another query over the same answer changes nothing
+    assert frame.filter("n < 0").count() == 0
+    assert frame.collect()[0].n == count  # another query over the same answer changes nothing
 
 
 def test_both_sides_of_a_union_have_their_own_filters(spark, served, client) -> None:

@@ -1,12 +1,14 @@
 """`tidemill bench pipeline`: what the timer pipeline on Spark does on this machine, and what it takes.
 
 Starts a pipeline of its own over entries made for it (no broker, no messages), and prints the figures beside
-their targets. A missed target is a figure, not a failure: the exit code is 0.
+their targets. With `--faults` it is another measurement: a whole broker under load, whose processes are hurt
+one after another. A missed target is a figure, not a failure: the exit code is 0.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 import threading
 from dataclasses import dataclass
@@ -16,6 +18,8 @@ from typing import Annotated
 
 import typer
 
+from tidemill.cli.bench.fault_figures import fault_figures, faults_table
+from tidemill.cli.bench.faults import FAULTS, Fault, run_faults
 from tidemill.cli.bench.figures import PIPELINE_FIGURES, figures_table
 from tidemill.cli.bench.pipeline_rig import PipelineRig
 from tidemill.cli.output import bar, console
@@ -48,6 +52,9 @@ def pipeline(
     spark_master: Annotated[str, typer.Option(help="where Spark runs")] = "local[2]",
     is_json: Annotated[bool, typer.Option("--json", help="one flat JSON object")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="small counts: does it run, not how fast")] = False,
+    faults: Annotated[
+        bool, typer.Option("--faults", help="instead: how late messages are while processes are killed")
+    ] = False,
 ) -> None:
     """Measure the timer pipeline on Spark. Some minutes."""
     check_master(spark_master)
@@ -55,6 +62,9 @@ def pipeline(
         raise StorageError(problem)
     scale = _QUICK if quick else _FULL
     directory = Path(tempfile.mkdtemp(prefix="tidemill-bench-", dir=data))
+    if faults:
+        _measure_faults(directory, spark_master, is_json=is_json)
+        return
     with bar("measuring the pipeline") as advance, PipelineRig(directory, spark_master) as rig:
         figures = _speed(rig, scale)
         advance(1, 3)
@@ -67,6 +77,23 @@ def pipeline(
     else:
         title = "the pipeline on Spark"
         console().print(figures_table(title, PIPELINE_FIGURES, figures, is_quick=quick))
+
+
+def _measure_faults(directory: Path, spark_master: str, *, is_json: bool) -> None:
+    try:
+        with bar("starting", unit="") as advance:
+
+            def tell(fault: Fault, number: int) -> None:
+                advance.say(fault.meaning)
+                advance(number, len(FAULTS))
+
+            verdict = run_faults(directory, spark_master, tell)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    if is_json:
+        print(json.dumps(fault_figures(verdict)))
+    else:
+        console().print(faults_table(verdict))
 
 
 def _speed(rig: PipelineRig, scale: _Scale) -> dict[str, float]:

@@ -16,6 +16,7 @@ from types import TracebackType
 import numpy as np
 
 from tidemill.broker.pipeline_process import PipelineProcess
+from tidemill.cli.bench import processes
 from tidemill.core.clock import SystemClock, machine_ms, stopwatch_s
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import StorageError
@@ -41,7 +42,6 @@ _LOOK_EVERY_S = 0.005
 _MADE_AT_ONCE = 1 << 20
 _SPREAD_MS = np.uint64(36 * HOUR_MS)
 _STRIDE = np.uint64(48_271_013)  # prime: due times come in no order, and every run has the same
-_MIB = 1 << 20
 _PLACE_BITS = 16
 
 
@@ -135,54 +135,18 @@ class PipelineRig:
 
     def cpu_s(self) -> float:
         """Processor time of driver, Java and Python workers so far."""
-        ticks = [_cpu_ticks(pid) for pid in self._pids()]
-        return sum(ticks) / _TICKS_PER_S
+        return sum(map(processes.cpu_s, self._pids()))
 
     def memory_mb(self) -> dict[str, float]:
         """Proportional resident memory by kind of process: java, python."""
         found = {"java": 0.0, "python": 0.0}
         for pid in self._pids():
-            kind = "java" if _command(pid).split("\0")[0].endswith("java") else "python"
-            found[kind] += _pss_mb(pid)
+            found["java" if processes.is_java(pid) else "python"] += processes.pss_mb(pid)
         return found
 
     def checkpoint_file_count(self) -> int:
         return sum(path.is_file() for path in (self._timer / "spark" / "checkpoint").rglob("*"))
 
     def _pids(self) -> list[int]:
-        return [] if self._process.pid is None else _with_children(self._process.pid)
-
-
-_TICKS_PER_S = 100.0
-_UTIME, _STIME = 14 - 3, 15 - 3
-
-
-def _with_children(pid: int) -> list[int]:
-    children: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        children += map(int, _text(task).split())
-    return [pid, *(below for child in children for below in _with_children(child))]
-
-
-def _cpu_ticks(pid: int) -> int:
-    stat = _text(Path(f"/proc/{pid}/stat"))
-    fields = stat[stat.rfind(")") + 2 :].split()
-    return int(fields[_UTIME]) + int(fields[_STIME]) if fields else 0
-
-
-def _pss_mb(pid: int) -> float:
-    for line in _text(Path(f"/proc/{pid}/smaps_rollup")).splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024 / _MIB
-    return 0.0
-
-
-def _command(pid: int) -> str:
-    return _text(Path(f"/proc/{pid}/cmdline"))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""  # it has ended meanwhile
+        pid = self._process.pid
+        return [] if pid is None else [pid, *processes.descendants(pid)]

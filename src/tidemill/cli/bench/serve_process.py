@@ -1,0 +1,78 @@
+"""A `tidemill serve` in a process of its own: started, waited for, stopped in order, or killed.
+
+Owns the supervisor's process and a free port. What it says goes to a file beside the data directory.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from tidemill.cli.bench.processes import children
+from tidemill.cli.bench.settling import wait_for
+from tidemill.client.client import Client
+from tidemill.core.errors import StorageError, TidemillError
+
+_STOP_S = 60.0
+
+
+class ServeProcess:
+    """One data directory behind one port, which stays the same when it is started again."""
+
+    def __init__(self, directory: Path, *flags: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        self.directory = directory
+        self.endpoint = f"127.0.0.1:{port}"
+        self._flags = ("--data", str(directory), "--port", str(port), *flags)
+        self._log = directory.with_suffix(".log")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Return when it answers."""
+        command = [sys.executable, "-m", "tidemill.cli.main", "serve", *self._flags]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        self.wait_until_open()
+
+    def wait_until_open(self) -> None:
+        with Client(self.endpoint, retry_for=0) as client:
+            wait_for("the broker opens", lambda: self._is_open(client))
+
+    def _is_open(self, client: Client) -> bool:
+        if self._process is None or self._process.poll() is not None:
+            raise StorageError(f"the broker did not open: {self._log.read_text().strip()[-500:]}")
+        try:
+            client.status()
+        except TidemillError:
+            return False
+        return True
+
+    def stop(self) -> int:
+        """In order; by force when that takes too long. The exit code."""
+        if self._process is None:
+            return 0
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def broker_pids(self) -> list[int]:
+        """The supervisor's children."""
+        return [] if self._process is None else children(self._process.pid)
+
+    def kill_broker(self) -> None:
+        for pid in self.broker_pids():
+            os.kill(pid, signal.SIGKILL)
+
+    def kill_supervisor(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
