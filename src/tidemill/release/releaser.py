@@ -144,9 +144,10 @@ class Releaser:
             self._ready.look()
         while True:
             rows, has_more = self._take_due(now_ms)
-            is_pressed = has_more
-            if not len(rows) and not has_more:
-                rows, now_ms = self._take_ahead(now_ms)
+            if len(rows) or has_more:
+                is_pressed = has_more or self._is_pressed(now_ms)
+            else:
+                rows, now_ms, is_pressed = self._take_ahead(now_ms)
                 has_more = len(rows) > 0
             if len(rows):
                 self._release(rows, now_ms, is_pressed)
@@ -159,19 +160,20 @@ class Releaser:
         self.next_wake_ms = self._next_wake_ms(now_ms)
         return None if self.next_wake_ms is None else self.next_wake_ms - self._ahead_ms
 
-    def _take_ahead(self, now_ms: int) -> tuple[Rows, int]:
-        """Work out what falls due in a moment; returns it, and the time, when that moment has come."""
+    def _take_ahead(self, now_ms: int) -> tuple[Rows, int, bool]:
+        """Work out what falls due in a moment; returns it, the time, and the pressure, when that has come."""
         due_ms = self._next_wake_ms(now_ms)
         if due_ms is None or not now_ms < due_ms <= now_ms + self._ahead_ms:
-            return NO_ROWS, now_ms
-        rows, _ = self._take_due(due_ms)
+            return NO_ROWS, now_ms, False
+        rows, has_more = self._take_due(due_ms)
         if not len(rows):
-            return NO_ROWS, now_ms
+            return NO_ROWS, now_ms, False
+        is_pressed = has_more or self._is_pressed(due_ms)
         self._clock.doze(due_ms)
         if self._clock.now_ms() < due_ms:  # the clock was set back
             self._held.add(rows)
-            return NO_ROWS, now_ms
-        return rows, due_ms
+            return NO_ROWS, now_ms, False
+        return rows, due_ms, is_pressed
 
     def _take_due(self, now_ms: int) -> tuple[Rows, bool]:
         with self._lock:
@@ -275,12 +277,10 @@ class Releaser:
                 batch["seq"].astype(np.int64), entries, batch["via"], now_ms, messages, is_value
             )
         rest = rows[len(batch) :]
-        self._window.put(
-            appended, batch, may_overlap=is_pressed or len(rest) > 0 or self._is_pressed_soon(now_ms)
-        )
+        self._window.put(appended, batch, may_overlap=is_pressed or len(rest) > 0)
         return rest
 
-    def _is_pressed_soon(self, now_ms: int) -> bool:
+    def _is_pressed(self, now_ms: int) -> bool:
         """True when something falls due before a record appended now is likely to be safe.
 
         Otherwise the releaser's thread may as well sync the record itself, which is the shortest way.
