@@ -179,35 +179,6 @@ def test_mqadmin_takes_rocketmq_flags(served, capsys, monkeypatch) -> None:
     assert mqadmin.run(["fly"]) == 2
 
 
-def test_a_backup_of_a_served_broker_under_load_opens(tmp_path) -> None:
-    served = Served(tmp_path / "data").start()
-    try:
-        stop, sent = threading.Event(), []
-        with tidemill.Client(served.endpoint) as client:
-
-            def send() -> None:
-                while not stop.is_set():
-                    sent.append(client.send("orders", b"x", delay="1h").id)
-
-            threads = [threading.Thread(target=send) for _ in range(4)]
-            for thread in threads:
-                thread.start()
-            while len(sent) < 200:
-                stop.wait(0.005)
-            known = list(sent)
-            copy = tmp_path / "copy"
-            assert main.run(["backup", str(copy), "--endpoint", served.endpoint]) == 0
-            assert main.run(["backup", str(copy), "--endpoint", served.endpoint]) == 1
-            stop.set()
-            for thread in threads:
-                thread.join()
-        with tidemill.open(copy) as broker:
-            assert set(known) <= {message.id for message in broker.views.pending(limit=1_000_000)}
-        assert main.run(["check", str(copy)]) == 0
-    finally:
-        served.stop()
-
-
 def test_a_killed_broker_loses_no_answered_send_of_our_client(tmp_path) -> None:
     served = Served(tmp_path / "data").start()
     try:
