@@ -178,6 +178,28 @@ def test_bad_usage_is_one_line_and_exit_code_2(arguments: list[str]) -> None:
     assert "--help" in one_line_on_stderr(result)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["serve", "--pipeline", "flink"],
+        ["serve", "--clock", "sundial"],
+        ["serve", "--lead", "soon"],
+        ["serve", "--durability", "perhaps"],
+        ["serve", "--shards", "0"],
+        ["serve", "--spark-master", "nowhere"],
+        ["serve", "--config", "no-such.toml"],
+        ["demo", "--pipeline", "flink"],
+        ["send", "t", "x", "--delay", "soon"],
+        ["pending", "--endpoint", "no port"],
+    ],
+)
+def test_a_value_that_cannot_be_is_bad_usage(arguments: list[str], tmp_path: Path) -> None:
+    more = ["--data", str(tmp_path / "data")] if arguments[0] == "serve" else []
+    result = run(*arguments, *more)
+    assert result.returncode == 2, result.stderr
+    one_line_on_stderr(result)
+
+
 # -- the other timer store ------------------------------------------------------------------------
 
 
@@ -197,5 +219,5 @@ def test_check_and_rebuild_keep_a_directory_with_the_timer_store_it_has(tmp_path
 
 def test_an_unknown_timer_store_is_refused_in_one_line(tmp_path: Path) -> None:
     result = run("serve", "--data", tmp_path / "data", "--timer-store", "redis")
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert one_line_on_stderr(result) == "tidemill: timer-store 'redis' is unknown; use wheel or rocksdb"

@@ -60,7 +60,7 @@ def test_a_port_in_use_is_said_in_one_line(served, tmp_path):
 
 def test_an_address_that_others_can_reach_is_refused(tmp_path):
     result = _serve("--data", str(tmp_path / "data"), "--host", "0.0.0.0")
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert "--insecure" in result.stderr
 
 

@@ -93,7 +93,7 @@ def test_the_bare_container_refuses_to_be_open_to_everybody(tmp_path: Path) -> N
     _, *flags = [str(tmp_path) if word == "/data" else word for word in _COMMANDS["container"]]
     command = [sys.executable, "-m", "tidemill.cli.main", "serve", *flags]
     said = subprocess.run(command, capture_output=True, text=True)
-    assert said.returncode == 1
+    assert said.returncode == 2
     assert "--auth" in said.stderr
 
 

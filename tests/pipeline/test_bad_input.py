@@ -121,7 +121,7 @@ def test_workers_of_another_python(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("master", ["nowhere", "spark://", "local[many]", "yarn"])
 def test_a_master_that_cannot_be(tmp_path: Path, master: str) -> None:
     refused = run("serve", "--data", tmp_path / "data", "--port", "0", "--spark-master", master)
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert f"spark-master {master!r} is unknown; use local[*]" in one_line_on_stderr(refused)
 
 

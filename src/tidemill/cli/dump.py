@@ -138,11 +138,11 @@ def _kind_of(file: Path, data: ByteArray) -> FileKind:
     if file.name.isdigit() and "queues" in folders[:3]:
         return FileKind.QUEUE
     if len(data) and not data.any():
-        raise RequestError(
+        raise CorruptionError(
             f"{file} holds {len(data):,} zeros: room kept back (ballast, spare) or an empty file"
         )
     kinds = ", ".join(FileKind)
-    raise RequestError(
+    raise CorruptionError(
         f"{file} is none of Tidemill's files, or badly damaged: neither its first bytes nor its name tell "
         f"what it is; if you know, say --as ({kinds})"
     )

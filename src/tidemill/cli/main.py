@@ -1,7 +1,8 @@
 """The command `tidemill`: one application, one file per command, one place where errors become words.
 
 Owns the list of commands and what a failure looks like: one line on stderr that says what to do, exit code 1
-(2 for bad usage, 130 when interrupted), never a traceback for something that was raised on purpose.
+(2 for bad usage, which is also a value that cannot be; 130 when interrupted), never a traceback for something
+that was raised on purpose.
 """
 
 from __future__ import annotations
@@ -13,13 +14,38 @@ from collections.abc import Sequence
 import typer
 
 from tidemill.cli.catalogue import application
-from tidemill.core.errors import TidemillError
+from tidemill.core.errors import (
+    AlreadyReleased,
+    Forbidden,
+    InvalidReceipt,
+    RequestError,
+    TidemillError,
+    TopicExists,
+    TopicInUse,
+    Unauthorized,
+    UnknownMessage,
+    UnknownTopic,
+    UnknownTransaction,
+)
 
 _FAILED = 1
 _BAD_USAGE = 2
 _INTERRUPTED = 130
 # Typer may bring its own copy of click, so the family of usage errors is taken from Typer itself.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+# The request was sound, but not for what it met there: a failure. Any other wrong request is bad usage.
+_MET_OTHERWISE = (
+    UnknownTopic,
+    TopicExists,
+    TopicInUse,
+    UnknownMessage,
+    AlreadyReleased,
+    UnknownTransaction,
+    InvalidReceipt,
+    Unauthorized,
+    Forbidden,
+)
 
 _COMPLETING = "_TIDEMILL_COMPLETE"
 
@@ -42,7 +68,8 @@ def run(arguments: Sequence[str]) -> int:
     except _UsageError as error:
         return _complain(_usage_text(error), _BAD_USAGE)
     except TidemillError as error:
-        return _complain(str(error), _FAILED)
+        is_bad_usage = isinstance(error, RequestError) and not isinstance(error, _MET_OTHERWISE)
+        return _complain(str(error), _BAD_USAGE if is_bad_usage else _FAILED)
     except BrokenPipeError:  # `tidemill dump FILE | head` has seen enough
         _drop_stdout()
         return 0

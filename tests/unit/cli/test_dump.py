@@ -148,6 +148,6 @@ def test_the_rocksdb_store_of_a_shard_is_dumped_by_its_directory(
     small.close()
     assert lines[0]["what"] == "cursor"
     assert {line["seq"] for line in lines[1:]} == {0, 1, 2, 3, 4}
-    assert run(["dump", str(shard / "rocksdb" / "CURRENT")]) == 1
+    assert run(["dump", str(shard / "rocksdb" / "CURRENT")]) == 2
     assert f"dump the directory: {shard / 'rocksdb'}" in capsys.readouterr().err
     assert "tick_ms=1000" in _dumped(capsys, _one(directory, "timer/shard-000/header.*"))

@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from tidemill.cli.connecting import usage
 from tidemill.cli.data_directory import open_quietly, shape_of
 from tidemill.cli.demo.lateness_picture import lateness_lines
 from tidemill.cli.demo.playing_on import play_on
@@ -40,6 +41,8 @@ def demo(
     pipeline: Annotated[str, typer.Option(help="who turns the wheel: spark or embedded")] = "spark",
 ) -> int:
     """Play the order-payment-timeout story, live; exit 0 only if everything held."""
+    if pipeline not in ("spark", "embedded"):
+        raise usage(f"--pipeline {pipeline!r} is unknown; use spark or embedded")
     scratch = Path(tempfile.mkdtemp(prefix="tidemill-demo-"))
     directory = scratch / "data"
     screen = console()
