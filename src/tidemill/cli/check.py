@@ -63,8 +63,14 @@ def checked(directory: Path) -> CheckReport:
 def report_on(broker: Broker) -> CheckReport:
     """Check the directory of a broker in which nothing runs."""
     status = broker.status()
-    with tempfile.TemporaryDirectory(prefix="tidemill-check-") as scratch, bar("checking") as moved:
-        findings = broker.check(Path(scratch), moved)
+    with tempfile.TemporaryDirectory(prefix="tidemill-check-") as scratch, bar("reading the log") as moved:
+
+        def advance(done: int, total: int) -> None:
+            moved(done, total)
+            if done >= total:
+                moved.wait("comparing with what is in use")
+
+        findings = broker.check(Path(scratch), advance)
     return CheckReport(
         str(broker.directory),
         not findings,

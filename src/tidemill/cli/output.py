@@ -42,6 +42,11 @@ class Bar:
     def __call__(self, done: int, total: int) -> None:
         self._progress.update(self._task, completed=min(done, total), total=max(total, 1))
 
+    def wait(self, text: str) -> None:
+        """From here on nobody knows how long it takes: say what is done, and only show that it goes on."""
+        self._progress.update(self._task, description=text)
+        self._progress.tasks[0].total = None
+
     def say(self, text: str) -> None:
         """Change what stands before the bar."""
         self._progress.update(self._task, description=text)

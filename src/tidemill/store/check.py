@@ -86,7 +86,8 @@ def _check_found(pairs: Pairs, store: MessageStore) -> list[str]:
     # Hash and ref as one number each, so that pairs can be looked for in pairs.
     ranked, ranks = np.unique(np.concatenate((refs, found_refs)), return_inverse=True)
     wanted = which * len(ranked) + ranks[: len(refs)]
-    missing = refs[~np.isin(wanted, found_at * len(ranked) + ranks[len(refs) :])]
+    found = np.append(np.sort(found_at * len(ranked) + ranks[len(refs) :]), -1)
+    missing = refs[found[np.searchsorted(found[:-1], wanted)] != wanted]
     return [f"{_named(int(ref))} is not in the find index" for ref in missing[:_LISTED_MAX].tolist()]
 
 

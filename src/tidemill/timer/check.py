@@ -135,7 +135,7 @@ def _check_pending(
     seqs = units["seq"].astype(np.int64)
     if len(seqs) and int(seqs.max()) >= cursor.seq:
         yield f"seq {seqs.max()} is in the TimerLog but not absorbed by the cursor at {cursor.seq}"
-    if len(np.unique(seqs[waiting])) < int(waiting.sum()):
+    if (np.diff(np.sort(seqs[waiting])) == 0).any():  # for millions far quicker than `np.unique`
         yield "a seq waits twice"
     if len(ticks) and int(ticks.max()) >= cursor.open_tick + settings.roll_window_slots:
         yield f"slot {ticks.max()} lies beyond the roll window"

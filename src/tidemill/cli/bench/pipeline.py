@@ -65,7 +65,7 @@ def pipeline(
     if faults:
         _measure_faults(directory, spark_master, is_json=is_json)
         return
-    with bar("measuring the pipeline") as advance, PipelineRig(directory, spark_master) as rig:
+    with bar("measuring the pipeline", unit="") as advance, PipelineRig(directory, spark_master) as rig:
         figures = _speed(rig, scale)
         advance(1, 3)
         figures |= _at_rest(rig, scale)

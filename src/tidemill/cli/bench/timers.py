@@ -74,7 +74,7 @@ def timers(
     """Measure both timer stores: wheel and RocksDB, absorbing, handing over and waiting."""
     figures: dict[str, float] = {}
     for done, store in enumerate(StoreKind):
-        with bar(f"measuring: {store}") as advance:
+        with bar(f"measuring: {store}", unit="") as advance:
             advance(done, len(StoreKind))
             figures |= measure_store(store, data or Path(tempfile.gettempdir()), quick=quick)
     if is_json:
