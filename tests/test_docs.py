@@ -61,15 +61,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     served.stop()
 
 
-@pytest.mark.parametrize("block", [block for block in _blocks(_README, "python") if _SERVED not in block])
-def test_every_example_of_the_readme_runs(
-    block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    exec(compile(block, "README.md", "exec"), {})
-
-
-@pytest.mark.parametrize("block", [block for block in _blocks(_README, "python") if _SERVED in block])
+@pytest.mark.parametrize("block", _blocks(_README, "python"))
 def test_every_example_of_the_readme_runs_against_a_served_broker(
     block: str, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

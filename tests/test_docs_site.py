@@ -48,8 +48,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.mark.parametrize(("block", "prints"), list(_samples()))
 def test_every_sample_runs_and_prints_what_it_says(
-    block: str, prints: list[str], served: Served, monkeypatch: pytest.MonkeyPatch
+    block: str, prints: list[str], served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     if "pyspark" in block:
         found = subprocess.run([_ROOT / "scripts" / "need_java.sh"], capture_output=True, text=True)
         if found.returncode:
