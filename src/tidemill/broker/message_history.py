@@ -15,7 +15,7 @@ from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.core.model import Handle, StoredMessage, Via
 from tidemill.store.consumer_state import Progress
 from tidemill.store.find_index import PLACE_BIT
-from tidemill.store.frames import Kind, ReEnter, ReEnterReason
+from tidemill.store.frames import Cancel, Kind, ReEnter, ReEnterReason
 from tidemill.store.hashing import id_hash
 from tidemill.store.ledger import State
 from tidemill.store.message_store import MessageStore
@@ -25,6 +25,10 @@ from tidemill.store.topics import Topic
 _SEARCH_ROWS = 1 << 16
 _SEARCH_ROUNDS = 16
 _SEQS_MAX = 100  # of a message that is pushed on and on, the last moves
+# When a message was cancelled stands only in the frame that did it, somewhere behind the message. It is
+# looked for among this many frames, a few at a time, because the log's writer waits meanwhile.
+_FRAMES_LOOKED_AT = 100_000
+_FRAMES_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ class MessageHistory:
         if state is State.RELEASED:
             return self._with_release(story, topic, last)
         if state is State.CANCELLED:
-            history.append(HistoryEvent("cancelled", None))
+            history.append(HistoryEvent("cancelled", self._cancelled_at_ms(last, int(entry["place"]) >> 16)))
         return story
 
     def _seqs(self, topic_id: int, message_id: str) -> list[int]:
@@ -135,6 +139,20 @@ class MessageHistory:
         if events[0].what != "stored":  # the frame that stored it is past retention
             events.insert(0, HistoryEvent("stored", message.stored_at_ms))
         return events
+
+    def _cancelled_at_ms(self, seq: int, at: int) -> int | None:
+        """When the frame was written that cancelled a seq; `at` is where its message is in the log."""
+        log, writer = self._store.log, self._store.writer
+        for _ in range(_FRAMES_LOOKED_AT // _FRAMES_AT_ONCE):
+            with writer.lock:
+                for _ in range(_FRAMES_AT_ONCE):
+                    if not log.head <= at < log.written_end:
+                        return None
+                    frame = log.frame(at)
+                    if frame.kind == Kind.CANCEL and seq in Cancel.read(frame.payload).seqs:
+                        return frame.stamp_ms
+                    at = frame.end
+        return None
 
     def _with_release(self, story: MessageStory, topic: Topic, seq: int) -> MessageStory:
         queue_id = story.message.queue_id

@@ -1,4 +1,4 @@
-"""The admin HTTP API: every verb for people and programs that speak JSON, with an OpenAPI page at `/docs`.
+"""The admin HTTP API: every verb for people and programs that speak JSON, described at `/docs`.
 
 Owns the putting together: routes, the quick batch door, figures for Prometheus, health, one form for
 errors. The door's application sends it everything that is not gRPC; it also runs alone under any ASGI
@@ -28,10 +28,11 @@ from tidemill.server.admin_views import (
     look_routes,
     topic_routes,
 )
+from tidemill.server.api_page import api_page
 from tidemill.server.backup_place import BackupPlace
 from tidemill.server.batch_door import PATH as BATCH_PATH
 from tidemill.server.batch_door import BatchDoor
-from tidemill.server.dashboard import Dashboard
+from tidemill.server.dashboard import PAGE_HEADERS, Dashboard
 from tidemill.server.long_poll import LongPolls
 from tidemill.server.metrics import registry_of
 from tidemill.server.waiting_room import WaitingRoom
@@ -99,6 +100,8 @@ def admin_app(
         summary="Holds messages until their time, then puts each into its topic: once, never early.",
         lifespan=lifespan,
         responses=_ERRORS,
+        docs_url=None,  # FastAPI's own pages fetch scripts from other hosts
+        redoc_url=None,
     )
     add_error_handlers(app)
     app.batch_door = BatchDoor(broker, threads)
@@ -119,7 +122,15 @@ def admin_app(
     ):
         app.include_router(routes)
     _add_health(app, broker)
+    _add_description(app)
     return app
+
+
+def _add_description(app: FastAPI) -> None:
+    @app.get("/docs", include_in_schema=False)
+    def docs() -> Response:
+        """The API for people."""
+        return Response(api_page(app.openapi()), media_type="text/html", headers=PAGE_HEADERS)
 
 
 def _add_health(app: FastAPI, broker: Broker) -> None:

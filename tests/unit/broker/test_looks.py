@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from small_broker import START_MS
+from tidemill.broker import message_history
 from tidemill.broker.pulse import Pulse, Sample
 from tidemill.broker.step_log import StepLog
 from tidemill.core.errors import RequestError, UnknownTopic
@@ -127,11 +128,29 @@ def test_the_story_of_a_message_from_its_send_to_its_settling(small) -> None:
 
 def test_a_cancelled_message_and_one_nobody_knows(small) -> None:
     (receipt,) = small.broker.send([Draft("a", b"x", deliver_at_ms=START_MS + HOUR_MS)])
+    (other,) = small.broker.send([Draft("a", b"y", deliver_at_ms=START_MS + HOUR_MS)])
+    small.advance(1_000)
+    small.broker.cancel([other.handle])
+    small.advance(1_000)
+    small.broker.cancel([receipt.handle])
+    small.advance(1_000)
+    story = small.broker.views.messages.story("a", receipt.id)
+    assert story is not None
+    last = story.history[-1]
+    assert (story.state, last.what, last.at_ms) == ("cancelled", "cancelled", START_MS + 2_000)
+    assert small.broker.views.messages.story("a", "nobody") is None
+
+
+def test_a_cancel_too_far_behind_has_no_time(small, monkeypatch) -> None:
+    monkeypatch.setattr(message_history, "_FRAMES_LOOKED_AT", 10)
+    monkeypatch.setattr(message_history, "_FRAMES_AT_ONCE", 5)
+    (receipt,) = small.broker.send([Draft("a", b"x", deliver_at_ms=START_MS + HOUR_MS)])
+    for _ in range(10):
+        small.broker.send([Draft("a", b"x", deliver_at_ms=START_MS + HOUR_MS)])
     small.broker.cancel([receipt.handle])
     story = small.broker.views.messages.story("a", receipt.id)
     assert story is not None
-    assert (story.state, story.history[-1].what) == ("cancelled", "cancelled")
-    assert small.broker.views.messages.story("a", "nobody") is None
+    assert (story.history[-1].what, story.history[-1].at_ms) == ("cancelled", None)
 
 
 def test_a_message_moved_on_by_retention_says_so(small) -> None:

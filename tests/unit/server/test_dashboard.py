@@ -51,6 +51,27 @@ def test_the_page_is_served_and_keeps_to_this_host(http) -> None:
         assert found.headers["x-content-type-options"] == "nosniff"
 
 
+def test_the_description_of_the_api_is_whole_and_keeps_to_this_host(http) -> None:
+    page = http.get("/docs")
+    assert page.status_code == 200
+    assert page.headers["content-security-policy"] == http.get("/").headers["content-security-policy"]
+    for link in re.findall(r'(?:href|src)="(/[^"#]*)"', page.text):
+        assert http.get(link).status_code == 200, link
+    spec = http.get("/openapi.json").json()
+    for path, methods in spec["paths"].items():
+        assert f"<code>{path}</code>" in page.text
+        for operation in methods.values():
+            for parameter in operation.get("parameters", ()):
+                assert f"<code>{parameter['name']}</code>" in page.text
+    assert http.get("/redoc").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", *(PREFIX + str(one.relative_to(_WEB)) for one in _OWN)])
+def test_nothing_of_ours_names_another_host(http, path) -> None:
+    text = http.get(path).text.replace("http://www.w3.org/", "")  # a name of SVG that nobody asks
+    assert not re.search(r"""(https?:)?//[a-z0-9-]+\.[a-z]{2,}""", text), path
+
+
 def test_a_file_that_has_not_changed_is_not_sent_again(http) -> None:
     first = http.get("/dashboard/app.js")
     again = http.get("/dashboard/app.js", headers={"if-none-match": first.headers["etag"]})

@@ -73,8 +73,8 @@ function timeline(message) {
     stored: (event) => ["Stored", event.deliver_at_ms ? `due ${exact(event.deliver_at_ms)}` : ""],
     rescheduled: (event) => ["Rescheduled", `now due ${exact(event.deliver_at_ms)}`],
     kept: () => ["Kept past the log's retention", "moved to the end of the log, same due time"],
-    released: (event) => ["Released into its topic", event.at_ms === null ? "" : event.at_ms <= due ? "on time" : `${millis(event.at_ms - due)} after its due time`],
-    cancelled: () => ["Cancelled", "never to be released"],
+    released: (event) => ["Released into its topic", event.at_ms === null ? "when is not known any more: its place in the queue is past the retention" : event.at_ms <= due ? "on time" : `${millis(event.at_ms - due)} after its due time`],
+    cancelled: (event) => ["Cancelled", event.at_ms === null ? "never to be released · when is not known any more: too much was written since" : "never to be released"],
   };
   const items = message.history.map((event) => {
     const [what, detail] = (words[event.what] || (() => [event.what, ""]))(event);

@@ -49,7 +49,7 @@ export function page({ signal, query, open, may, go }) {
         return;
       }
       const focused = document.activeElement?.dataset?.handle;
-      fill(list, table(pending, (handle) => open(handle, () => { part.refresh(); figures.refresh(); }), times), pending.length >= wanted.limit && wanted.limit < 10_000
+      fill(list, table(pending, Boolean(wanted.topic), (handle) => open(handle, () => { part.refresh(); figures.refresh(); }), times), pending.length >= wanted.limit && wanted.limit < 10_000
         ? h("div.state", h("button", { onclick: () => { wanted.limit += MORE; part.refresh(); } }, `Show ${MORE} more`)) : null);
       if (focused) list.querySelector(`[data-handle="${CSS.escape(focused)}"]`)?.focus();
     },
@@ -68,16 +68,18 @@ export function page({ signal, query, open, may, go }) {
     h("section.panel.flush", list));
 }
 
-function table(pending, open, times) {
+// On a phone the topic is left out where it was chosen: it says the same in every row.
+function table(pending, isTopicKnown, open, times) {
   const at = now();
+  const topicClass = isTopicKnown ? "nowrap spare" : "nowrap";
   return h("div.tablewrap", h("table", { id: "pending-table" },
-    h("thead", h("tr", h("th", "Due"), h("th", ""), h("th", "Key"), h("th", "Topic"), h("th.spare", "Tag"), h("th.spare", "Id"), h("th.num.spare", "Size"))),
+    h("thead", h("tr", h("th", "Due"), h("th", ""), h("th", "Key"), h("th", { class: topicClass }, "Topic"), h("th.spare", "Tag"), h("th.spare", "Id"), h("th.num.spare", "Size"))),
     h("tbody", pending.map((message) => {
       const left = h("td.dim.nowrap", until(message.deliver_at_ms, at));
       times.push([left, message.deliver_at_ms]);
       return h("tr.opens", { onclick: () => open(message.handle) },
         h("td.nowrap", h("button.link", { type: "button", "data-handle": message.handle, title: exact(message.deliver_at_ms) }, brief(message.deliver_at_ms, at))),
-        left, h("td.cut", message.keys.join(", ")), h("td.nowrap", message.topic), h("td.spare", message.tag), h("td.mono.cut.dim.spare", message.message_id), h("td.num.spare", bytes(message.size)));
+        left, h("td.cut", message.keys.join(", ")), h("td", { class: topicClass }, message.topic), h("td.spare", message.tag), h("td.mono.cut.dim.spare", message.message_id), h("td.num.spare", bytes(message.size)));
     }))));
 }
 

@@ -74,9 +74,9 @@ function drawGroups(box, groups, topics) {
     return (names.length ? names : [""]).map((name, i) => h("tr",
       h("td", i === 0 ? [group.name, group.is_fifo ? [" ", h("span.badge.plain", "fifo")] : null] : ""),
       h("td", name), h("td.num", name ? count(group.lag[name]) : ""), h("td.num", name ? count(group.unsettled[name] || 0) : ""),
-      h("td.num", i === 0 ? count(waiting[`%RETRY%${group.name}`] || 0) : ""), h("td.num", i === 0 ? count(group.max_attempts) : "")));
+      h("td.num", i === 0 ? count(waiting[`%RETRY%${group.name}`] || 0) : ""), h("td.num.spare", i === 0 ? count(group.max_attempts) : "")));
   });
-  fill(box, h("div.tablewrap", h("table", h("thead", h("tr", h("th", "Group"), h("th", "Topic"), h("th.num", { title: "in the topic, not handed out yet" }, "Lag"), h("th.num", { title: "handed out, not settled yet" }, "In hand"), h("th.num", { title: "put off for another attempt" }, "Retries"), h("th.num", "Attempts at most"))), h("tbody", rows))));
+  fill(box, h("div.tablewrap", h("table", h("thead", h("tr", h("th", "Group"), h("th", "Topic"), h("th.num", { title: "in the topic, not handed out yet" }, "Lag"), h("th.num", { title: "handed out, not settled yet" }, "In hand"), h("th.num", { title: "put off for another attempt" }, "Retries"), h("th.num.spare", "Attempts at most"))), h("tbody", rows))));
 }
 
 function createForm(onDone) {
