@@ -188,16 +188,10 @@ class LevelQueues:
         none = np.empty(0, np.int64)
         if self.next_due_ms is None or self.next_due_ms > now_ms:
             return none, none
-        due = [(run, min(limit, count)) for run in self._runs() if (count := run.due_count(now_ms))]
+        due = _earliest([run for run in self._runs() if run.due_count(now_ms)], now_ms, limit)
         dues_ms = np.concatenate([none, *(run.dues_ms(run.taken, run.taken + n) for run, n in due)])
         seqs = np.concatenate([none, *(run.seqs(run.taken, run.taken + n) for run, n in due)])
-        counts = [count for _, count in due]
-        if len(seqs) > limit:
-            chosen = np.sort(np.lexsort((seqs, dues_ms))[:limit])
-            starts = np.cumsum([0, *counts])
-            counts = np.diff(np.searchsorted(chosen, starts)).tolist()
-            dues_ms, seqs = dues_ms[chosen], seqs[chosen]
-        for (run, _), count in zip(due, counts, strict=True):
+        for run, count in due:
             run.taken += count
         self._forget_empty()
         firsts = [first for run in self._runs() if (first := run.next_due_ms()) is not None]
@@ -229,6 +223,31 @@ class LevelQueues:
         """The lowest seq that waits on a level."""
         firsts = [run.first_waiting(self._is_pending) for run in self._runs()]
         return min((first[1] for first in firsts if first is not None), default=None)
+
+
+def _earliest(runs: list[_Run], now_ms: int, limit: int) -> list[tuple[_Run, int]]:
+    """How many rows to take of each run, so that together they are the earliest `limit` by (due, seq)."""
+    counts = [run.due_count(now_ms) for run in runs]
+    if sum(counts) <= limit:
+        return list(zip(runs, counts, strict=True))
+    # The last moment of which everything can be taken, by halving; of the next one, the lowest seqs.
+    whole_ms, too_many_ms = min(run.next_due_ms() or 0 for run in runs) - 1, now_ms
+    while too_many_ms - whole_ms > 1:
+        middle_ms = (whole_ms + too_many_ms) // 2
+        if sum(run.due_count(middle_ms) for run in runs) <= limit:
+            whole_ms = middle_ms
+        else:
+            too_many_ms = middle_ms
+    counts = [run.due_count(whole_ms) for run in runs]
+    tied = [
+        run.seqs(run.taken + count, run.taken + run.due_count(too_many_ms))
+        for run, count in zip(runs, counts, strict=True)
+    ]
+    last_seq = int(np.partition(np.concatenate(tied), limit - sum(counts))[limit - sum(counts)])
+    return [
+        (run, count + int(np.searchsorted(seqs, last_seq)))
+        for run, count, seqs in zip(runs, counts, tied, strict=True)
+    ]
 
 
 def _by_delay(delays_ms: I64, levels: Rows) -> Iterator[tuple[int, I64]]:
