@@ -131,8 +131,13 @@ _STEPS = st.one_of(
 class _Pair:
     """A broker with levels and a heap that are told the same."""
 
-    def __init__(self, directory: Path) -> None:
-        self.small = SmallBroker(directory / "data", levels="1s 5s 10s 30s 1m")
+    def __init__(self, directory: Path, commits_in_flight: int, release_rows_max: int) -> None:
+        self.small = SmallBroker(
+            directory / "data",
+            levels="1s 5s 10s 30s 1m",
+            commits_in_flight=commits_in_flight,
+            release_rows_max=release_rows_max,
+        )
         self.small.broker.topics.create("t", TopicType.MIXED, 1)
         self.heap = HeapTimer()
         self.handles: list[Handle] = []
@@ -193,10 +198,13 @@ class _Pair:
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(_STEPS, min_size=3, max_size=20))
-def test_levels_do_what_a_heap_does(steps):
+@given(
+    st.lists(_STEPS, min_size=3, max_size=20), st.sampled_from([1, 2, 8]), st.sampled_from([1, 3, 1 << 18])
+)
+def test_levels_do_what_a_heap_does(steps, commits_in_flight, release_rows_max):
+    """In this order, with any number of commits in flight and however few fit one release record."""
     with tempfile.TemporaryDirectory() as folder:
-        pair = _Pair(Path(folder))
+        pair = _Pair(Path(folder), commits_in_flight, release_rows_max)
         for step in steps:
             getattr(pair, step[0])(*step[1:])
         pair.advance(5_000_000)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 ATTEMPTS_MAX = 2
 TAGGED = "tagged"  # this group takes only messages with tag "a"
 GROUPS = ("first", "second", TAGGED)
+BACKOFF = {TAGGED: "2s 40s"}  # what a group's send-backs wait, where it has a table of its own
 
 Key = tuple[str, int, int, int]  # group, topic id, queue, offset
 
@@ -37,6 +38,7 @@ class Taken:
     origin: str  # and its name
     is_acked: bool | None = False  # settled; None: in doubt
     is_sent_back: bool = False  # that is how it was settled, if it was
+    is_resent: bool = False  # a dead letter that was given to its group once more
 
 
 @dataclass
@@ -72,9 +74,10 @@ class Consumers:
                 raise Broken(f"{group} was given {body!r} at {key}, the queue holds {row}")
             if not wants(group, delivery.message.tag):
                 raise Broken(f"{group} was given {body!r} with tag {delivery.message.tag!r}")
-            if (group, life.name, body) in self.model.buried:
-                raise Broken(f"{group} was given {body!r} again, which is among its dead letters")
             first = 1 if source is life else key_of(source.name, delivery.message)[2] + 1
+            is_resent = source is not life and first == 1
+            if self.model.is_dead((group, life.name, body), is_resent=is_resent):
+                raise Broken(f"{group} was given {body!r} again, which is among its dead letters")
             self._check_again(key, delivery, doubts, now_ms, first)
             self.taken[key] = Taken(
                 delivery.attempt,
@@ -84,6 +87,7 @@ class Consumers:
                 body,
                 life.id,
                 life.name,
+                is_resent=is_resent,
             )
 
     def source(self, life: TopicLife, delivery: Delivery) -> TopicLife:
@@ -138,7 +142,9 @@ class Consumers:
                 if broker.store.indexes.topics.by_id(topic.origins[queue_id]) is None:
                     continue  # its topic was deleted
                 held = self.taken.get((group, life.id, queue_id, row.offset))
-                is_buried = (group, origin, row.message.body) in self.model.buried
+                is_buried = (group, origin, row.message.body) in self.model.given_up
+                if held is None and key_of(life.name, row.message)[2] == 0:
+                    raise Broken(f"{group} never was given {row.message.body!r}, which was resent")
                 if not is_buried and (held is None or held.is_acked is False):
                     raise Broken(f"{group} never settled {row.message.body!r} of {life.name}: {held}")
 
@@ -147,7 +153,7 @@ class Consumers:
             if (group, life.id) not in self.subscribed or not wants(group, tag):
                 continue
             held = self.taken.get((group, life.id, queue_id, offset))
-            is_buried = (group, life.name, body) in self.model.buried
+            is_buried = (group, life.name, body) in self.model.given_up
             if is_buried and held is not None and held.is_acked and not held.is_sent_back:
                 raise Broken(f"{body!r} was acknowledged by {group} and is among its dead letters")
             if not is_buried and (held is None or held.is_acked is False):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulation.breaking import Broken
-from simulation.consumers import ATTEMPTS_MAX, GROUPS, TAGGED, Key
+from simulation.consumers import ATTEMPTS_MAX, BACKOFF, GROUPS, TAGGED, Key
 from simulation.retries import Retry
 from simulation.world import World
 from tidemill.broker.retries import SendBackAnswer, SentBack
-from tidemill.core.errors import DiskFull
+from tidemill.core.errors import DiskFull, UnknownTopic
+from tidemill.core.levels import level_delays_ms
 from tidemill.core.model import CancelAnswer
 
 
@@ -27,7 +28,12 @@ class Consuming:
         group = group or self.world.random.choice(GROUPS)
         life = self.world.model.topics[topic]
         if group not in self.world.consumers.known_groups:
-            self.world.broker.receiver.set_group(group, attempts_max=ATTEMPTS_MAX, is_fifo=group == "second")
+            self.world.broker.receiver.set_group(
+                group,
+                attempts_max=ATTEMPTS_MAX,
+                is_fifo=group == "second",
+                backoff=BACKOFF.get(group, ""),
+            )
             self.world.consumers.known_groups.add(group)
         self.world.consumers.doubt(group, life)
         accepts = (lambda tag: tag == "a") if group == TAGGED else None
@@ -74,10 +80,10 @@ class Consuming:
         if luck < 0.4:
             self.ack([key])
             return
-        if luck < 0.8:
+        taken = self.world.consumers.taken[key]
+        if luck < 0.8 and not taken.is_resent:
             self.send_back(key)
             return
-        taken = self.world.consumers.taken[key]
         span = self.world.random.choice((0, 1_000, 30_000))
         taken.hidden_until_ms = None
         (answer,) = self.world.broker.change_invisibility([taken.receipt], span)
@@ -86,7 +92,7 @@ class Consuming:
 
     def _is_buried(self, key: Key) -> bool:
         taken = self.world.consumers.taken[key]
-        return (key[0], taken.origin, taken.body) in self.world.model.buried
+        return self.world.model.is_dead((key[0], taken.origin, taken.body), is_resent=taken.is_resent)
 
     def send_back(self, key: Key) -> None:
         """Give a delivery back, on a level or at once to the dead letters."""
@@ -94,9 +100,7 @@ class Consuming:
         level = self.world.random.choice((0, 0, 1, 2, 3, -1))
         is_dead = level < 0 or taken.attempt >= ATTEMPTS_MAX
         stays = group == "second" and not is_dead
-        delays_ms = self.world.broker.settings.level_delays_ms
-        used = min(level or 2 + taken.attempt, len(delays_ms))
-        due_ms = self.world.now_ms + (0 if is_dead else delays_ms[used - 1])
+        due_ms = self.world.now_ms + (0 if is_dead else self._wait_ms(group, level, taken.attempt))
         retry = Retry(taken, taken.origin, due_ms, is_dead)
         name = (group, taken.body, taken.attempt)
         known = self.world.model.retries.known
@@ -130,6 +134,33 @@ class Consuming:
                 raise Broken(f"{retry} was answered with {sent}")
             self.world.look()
             self._cancel_some(retry, sent)
+
+    def _wait_ms(self, group: str, level: int, attempt: int) -> int:
+        if level == 0 and group in BACKOFF:
+            table = level_delays_ms(BACKOFF[group])
+            return table[min(attempt, len(table)) - 1]
+        table = self.world.broker.settings.level_delays_ms
+        return table[min(level or 2 + attempt, len(table)) - 1]
+
+    def resend_letters(self) -> None:
+        """Give a group's dead letters to it once more."""
+        model = self.world.model
+        groups = sorted({group for group, _, _ in model.buried})
+        if not groups:
+            return
+        group = self.world.random.choice(groups)
+        model.resends.add(group)
+        before = model.resent_count
+        try:
+            count = self.world.broker.dead_letters.resend(group)
+        except UnknownTopic:
+            return  # their topics are gone
+        except DiskFull:
+            self.world.refused([])
+            return
+        self.world.look()
+        if model.resent_count - before != count:
+            raise Broken(f"{count} letters were resent, {model.resent_count - before} came")
 
     def _cancel_some(self, retry: Retry, sent: SentBack) -> None:
         if sent.handle is None or not retry.is_pending or self.world.random.random() > 0.15:

@@ -199,7 +199,8 @@ class Run:
         self.consumers.check_all_given(broker)
         self.close(broker)
         self.events["head cut"] += self.model.has_cut
-        self.events["dead letter"] += len(self.model.buried)
+        self.events["dead letter"] += len(self.model.given_up)
+        self.events["resent"] += self.model.resent_count
         self.events["message"] += len(self.model.messages)
         self.events["sent back"] += len(self.model.retries.known)
 

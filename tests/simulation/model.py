@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from simulation.breaking import Broken as Broken
-from simulation.retries import RETRY, Retries, RetryKey, key_of
+from simulation.retries import RETRY, LetterKey, Retries, RetryKey, key_of
 from tidemill.core.model import NO_TIME_MS, Handle
 
 if TYPE_CHECKING:
@@ -93,7 +93,10 @@ class Model:
         self.messages: dict[bytes, Message] = {}
         self.topics: dict[str, TopicLife] = {}
         self.past: list[TopicLife] = []
-        self.buried: dict[tuple[str, str, bytes], Seen] = {}  # dead letters: (group, topic name, body)
+        self.buried: dict[LetterKey, Seen] = {}  # dead letters
+        self.given_up: set[LetterKey] = set()  # those, and those that were resent
+        self.resends: set[str] = set()  # groups for whose letters a resend was asked
+        self.resent_count = 0
         self.halves: dict[bytes, Message] = {}  # transactions without an end
         self.ending: tuple[bytes, bool] | None = None  # a half whose end was cut short; True: committed
         self.retries = Retries()
@@ -217,6 +220,10 @@ class Model:
             if key in self.buried:
                 raise Broken(f"{key} is twice among the dead letters: {self.buried[key]} and {seen}")
             self.buried[key] = seen
+            self.given_up.add(key)
+            return
+        if life.name.startswith(RETRY) and key_of(life.name, row.message)[2] == 0:
+            self._resent(life.name.removeprefix(RETRY), row)
             return
         if life.name.startswith(RETRY):
             self.retries.arrived(life.name, row, self.latest_ms)
@@ -252,6 +259,28 @@ class Model:
         elif message.level_delay_ms:  # a group's order goes before that of a level
             name = f"level {message.level_delay_ms} of queue {row.queue_id}"
             self._check_order(life.groups.setdefault(name, []), message)
+
+    def _resent(self, group: str, row: QueuedMessage) -> None:
+        """A dead letter is with its group once more: one that was a letter, and that somebody resent."""
+        key = (group, row.message.properties["RETRY_TOPIC"], row.message.body)
+        if group not in self.resends or self.buried.pop(key, None) is None:
+            raise Broken(f"{key} was resent and should not be")
+        self.resent_count += 1
+
+    def is_dead(self, key: LetterKey, *, is_resent: bool) -> bool:
+        """True when a delivery of this message must not come (again)."""
+        return key in (self.buried if is_resent else self.given_up)
+
+    def check_letters(self, broker: Broker) -> None:
+        """The dead letters nobody has dealt with are those that were buried and not resent."""
+        for group in broker.dead_letters.groups():
+            listed = {
+                (group, letter.topic, letter.message.body)
+                for letter in broker.dead_letters.waiting(group, limit=100_000)
+            }
+            expected = {key for key in self.buried if key[0] == group}
+            if not listed <= expected or (listed != expected and not self.has_cut):
+                raise Broken(f"dead letters of {group} are {listed}, not {expected}")
 
     def _check_order(self, before: list[Message], message: Message) -> None:
         """By due time, then by arrival, among messages of a group or level that waited at the same time."""
@@ -306,7 +335,8 @@ class Model:
                 message.is_stored = False
             if message.is_cancelled is None:
                 message.is_cancelled = True
-        self.retries.check_pending(listed_retries, self.buried)
+        self.retries.check_pending(listed_retries, self.given_up)
+        self.check_letters(broker)
         total = sum(count for _, count in broker.views.forecast(horizon_ms=9_000_000))
         if total != len(listed) + len(listed_retries):
             raise Broken(f"the forecast counts {total}, {len(listed)}+{len(listed_retries)} are pending")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 RETRY = "%RETRY%"
 
 RetryKey = tuple[str, bytes, int]  # group, body, attempts before
+LetterKey = tuple[str, str, bytes]  # group, topic name, body
 
 
 @dataclass
@@ -59,9 +60,7 @@ class Retries:
             raise Broken(f"{key} was due at {retry.due_ms}: {row}")
         retry.is_stored, retry.is_cancelled, retry.is_seen = True, False, True
 
-    def check_pending(
-        self, listed: dict[RetryKey, int], buried: dict[tuple[str, str, bytes], object]
-    ) -> None:
+    def check_pending(self, listed: dict[RetryKey, int], buried: set[LetterKey]) -> None:
         """What the broker lists is what waits; what was in doubt is settled by it."""
         for key, due_ms in listed.items():
             retry = self.known.get(key)

@@ -35,6 +35,7 @@ class Workload:
             (2, changing.reschedule_range),
             (12, self.consuming.receive),
             (10, self.consuming.settle),
+            (6, self.consuming.resend_letters),
             (6, operating.change_topic),
             (1, operating.delete_topic),
             (2, operating.open_half),
