@@ -38,6 +38,7 @@ from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.broker.transactions import Transactions
 from tidemill.broker.turning import Turning
 from tidemill.broker.views import Status, Views
+from tidemill.broker.wait_views import wait_views
 from tidemill.core.clock import Clock, SystemClock, machine_ms, stopwatch_s
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import BrokerClosed
@@ -358,6 +359,7 @@ class Broker:
             disk_free_bytes=self.disk.free_bytes(self.directory),
             is_disk_full=self.store.is_full,
             levels=level_views(self.store, self.settings, now_ms),
+            waits=wait_views(self.store, self.releaser, self._guard, now_ms, self.clock.boot_ms()),
         )
 
     def check(self, scratch: Path, on_progress: Progress | None = None) -> list[str]:

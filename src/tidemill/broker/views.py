@@ -12,6 +12,7 @@ from tidemill.broker.due_windows import DueWindows
 from tidemill.broker.level_views import LevelView
 from tidemill.broker.message_history import MessageHistory
 from tidemill.broker.topic_admin import TopicAdmin
+from tidemill.broker.wait_views import WaitView
 from tidemill.core.arguments import require_whole
 from tidemill.core.limits import MAX_DELAY_MS, MINUTE_MS
 from tidemill.core.model import Handle, PendingMessage, StoredMessage, TopicType, Via
@@ -82,6 +83,7 @@ class Status:
     disk_free_bytes: int
     is_disk_full: bool
     levels: list[LevelView]
+    waits: list[WaitView]
 
 
 @dataclass(frozen=True, slots=True)

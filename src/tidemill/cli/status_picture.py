@@ -25,6 +25,14 @@ _PAST = 60
 _TOPICS = 8
 _FORECAST_LINES = 4
 _DISK_CHARS = 30
+_WAITS_FOR = {
+    "pause": "TOPIC is paused",
+    "rate": "TOPIC may release only so many a second",
+    "order": "FIFO, the timer has yet to hand over what may come before",
+    "commit": "the disk is slow, all commits in flight are under way",
+    "room": "the disk is full",
+    "clock": "the clock leapt forward and may be wrong; ten seconds",
+}
 
 
 @dataclass(slots=True)
@@ -69,6 +77,8 @@ def table_of(status: BrokerStatus) -> Table:
     if lines := _levels(fields, status.now_ms):
         table.add_row("levels", lines)
     table.add_row("soon", _soon(fields))
+    if lines := _waits(fields):
+        table.add_row("waits", lines)
     table.add_row("pipeline", _pipeline(fields["pipeline"]))
     if fields["pipeline"]["problem"]:
         table.add_row("", escape(fields["pipeline"]["problem"]))
@@ -104,6 +114,8 @@ def _now(seen: Seen, status: BrokerStatus, fields: Any) -> Table:
     table.add_row("lateness", f"{_lateness(status)}  [yellow]{sparkline(late, _PAST)}[/]")
     if lines := _levels(fields, status.now_ms):
         table.add_row("levels", lines)
+    if lines := _waits(fields):
+        table.add_row("waits", lines)
     table.add_row("pipeline", _pipeline(fields["pipeline"]))
     if fields["pipeline"]["problem"]:
         table.add_row("", f"[yellow]{escape(fields['pipeline']['problem'])}[/]")
@@ -155,6 +167,16 @@ def _lateness(status: BrokerStatus) -> str:
 
 def _soon(fields: Any) -> str:
     return f"{fields['near']:,} near, {fields['ready']:,} ready, {fields['backlog']:,} held back"
+
+
+def _waits(fields: Any) -> str:
+    """Why messages that are due are not in their topic yet, a line each."""
+    return "\n".join(_wait_line(wait) for wait in fields.get("waits", ()))
+
+
+def _wait_line(wait: Any) -> str:
+    why = _WAITS_FOR.get(wait["waits_for"], wait["waits_for"])
+    return f"[yellow]{wait['messages']:,} wait: {why}[/]".replace("TOPIC", escape(wait["topic"]) or "a topic")
 
 
 def _levels(fields: Any, now_ms: int) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 
 from tidemill.log.arrays import I64, Flags, Rows
 from tidemill.release.due_rows import NO_ROWS, joined, without_repeats
+from tidemill.release.waits import ReleaseWait, WaitsFor
 from tidemill.store.topics import Topic, TopicTable
 
 ROWS_MAX = 1 << 20
@@ -49,10 +50,20 @@ class Backlogs:
 
     @property
     def count(self) -> int:
-        return sum(len(backlog.rows) for backlog in self._backlogs.values())
+        return sum(len(backlog.rows) for backlog in list(self._backlogs.values()))
 
-    def counts(self) -> dict[int, int]:
-        return {topic_id: len(backlog.rows) for topic_id, backlog in self._backlogs.items()}
+    def waits(self) -> list[ReleaseWait]:
+        """The topics that hold something back, and why; of a spilled one only what is in memory counts.
+
+        May be called from any thread: it looks at copies.
+        """
+        found = []
+        for topic_id, backlog in list(self._backlogs.items()):
+            topic = self._topics.by_id(topic_id)
+            if topic is not None and len(backlog.rows):
+                reason = WaitsFor.PAUSE if topic.is_paused else WaitsFor.RATE
+                found.append(ReleaseWait(reason, len(backlog.rows), topic_id))
+        return found
 
     def admit(self, rows: Rows, topic_ids: I64, now_ms: int) -> Rows:
         """Of rows that are due, those that may go now, with what waited before them; the rest waits."""

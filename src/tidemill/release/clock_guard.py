@@ -23,6 +23,10 @@ class ClockGuard:
     _difference_ms: int | None = None
     _hold_until_boot_ms: int = 0
 
+    def is_holding(self, boot_ms: int) -> bool:
+        """True while releases wait because of a leap."""
+        return not self.is_simulated and boot_ms < self._hold_until_boot_ms
+
     def hold_ms(self, now_ms: int, boot_ms: int) -> int:
         """For how long releases must wait; 0 when the clock may be believed."""
         if self.is_simulated:

@@ -41,6 +41,12 @@ class DueSet:
             self._keep(in_order(np.array(self._heap, DUE_ROW)))
             self._heap = []
 
+    def due_count(self, now_ms: int) -> int:
+        """How many are due; a look, which may come from any thread."""
+        runs, heap = list(self._runs), list(self._heap)
+        in_runs = sum(int(np.searchsorted(run["deliver_at_ms"], now_ms, "right")) for run in runs)
+        return in_runs + sum(row[0] <= now_ms for row in heap)
+
     def next_due_ms(self) -> int | None:
         """The earliest due time in the set."""
         firsts = [int(run["deliver_at_ms"][0]) for run in self._runs]

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from tidemill.core.clock import Clock
+from tidemill.core.errors import DiskFull
 from tidemill.core.limits import MIB
 from tidemill.core.model import StoredMessage, Via
 from tidemill.log.arrays import I64, Flags, Rows, picked
@@ -29,10 +29,11 @@ from tidemill.release.commit_window import CommitWindow
 from tidemill.release.due_rows import NO_ROWS, distinct, due_rows, joined
 from tidemill.release.due_set import DueSet
 from tidemill.release.lateness import Lateness
+from tidemill.release.overdue import OverdueScan, overdue_rows
 from tidemill.release.ready_reader import ReadyReader
+from tidemill.release.waits import ReleaseWait, WaitsFor
 from tidemill.store.arrival_order import arrivals_of
-from tidemill.store.entry_format import FLAG_FIFO, FLAG_LEVEL, FLAG_MOVED, FLAG_NEAR
-from tidemill.store.ledger import State
+from tidemill.store.entry_format import FLAG_FIFO, FLAG_MOVED
 from tidemill.store.message_store import MessageStore
 
 RELEASE_ROWS_MAX = 1 << 18
@@ -45,18 +46,6 @@ _SCAN_ROWS = 1 << 20
 _HELD_PAUSE_MS = 20
 _AHEAD_MS = 2
 _NO_LIMIT_MS = 1 << 62
-
-
-@dataclass(slots=True)
-class _OverdueScan:
-    """A walk through the entries for pending messages that were handed over in an earlier life.
-
-    Those are due, or were: the clock may have been set back since. Their ready files may be gone.
-    """
-
-    next_seq: int
-    end_seq: int
-    handed_over_ms: int  # the pipeline has handed over nothing that is due at or after this time
 
 
 class Releaser:
@@ -94,7 +83,8 @@ class Releaser:
             has_pool=has_threads and not clock.is_simulated,
             on_trouble=wake,
         )
-        self._scan: _OverdueScan | None = None
+        self._lacking_room = 0  # rows that found no room on the disk in the last step
+        self._scan: OverdueScan | None = None
         self._fifo_safe, self._fifo_below_ms = look_at_shards(), _NO_LIMIT_MS
         self._waited_for_scan = False  # a FIFO message did, in this step
         self._ready_changed = threading.Event()
@@ -116,6 +106,22 @@ class Releaser:
     def ready_count(self) -> int:
         return self._ready.count
 
+    def near_due_count(self, now_ms: int) -> int:
+        """Near messages that are due and not taken yet."""
+        with self._lock:
+            return self._near.due_count(now_ms)
+
+    def waits(self, now_ms: int) -> list[ReleaseWait]:
+        """What due messages wait for just now; a look from any thread."""
+        found = self.backlogs.waits()
+        if self._lacking_room:
+            found.append(ReleaseWait(WaitsFor.ROOM, self._lacking_room))
+        elif held := self._held.due_count(now_ms):
+            found.append(ReleaseWait(WaitsFor.ORDER, held))
+        if self._window.is_full:
+            found.append(ReleaseWait(WaitsFor.COMMIT, len(self._window.seqs())))
+        return found
+
     def ready_changed(self) -> None:
         """Ready files were handed over: look at them in the next step."""
         self._ready_changed.set()
@@ -127,7 +133,7 @@ class Releaser:
             seqs = store.indexes.pending_near()
             due = store.indexes.entries.take(seqs)["deliver_at_ms"].astype(np.int64)
             ledger = store.indexes.ledger
-            self._scan = _OverdueScan(ledger.head_seq, ledger.next_seq, self._handed_over_ms())
+            self._scan = OverdueScan(ledger.head_seq, ledger.next_seq, self._handed_over_ms())
         self.add_near(due, seqs)
         self._ready.look()
 
@@ -156,6 +162,7 @@ class Releaser:
             now_ms = self._clock.now_ms()
         self._hold_what_was_put_off()
         self._window.settle_step()
+        self._lacking_room = 0
         self._ready.sweep(self._still_needed)
         self.next_wake_ms = self._next_wake_ms(now_ms)
         return None if self.next_wake_ms is None else self.next_wake_ms - self._ahead_ms
@@ -261,6 +268,9 @@ class Releaser:
         try:
             while len(rows):
                 rows = self._release_some(rows, now_ms, is_pressed)
+        except DiskFull:
+            self._lacking_room = len(rows)
+            raise
         finally:
             if len(rows):
                 self._held.add(rows)
@@ -322,7 +332,7 @@ class Releaser:
         if scan is None:
             return joined([])
         end = min(scan.end_seq, scan.next_seq + _SCAN_ROWS)
-        rows = self._overdue(scan.next_seq, end, max(now_ms, scan.handed_over_ms))
+        rows = overdue_rows(self._store, scan.next_seq, end, max(now_ms, scan.handed_over_ms))
         scan.next_seq = end
         if end >= scan.end_seq:
             self._scan = None
@@ -337,37 +347,11 @@ class Releaser:
         while first < ledger.next_seq:
             end = min(ledger.next_seq, first + _SCAN_ROWS)
             until_ms = max(now_ms, self._handed_over_ms())
-            kept = joined([kept, self._overdue(first, end, until_ms, topic_id, fifo_below_ms)])
+            kept = joined([kept, overdue_rows(self._store, first, end, until_ms, topic_id, fifo_below_ms)])
             if len(kept) > rows_max:
                 kept, is_complete = kept[:rows_max], False
             first = end
         self.backlogs.refill(topic_id, kept, is_complete)
-
-    def _overdue(
-        self,
-        first_seq: int,
-        end_seq: int,
-        until_ms: int,
-        topic_id: int | None = None,
-        fifo_below_ms: int | None = None,
-    ) -> Rows:
-        store = self._store
-        with store.writer.lock:
-            first_seq = max(first_seq, store.indexes.ledger.head_seq)
-            if first_seq >= end_seq:
-                return joined([])
-            entries = store.indexes.entries.read(first_seq, end_seq)
-            wanted = store.indexes.ledger.range_states(first_seq, end_seq) == State.PENDING
-            wanted &= entries["deliver_at_ms"] <= until_ms
-            if topic_id is not None:
-                wanted &= entries["topic_id"] == topic_id
-            if fifo_below_ms is not None:
-                wanted &= (entries["flags"] & FLAG_FIFO == 0) | (entries["deliver_at_ms"] < fifo_below_ms)
-            chosen = np.flatnonzero(wanted)
-            rows = due_rows(entries["deliver_at_ms"][chosen], first_seq + chosen, Via.EMBEDDED)
-            rows["via"][entries["flags"][chosen] & FLAG_NEAR != 0] = Via.NEAR
-            rows["via"][entries["flags"][chosen] & FLAG_LEVEL != 0] = Via.LEVEL
-            return joined([rows])
 
     def _still_needed(self, seqs: I64) -> Flags:
         """Rows of a ready file that must be found again after a crash.

@@ -293,6 +293,14 @@ class LevelOut(BaseModel):
     lag_ms: int = Field(description="how long the earliest of what waits has been due")
 
 
+class WaitOut(BaseModel):
+    """Why messages that are due are not in their topic yet."""
+
+    waits_for: str = Field(description="pause, rate, order, commit, room or clock")
+    topic: str = Field(description="the topic whose own affair it is; empty: of the whole broker")
+    messages: int
+
+
 class StatusOut(BaseModel):
     broker: str
     now_ms: int
@@ -309,6 +317,7 @@ class StatusOut(BaseModel):
     clock_leaps: int
     disk: DiskOut
     levels: list[LevelOut]
+    waits: list[WaitOut]
 
 
 class AdvanceIn(Request):

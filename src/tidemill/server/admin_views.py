@@ -49,6 +49,7 @@ from tidemill.server.admin_models import (
     TopicIn,
     TopicListOut,
     TopicOut,
+    WaitOut,
 )
 from tidemill.server.backup_place import BackupPlace
 from tidemill.server.caller import ADMIN, LOOK, may, require, require_on
@@ -298,6 +299,14 @@ def status_out(broker: Broker) -> StatusOut:
             is_low=is_disk_low(broker),
         ),
         levels=[LevelOut(**asdict(level)) for level in status.levels],
+        waits=[
+            WaitOut(
+                waits_for=wait.waits_for,
+                topic=wait.topic if may(LOOK, topic=wait.topic) else "",
+                messages=wait.messages,
+            )
+            for wait in status.waits
+        ],
     )
 
 

@@ -25,6 +25,7 @@ from prometheus_client.registry import Collector
 from tidemill.broker.broker import Broker
 from tidemill.broker.views import Status
 from tidemill.core.histogram import Histogram
+from tidemill.release.waits import WaitsFor
 from tidemill.server.disk_watch import is_disk_low
 from tidemill.server.rejects import REJECTS
 
@@ -91,6 +92,14 @@ class BrokerCollector(Collector):
             "ready_messages", "The ready set: handed over by the pipeline, not due yet.", status.ready
         )
         yield _gauge("backlog_messages", "Messages due but held by a pause or a rate limit.", status.backlog)
+        waits = GaugeMetricFamily(
+            "tidemill_release_waiting_messages",
+            "Messages due and not in their topic yet, by what they wait for.",
+            labels=["waits_for"],
+        )
+        for reason in WaitsFor:
+            waits.add_metric([reason], sum(w.messages for w in status.waits if w.waits_for is reason))
+        yield waits
         yield _gauge("lateness_p99_seconds", "99th percentile of recent lateness.", late.p99_ms / 1000)
         yield _gauge("lateness_max_seconds", "Worst lateness since the start.", late.max_ms / 1000)
         yield _gauge("in_flight_send_bytes", "Bodies of sends not answered yet.", status.in_flight_bytes)

@@ -24,11 +24,11 @@ class _Disk(SlowDisk):
         self.under_way = self.most = 0
         self.fails = False
 
-    def _pause(self) -> None:
+    def _pause(self, begun_s: float) -> None:
         with self._count_lock:
             self.under_way += 1
             self.most = max(self.most, self.under_way)
-        super()._pause()
+        super()._pause(begun_s)
         with self._count_lock:
             self.under_way -= 1
         if self.fails:

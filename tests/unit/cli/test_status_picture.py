@@ -106,3 +106,21 @@ def test_a_narrow_terminal_gets_a_picture_too() -> None:
     topics = [_topic("a-topic-with-a-long-name-indeed", pending=5)]
     lines = _drawn(picture_of(_seen((_status(10), 1.0), topics=topics)), width=60).splitlines()
     assert all(len(line) <= 60 for line in lines)
+
+
+def test_what_releases_wait_for_is_said_in_words() -> None:
+    waits = [
+        {"waits_for": "pause", "topic": "orders", "messages": 1_200},
+        {"waits_for": "commit", "topic": "", "messages": 8},
+        {"waits_for": "rate", "topic": "", "messages": 2},
+        {"waits_for": "new", "topic": "", "messages": 1},
+    ]
+    for drawn in (
+        _drawn(table_of(_status(waits=waits))),
+        _drawn(picture_of(_seen((_status(waits=waits), 1.0)))),
+    ):
+        assert "1,200 wait: orders is paused" in drawn
+        assert "8 wait: the disk is slow, all commits in flight are under way" in drawn
+        assert "2 wait: a topic may release only so many a second" in drawn
+        assert "1 wait: new" in drawn
+    assert "wait" not in _drawn(table_of(_status(waits=[])))

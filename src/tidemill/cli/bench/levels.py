@@ -50,7 +50,7 @@ class _Scale:
     single_count: int  # messages that are released one by one
 
 
-_FULL = _Scale(1 << 20, 3, 1_000)
+_FULL = _Scale(1 << 20, 5, 1_000)
 _QUICK = _Scale(1 << 13, 1, 50)
 
 

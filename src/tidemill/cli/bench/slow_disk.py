@@ -1,4 +1,4 @@
-"""A real disk whose syncs take longer: how the broker does where a commit is far away.
+"""A real disk whose syncs take some time: how the broker does where a commit is far away.
 
 Owns nothing but the pause. Syncs overlap as they would on such a disk: each pauses for itself.
 """
@@ -10,13 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tidemill.core.clock import stopwatch_s
 from tidemill.log.disk import DiskFile, RealDisk
 
 
 class _SlowFile:
-    """A file that pauses before each sync, and is the real one otherwise."""
+    """A file that pauses in each sync, and is the real one otherwise."""
 
-    def __init__(self, real: DiskFile, pause: Callable[[], None]) -> None:
+    def __init__(self, real: DiskFile, pause: Callable[[float], None]) -> None:
         self._real = real
         self._pause = pause
 
@@ -24,8 +25,9 @@ class _SlowFile:
         return getattr(self._real, name)
 
     def sync(self) -> None:
-        self._pause()
+        begun_s = stopwatch_s()
         self._real.sync()
+        self._pause(begun_s)
 
 
 class SlowDisk(RealDisk):
@@ -39,5 +41,6 @@ class SlowDisk(RealDisk):
         slow: DiskFile = file
         return slow
 
-    def _pause(self) -> None:
-        threading.Event().wait(self._sync_s)
+    def _pause(self, begun_s: float) -> None:
+        """The rest of the time that a sync takes which began then."""
+        threading.Event().wait(max(0.0, self._sync_s - (stopwatch_s() - begun_s)))

@@ -1,0 +1,60 @@
+"""Messages that are overdue, found by looking through the entries.
+
+Reads the store, a bounded stretch at a time. It serves two: the look at start-up for what was handed over in
+an earlier life, and the backlog of a topic that had more waiting than fits in memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidemill.core.model import Via
+from tidemill.log.arrays import Rows
+from tidemill.release.due_rows import due_rows, joined
+from tidemill.store.entry_format import FLAG_FIFO, FLAG_LEVEL, FLAG_NEAR
+from tidemill.store.ledger import State
+from tidemill.store.message_store import MessageStore
+
+
+@dataclass(slots=True)
+class OverdueScan:
+    """A walk through the entries for pending messages that were handed over in an earlier life.
+
+    Those are due, or were: the clock may have been set back since. Their ready files may be gone.
+    """
+
+    next_seq: int
+    end_seq: int
+    handed_over_ms: int  # the pipeline has handed over nothing that is due at or after this time
+
+
+def overdue_rows(
+    store: MessageStore,
+    first_seq: int,
+    end_seq: int,
+    until_ms: int,
+    topic_id: int | None = None,
+    fifo_below_ms: int | None = None,
+) -> Rows:
+    """Pending messages of a range of seqs that are due by `until_ms`; of one topic, if one is given.
+
+    FIFO messages due at or after `fifo_below_ms` are left out.
+    """
+    with store.writer.lock:
+        first_seq = max(first_seq, store.indexes.ledger.head_seq)
+        if first_seq >= end_seq:
+            return joined([])
+        entries = store.indexes.entries.read(first_seq, end_seq)
+        wanted = store.indexes.ledger.range_states(first_seq, end_seq) == State.PENDING
+        wanted &= entries["deliver_at_ms"] <= until_ms
+        if topic_id is not None:
+            wanted &= entries["topic_id"] == topic_id
+        if fifo_below_ms is not None:
+            wanted &= (entries["flags"] & FLAG_FIFO == 0) | (entries["deliver_at_ms"] < fifo_below_ms)
+        chosen = np.flatnonzero(wanted)
+        rows = due_rows(entries["deliver_at_ms"][chosen], first_seq + chosen, Via.EMBEDDED)
+        rows["via"][entries["flags"][chosen] & FLAG_NEAR != 0] = Via.NEAR
+        rows["via"][entries["flags"][chosen] & FLAG_LEVEL != 0] = Via.LEVEL
+        return joined([rows])
