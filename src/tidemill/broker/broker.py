@@ -24,7 +24,6 @@ from tidemill.broker.column_send import Answers, ColumnSend
 from tidemill.broker.dead_letters import DeadLetters
 from tidemill.broker.identity import broker_id_of
 from tidemill.broker.level_table import with_level_table
-from tidemill.broker.level_views import level_views
 from tidemill.broker.loop import Service
 from tidemill.broker.maintenance import Maintenance
 from tidemill.broker.pipeline_process import PipelineProcess
@@ -32,13 +31,13 @@ from tidemill.broker.pulse import Pulse, sample_of
 from tidemill.broker.receiver import Receiver, TagFilter
 from tidemill.broker.retries import Retries, SentBack
 from tidemill.broker.sender import Answer, Sender
+from tidemill.broker.status import Status, status_of
 from tidemill.broker.table_parts import TableParts
 from tidemill.broker.table_views import TableViews
 from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.broker.transactions import Transactions
 from tidemill.broker.turning import Turning
-from tidemill.broker.views import Status, Views
-from tidemill.broker.wait_views import wait_views
+from tidemill.broker.views import Views
 from tidemill.core.clock import Clock, SystemClock, machine_ms, stopwatch_s
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import BrokerClosed
@@ -341,25 +340,15 @@ class Broker:
         return self._transactions
 
     def status(self) -> Status:
-        now_ms, sample = self.clock.now_ms(), sample_of(self.store, self.releaser.lateness)
-        return Status(
-            now_ms=now_ms,
-            pending=sample.pending,
-            sent=sample.sent,
-            released=sample.released,
-            cancelled=sample.cancelled,
-            near=self.releaser.near_count,
-            ready=self.releaser.ready_count,
-            backlog=self.releaser.backlogs.count,
-            in_flight_bytes=self._sender.in_flight_bytes,
-            lateness_ms=self.releaser.lateness.summary(),
-            pipeline=self._turning.view(now_ms),
-            clock_leaps=self._guard.leap_count,
-            log_bytes=self.store.log.written_end - self.store.log.head,
-            disk_free_bytes=self.disk.free_bytes(self.directory),
-            is_disk_full=self.store.is_full,
-            levels=level_views(self.store, self.settings, now_ms),
-            waits=wait_views(self.store, self.releaser, self._guard, now_ms, self.clock.boot_ms()),
+        return status_of(
+            self.store,
+            self.releaser,
+            self._turning,
+            self._sender,
+            self._guard,
+            settings=self.settings,
+            clock=self.clock,
+            disk=self.disk,
         )
 
     def check(self, scratch: Path, on_progress: Progress | None = None) -> list[str]:

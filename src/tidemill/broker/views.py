@@ -9,15 +9,12 @@ from itertools import accumulate, repeat
 import numpy as np
 
 from tidemill.broker.due_windows import DueWindows
-from tidemill.broker.level_views import LevelView
 from tidemill.broker.message_history import MessageHistory
 from tidemill.broker.topic_admin import TopicAdmin
-from tidemill.broker.wait_views import WaitView
 from tidemill.core.arguments import require_whole
 from tidemill.core.limits import MAX_DELAY_MS, MINUTE_MS
 from tidemill.core.model import Handle, PendingMessage, StoredMessage, TopicType, Via
 from tidemill.log.arrays import I64
-from tidemill.release.lateness import LatenessSummary
 from tidemill.store.consumer_state import Lane, Progress
 from tidemill.store.due_counts import minute_columns
 from tidemill.store.message_store import MessageStore
@@ -63,27 +60,6 @@ class PipelineView:
     unabsorbed: int  # timed messages that the slowest shard has not read yet
     since_ms: int  # when it took the shards
     problem: str  # what is wrong with the pipeline, and what to do
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    now_ms: int
-    pending: int
-    sent: int
-    released: int
-    cancelled: int
-    near: int
-    ready: int
-    backlog: int
-    in_flight_bytes: int  # bodies of sends that are not answered yet
-    lateness_ms: LatenessSummary
-    pipeline: PipelineView
-    clock_leaps: int
-    log_bytes: int
-    disk_free_bytes: int
-    is_disk_full: bool
-    levels: list[LevelView]
-    waits: list[WaitView]
 
 
 @dataclass(frozen=True, slots=True)

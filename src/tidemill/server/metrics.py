@@ -23,7 +23,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from tidemill.broker.broker import Broker
-from tidemill.broker.views import Status
+from tidemill.broker.status import Status
 from tidemill.core.histogram import Histogram
 from tidemill.release.waits import WaitsFor
 from tidemill.server.disk_watch import is_disk_low

@@ -1,0 +1,76 @@
+"""How the broker is at one moment: counts, lateness, who turns the wheel, room, what releases wait for.
+
+Reads and shapes; decides nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemill.broker.level_views import LevelView, level_views
+from tidemill.broker.pulse import sample_of
+from tidemill.broker.sender import Sender
+from tidemill.broker.turning import Turning
+from tidemill.broker.views import PipelineView
+from tidemill.broker.wait_views import WaitView, wait_views
+from tidemill.core.clock import Clock
+from tidemill.core.config import BrokerSettings
+from tidemill.log.disk import Disk
+from tidemill.release.clock_guard import ClockGuard
+from tidemill.release.lateness import LatenessSummary
+from tidemill.release.releaser import Releaser
+from tidemill.store.message_store import MessageStore
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    now_ms: int
+    pending: int
+    sent: int
+    released: int
+    cancelled: int
+    near: int
+    ready: int
+    backlog: int
+    in_flight_bytes: int  # bodies of sends that are not answered yet
+    lateness_ms: LatenessSummary
+    pipeline: PipelineView
+    clock_leaps: int
+    log_bytes: int
+    disk_free_bytes: int
+    is_disk_full: bool
+    levels: list[LevelView]
+    waits: list[WaitView]
+
+
+def status_of(
+    store: MessageStore,
+    releaser: Releaser,
+    turning: Turning,
+    sender: Sender,
+    guard: ClockGuard,
+    *,
+    settings: BrokerSettings,
+    clock: Clock,
+    disk: Disk,
+) -> Status:
+    now_ms, sample = clock.now_ms(), sample_of(store, releaser.lateness)
+    return Status(
+        now_ms=now_ms,
+        pending=sample.pending,
+        sent=sample.sent,
+        released=sample.released,
+        cancelled=sample.cancelled,
+        near=releaser.near_count,
+        ready=releaser.ready_count,
+        backlog=releaser.backlogs.count,
+        in_flight_bytes=sender.in_flight_bytes,
+        lateness_ms=releaser.lateness.summary(),
+        pipeline=turning.view(now_ms),
+        clock_leaps=guard.leap_count,
+        log_bytes=store.log.written_end - store.log.head,
+        disk_free_bytes=disk.free_bytes(store.directory),
+        is_disk_full=store.is_full,
+        levels=level_views(store, settings, now_ms),
+        waits=wait_views(store, releaser, guard, now_ms, clock.boot_ms()),
+    )
