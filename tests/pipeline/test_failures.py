@@ -26,6 +26,21 @@ def test_a_worker_of_another_python_is_recognised_by_what_it_says_itself() -> No
     assert explain(RuntimeError(f"Job aborted\nTask 0 failed: {caught.value}\n\tat org.apache")) == said
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), "Spark's Java process is gone"),
+        (OSError(28, "No space left on device"), "there is no room left on the disk for Spark's files"),
+        (RuntimeError("File x/checkpoint/offsets/3 does not exist"), "somebody deleted Spark's checkpoint"),
+        (RuntimeError("\n\n  something new \n at org.apache"), "something new"),
+    ],
+)
+def test_every_complaint_becomes_one_line(error: Exception, said: str) -> None:
+    line = explain(error)
+    assert line.startswith(said)
+    assert "\n" not in line
+
+
 @pytest.mark.slow
 def test_another_python_is_told_before_spark_is_started(tmp_path: Path) -> None:
     said = f"workers run Python 3.99 and the driver runs Python {OWN_VERSION}"

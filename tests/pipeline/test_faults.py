@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from acceptance.command_line import run
+from pipeline.small_disk import filled, small_disk_at
 from tidemill.cli.bench.fault_load import Load
 from tidemill.cli.bench.faults import FAULTS, Fault, hurt
 from tidemill.cli.bench.served_spark import LEAD_MS, ServedSpark, wait_until_gone
@@ -32,6 +33,11 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedSpark]:
     serve = ServedSpark(tmp_path_factory.mktemp("spark-faults") / "data")
+    with small_disk_at(serve.directory / "timer"):
+        yield from _served(serve)
+
+
+def _served(serve: ServedSpark) -> Iterator[ServedSpark]:
     try:
         serve.start()
         serve.wait_for_spark()
@@ -80,6 +86,18 @@ def test_the_load_goes_on_and_spark_comes_back(serve: ServedSpark, load: Load, f
     hurt(serve, load, fault)
     if fault.takes_over:
         assert serve.pipeline()["takeovers"] != before
+
+
+def test_the_timer_has_no_room_for_a_while(serve: ServedSpark, load: Load) -> None:
+    timer = serve.directory / "timer"
+    if not timer.is_mount():
+        pytest.skip("a small file system can be made only by root")
+    serve.wait_for_step()
+    with filled(timer):
+        wait_for("the status says it", lambda: "no room left" in str(serve.pipeline()["problem"]))
+        load.go_on()
+        assert serve.pipeline()["runner"] == "embedded"
+    assert not list(timer.glob("*.aside-*"))
 
 
 def test_after_all_of_it_nothing_is_lost_doubled_or_early(load: Load) -> None:

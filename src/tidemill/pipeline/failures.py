@@ -68,6 +68,10 @@ _KNOWN = (
         r"checkpoint/\S* does not exist",
         "somebody deleted Spark's checkpoint; the pipeline starts with a new one",
     ),
+    (
+        r"ConnectionRefusedError|Py4JNetworkError|Answer from Java side is empty",
+        "Spark's Java process is gone; it is started again. If that goes on, see spark.log",
+    ),
     (r"No space left on device", "there is no room left on the disk for Spark's files; make room"),
     (
         r"OutOfMemoryError",

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemill.core.errors import StorageError
+from tidemill.core.errors import TidemillError
 from tidemill.log.disk import Disk
 from tidemill.timer.calling import Call, call_for_step, target_tick
 from tidemill.timer.cursor import Cursor
@@ -99,7 +99,7 @@ class EmbeddedRunner:
                     runner=Runner.EMBEDDED,
                 )
                 self._engines.append(engine.open(start_seq))
-        except StorageError:
+        except TidemillError:  # a full disk too: a lock of our own would look like a stranger's next time
             self.close()
             raise
 

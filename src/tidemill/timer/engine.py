@@ -28,7 +28,7 @@ from types import TracebackType
 
 import numpy as np
 
-from tidemill.core.errors import CorruptionError
+from tidemill.core.errors import CorruptionError, TidemillError
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk, LockHandle
 from tidemill.store.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
@@ -125,17 +125,24 @@ class ShardEngine:
         """Lock the shard and make it ready; no message below `start_seq` is pending.
 
         Raises `DirectoryLocked` if somebody else is at work. A shard that is missing, made for other
-        settings or damaged is made anew and absorbs from `start_seq`.
+        settings or damaged is made anew and absorbs from `start_seq`. Whatever it raises, nothing is held.
         """
         self._disk.make_dir(self._directory)
         self._lock = take_shard_lock(self._disk, self._directory)
         self._start_seq = start_seq
         try:
+            self._load_or_rebuild()
+        except TidemillError:
+            self.close()
+            raise
+        return self
+
+    def _load_or_rebuild(self) -> None:
+        try:
             self._load()
         except CorruptionError as error:
             logger.warning("shard %d of the timer is damaged (%s) and is built again", self._shard, error)
             self._rebuild()
-        return self
 
     def step(self, target: StepTarget, limits: StepLimits, admitted: Admitted | None = None) -> StepOutcome:
         """Work from the cursor towards `target`, as far as `limits` allow. Blocks on disk syncs.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from timer_harness import SMALL, EntryList
 
-from tidemill.core.errors import DirectoryLocked
+from tidemill.core.errors import DirectoryLocked, DiskFull
 from tidemill.log.disk import RealDisk
 from tidemill.store.entry_format import FLAG_NEAR
+from tidemill.testing import FaultyDisk
 from tidemill.timer.calling import Standing, call_for_step, target_tick
 from tidemill.timer.check import check_timer
 from tidemill.timer.embedded_runner import EmbeddedRunner
@@ -73,6 +74,26 @@ def runner(tmp_path):
     yield made
     made.close()
     assert check_timer(RealDisk(), directory) == []
+
+
+def test_a_disk_too_full_to_open_leaves_no_lock_behind(tmp_path):
+    """Else the next try would find a shard held by ourselves, and put it aside."""
+    directory = tmp_path / "timer"
+    with FaultyDisk() as disk:
+        epoch = raise_epoch(disk, directory, NOW, 0)
+        runner = EmbeddedRunner(disk, directory, TimerSettings(shards=2), EntryList(), lead_ms=LEAD)
+        tries = 0
+        for blocks in range(1, 100):  # until there is room for all of it
+            disk.capacity_bytes = blocks * 4096
+            try:
+                runner.open(epoch, start_seq=0)
+                break
+            except DiskFull:
+                tries += 1
+                assert runner.cursors == ()
+        assert tries > 2
+        assert len(runner.cursors) == 2
+        runner.close()
 
 
 def handed(runner):
