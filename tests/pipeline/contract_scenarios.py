@@ -112,6 +112,21 @@ def ordered_groups(world: World) -> None:
     world.check_exact()
 
 
+def asleep_for_weeks(world: World) -> None:
+    """All that fell due meanwhile comes at once, by due time, groups strictly; what is due later waits."""
+    for number, group in enumerate(("g1", "g2", "g3")):
+        dues = [DAY_MS + (7919 * (i + number) % 1_000) * 1_700_003 for i in range(400)]
+        world.send(
+            [(f"{group}-{i}".encode(), due) for i, due in enumerate(dues)], topic="fifo", message_group=group
+        )
+    world.send([(b"later", 30 * DAY_MS)], topic="later")
+    world.advance_to(100_000)
+    world.sleep_until(21 * DAY_MS)
+    assert len(list(world.came_out())) == 1_200
+    world.advance_to(31 * DAY_MS)
+    world.check_exact(held_until={"fifo": 21 * DAY_MS})
+
+
 def paused_topic(world: World) -> None:
     """A paused topic holds its own back and nobody else; when it goes on, all come in order."""
     for topic in ("held", "free"):
@@ -156,6 +171,7 @@ SCENARIOS: dict[str, Callable[[World], None]] = {
         rolls,
         leaps,
         ordered_groups,
+        asleep_for_weeks,
         paused_topic,
         in_bulk,
     )

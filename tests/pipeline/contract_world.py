@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tidemill.broker.broker import Broker
+from tidemill.core.clock import SimulatedClock
 from tidemill.core.model import Draft, Handle, Via
 
 QUEUES = 2
@@ -99,6 +100,13 @@ class World:
         """Since the scenario's begin."""
         self.broker.advance_to(self.start_ms + ms)
         self.answers.append([(p.topic, p.deliver_at_ms - self.start_ms) for p in self._pending()])
+
+    def sleep_until(self, ms: int) -> None:
+        """The clock leaps, and only then does anybody look at it: as after a machine that was suspended."""
+        clock = self.broker.clock
+        assert isinstance(clock, SimulatedClock)
+        clock.advance_to(self.start_ms + ms)
+        self.advance_to(ms)
 
     def change_topic(self, topic: str, **changes: Any) -> None:
         self.broker.topics.change(self._topic(topic), **changes)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from acceptance.command_line import run
+from acceptance.secured import BOSS, TOKEN, Secured
 from acceptance.serving import Served, wait_until
 from tidemill.server.pipeline_command import why_not_spark
 
@@ -24,7 +25,6 @@ pytestmark = [
 ]
 
 pyspark = pytest.importorskip("pyspark", reason="PySpark is not installed")
-from pyspark import SparkContext  # noqa: E402
 from pyspark.errors import PySparkException  # noqa: E402
 from pyspark.sql import functions as F  # noqa: E402
 
@@ -50,24 +50,13 @@ def served(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory, served):
-    # Where Spark's own processes, and the examples of the documents, find the broker.
+    # Where the examples of the documents find the broker.
     with pytest.MonkeyPatch.context() as patch, _session(tmp_path_factory, served, patch) as spark:
         yield spark
 
 
-def _end_java() -> None:
-    """End the Java that an earlier file left in this process: it has the environment of its own time."""
-    gateway = SparkContext._gateway
-    if gateway is not None:
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait()
-        SparkContext._gateway = SparkContext._jvm = None
-
-
 @contextmanager
 def _session(tmp_path_factory, served, patch):
-    _end_java()
     patch.setenv("TIDEMILL_ENDPOINT", served.endpoint)
     with quiet_session(tmp_path_factory.mktemp("spark") / "log", "local[2,3]") as spark:
         tidemill.spark.register(spark)
@@ -382,6 +371,52 @@ def test_a_stream_needs_a_topic_that_is_there(spark, served, tmp_path) -> None:
             query.processAllAvailable()
 
         assert words in _error(start)
+
+
+# -- a broker that asks who you are ----------------------------------------------------------------
+
+
+@pytest.fixture
+def secured(tmp_path):
+    flags = ("--pipeline", "embedded", "--flight-port", "0")
+    secured = Secured(tmp_path / "data", *flags)
+    secured.prepare("orders")
+    yield secured.start()
+    secured.stop()
+    assert run("check", secured.directory).returncode == 0
+
+
+def test_token_and_certificate_go_to_every_process(spark, secured, tmp_path, monkeypatch) -> None:
+    endpoint = f"https://{secured.tls_endpoint}"
+    place = {"endpoint": endpoint, "token": TOKEN, "ca": str(secured.ca), "retryFor": "5s"}
+
+    def count(**options: str) -> int:
+        return spark.read.format("tidemill_pending").options(topic="orders", **options).load().count()
+
+    rows = spark.range(0, 300, 1, 2).selectExpr("concat('k', id) AS key", "'x' AS body", "'2h' AS delay")
+    rows.write.format("tidemill").options(topic="orders", **place).mode("append").save()
+    assert count(**place) == 300
+    assert count(**{**place, "ca": "", "insecure": "true"}) == 300
+    stream = spark.readStream.format("tidemill").options(topic="orders", **place).load()
+    sink = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = sink.trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    assert query.exception() is None
+    assert "not known" in _error(lambda: count(**{**place, "token": "wrong-token-1"}))
+    assert "may not look on all topics" in _error(
+        lambda: spark.read.format("tidemill_pending").options(**place).load().count()
+    )
+    assert "certificate" in _error(lambda: count(**{**place, "ca": ""}))
+    # The environment as this program has it now, not as it was when Java was started.
+    for name, value in (("ENDPOINT", endpoint), ("TOKEN", BOSS), ("CA", str(secured.ca))):
+        monkeypatch.setenv(f"TIDEMILL_{name}", value)
+    tidemill.spark.register(spark)
+    assert count() == 300
+    some = tidemill.spark.sql(spark, "SELECT topic, id, seq FROM pending WHERE key LIKE 'k1%'")
+    assert tidemill.spark.cancel(some) == {"cancelled": 111}
+    monkeypatch.undo()
+    tidemill.spark.register(spark)
+    assert spark.read.format("tidemill_pending").load().filter("topic = 'orders' AND key = 'k2'").count() == 0
 
 
 # -- the documents, and cancelling -----------------------------------------------------------------

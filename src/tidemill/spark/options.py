@@ -1,7 +1,9 @@
 """The options of the data sources: where the broker is and how to speak to it, and those of one source each.
 
 Owns their names, defaults and checks. What an option does not say, the environment does: `TIDEMILL_ENDPOINT`,
-`TIDEMILL_TOKEN`, `TIDEMILL_CA`, `TIDEMILL_TLS_INSECURE`, as for the command line.
+`TIDEMILL_TOKEN`, `TIDEMILL_CA`, `TIDEMILL_TLS_INSECURE`, as for the command line. It is that of the program
+which uses the tables (`own_environment`): Spark's other processes have the environment of the moment at
+which Java was started, whatever was set since.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ _OF_SPARK = {"checkpointlocation"}  # options for Spark itself that come along
 _RETRY_MS = 30_000
 # Planning is done while somebody waits for an answer; tasks may sit out a broker's restart.
 _PLANNING_RETRY_MS = 3_000
+_VARIABLES = ("TIDEMILL_ENDPOINT", "TIDEMILL_TOKEN", "TIDEMILL_CA", "TIDEMILL_TLS_INSECURE")
 _YES, _NO = {"1", "true", "yes"}, {"", "0", "false", "no"}
 
 
@@ -42,26 +45,42 @@ class Place:
         )
 
 
-class Options:
-    """The options of one use of a source. Names are taken in any case, as Spark does."""
+def own_environment() -> dict[str, str]:
+    """What the environment of this process says about the broker."""
+    return {name: os.environ[name] for name in _VARIABLES if name in os.environ}
 
-    def __init__(self, given: Mapping[str, str], source: str, names: tuple[str, ...]) -> None:
+
+class Options:
+    """The options of one use of a source. Names are taken in any case, as Spark does.
+
+    `environment` is that of the program that uses the source; without it, that of this process.
+    """
+
+    def __init__(
+        self,
+        given: Mapping[str, str],
+        source: str,
+        names: tuple[str, ...],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._environment = own_environment() if environment is None else environment
         self._given = {name.lower(): value for name, value in given.items()}
         known = (*_PLACE_OPTIONS, *names)
         if unknown := sorted(set(self._given) - {name.lower() for name in known} - _OF_SPARK):
             raise RequestError(f"unknown options {unknown} of {source}; known are {', '.join(known)}")
 
     def place(self) -> Place:
+        def said(variable: str) -> str:
+            return self._environment.get(variable, "").strip()
+
         retry_ms = parse_duration_ms(self.text("retryFor")) if self.text("retryFor") else _RETRY_MS
-        endpoint = self.text("endpoint") or os.environ.get("TIDEMILL_ENDPOINT") or DEFAULT_ENDPOINT
+        endpoint = self.text("endpoint") or said("TIDEMILL_ENDPOINT") or DEFAULT_ENDPOINT
         Endpoint.parse(endpoint)
-        is_insecure = self.is_on(
-            "insecure", os.environ.get("TIDEMILL_TLS_INSECURE", "").strip().lower() in _YES
-        )
+        is_insecure = self.is_on("insecure", said("TIDEMILL_TLS_INSECURE").lower() in _YES)
         return Place(
             endpoint,
-            self.text("token") or os.environ.get("TIDEMILL_TOKEN", ""),
-            self.text("ca") or os.environ.get("TIDEMILL_CA", ""),
+            self.text("token") or said("TIDEMILL_TOKEN"),
+            self.text("ca") or said("TIDEMILL_CA"),
             is_insecure,
             retry_ms,
         )

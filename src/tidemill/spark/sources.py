@@ -1,12 +1,13 @@
 """The data sources `tidemill`, `tidemill_pending` and `tidemill_history`, and `register`, which adds them.
 
 Owns which options each takes and what they mean. A source is made anew in whichever process needs it, so it
-holds nothing but its options.
+holds nothing but its options, and what the environment said about the broker where it was registered.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -20,7 +21,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tidemill.core.errors import RequestError
-from tidemill.spark.options import Options
+from tidemill.spark.options import Options, own_environment
 from tidemill.spark.reading import TableReader, check_schema, table_columns
 from tidemill.spark.schedule_columns import SchedulePlan, check_schedule
 from tidemill.spark.scheduling import ScheduleStreamWriter, ScheduleWriter
@@ -41,15 +42,19 @@ class _TableSource(DataSource):
 
     table = ""
     read_options: tuple[str, ...] = _READ
+    environment: Mapping[str, str] | None = None  # see `register`
+
+    def _options(self, names: tuple[str, ...]) -> Options:
+        return Options(self.options, self.name(), names, self.environment)
 
     def schema(self) -> StructType:
         # Whether it is for a batch or a stream is not known here.
         names = tuple(dict.fromkeys((*self.read_options, *_STREAM_READ, *_WRITE)))
-        options = Options(self.options, self.name(), names)
+        options = self._options(names)
         return table_columns(options.place(), self.table, options.words("columns"))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = Options(self.options, self.name(), self.read_options)
+        options = self._options(self.read_options)
         place = options.place()
         check_schema(place, self.table, schema)
         request: dict[str, object] = {"table": self.table, "topic": options.text("topic") or None}
@@ -94,7 +99,7 @@ class TopicSource(_TableSource):
         return "tidemill"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        options = Options(self.options, self.name(), _STREAM_READ)
+        options = self._options(_STREAM_READ)
         place, topic, starting = options.place(), options.text("topic"), options.text("startingOffsets")
         if not topic:
             raise RequestError("a stream is of one topic: name it by the option `topic`")
@@ -112,7 +117,7 @@ class TopicSource(_TableSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
             raise RequestError("scheduling adds messages and replaces none; write with mode append")
-        options = Options(self.options, self.name(), _WRITE)
+        options = self._options(_WRITE)
         plan = _schedule_plan(options)
         check_schedule(schema, plan)
         return ScheduleWriter(options.place(), plan)
@@ -120,7 +125,7 @@ class TopicSource(_TableSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         if overwrite:
             raise RequestError("scheduling adds messages and replaces none; use outputMode append")
-        options = Options(self.options, self.name(), _WRITE)
+        options = self._options(_WRITE)
         plan = _schedule_plan(options)
         check_schedule(schema, plan)
         return ScheduleStreamWriter(options.place(), plan)
@@ -134,10 +139,19 @@ def _schedule_plan(options: Options) -> SchedulePlan:
 
 
 def register(spark: SparkSession) -> None:
-    """Let a session read and write Tidemill. Again is no error."""
+    """Let a session read and write Tidemill. Again is no error, and takes up a changed environment."""
     for source in (TopicSource, PendingSource, HistorySource):
         try:
-            spark.dataSource.register(source)
+            spark.dataSource.register(_from_here(source))
         except AnalysisException as error:
             if error.getCondition() != _KNOWN:  # sessions of one application may share what is registered
                 raise
+
+
+def _from_here(source: type[_TableSource]) -> type[_TableSource]:
+    """The source with the environment of this process. A class made here travels whole, not by its name."""
+
+    class FromHere(source):  # type: ignore[valid-type, misc]
+        environment = own_environment()
+
+    return FromHere

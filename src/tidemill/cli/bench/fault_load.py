@@ -29,7 +29,10 @@ from tidemill.log.arrays import I64, Flags
 _TOPIC, _WORK_TOPIC = "load", "work"
 _BATCH = 20
 _BATCH_EVERY_S = 0.1
-_WORK_ROWS = 60_000
+_WORK_ROWS, _WORK_PIECE_ROWS = (
+    60_000,
+    4_000,
+)  # in pieces: one large frame would hold up the releases behind it
 _SPREAD_MS = 97  # due times of a batch are so far apart
 
 
@@ -95,8 +98,9 @@ class Load:
     def work(self) -> None:
         """Many messages that are due in hours, for the pipeline to absorb."""
         with self._serve.client() as client:
-            for table in tables(_WORK_ROWS, SystemClock().now_ms()):
-                client.schedule(table, topic=_WORK_TOPIC)
+            (table,) = tables(_WORK_ROWS, SystemClock().now_ms())
+            for first in range(0, _WORK_ROWS, _WORK_PIECE_ROWS):
+                client.schedule(table.slice(first, _WORK_PIECE_ROWS), topic=_WORK_TOPIC)
 
     @contextmanager
     def fault(self, name: str) -> Iterator[None]:

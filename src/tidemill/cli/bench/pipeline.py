@@ -113,9 +113,10 @@ def _at_rest(rig: PipelineRig, scale: _Scale) -> dict[str, float]:
     small_ms = median(rig.step_ms(_SMALL_STEP) for _ in range(scale.small_steps))
     before_s, begun_s = rig.cpu_s(), stopwatch_s()
     threading.Event().wait(scale.idle_s)
-    # A worker that Spark ends for idleness takes its time with it.
-    idle = (rig.cpu_s() - before_s) / (stopwatch_s() - begun_s)
-    return {"pipeline_small_step_ms": small_ms, "pipeline_idle_core_percent": 100 * max(0.0, idle)}
+    # Process by process: one that Spark ends for idleness takes its whole time with it.
+    spent_s = sum(now_s - before_s.get(pid, 0.0) for pid, now_s in rig.cpu_s().items())
+    idle = spent_s / (stopwatch_s() - begun_s)
+    return {"pipeline_small_step_ms": small_ms, "pipeline_idle_core_percent": 100 * idle}
 
 
 def _soak(rig: PipelineRig, scale: _Scale) -> dict[str, float]:

@@ -133,9 +133,9 @@ class PipelineRig:
 
     # -- what it takes ----------------------------------------------------------------------------
 
-    def cpu_s(self) -> float:
-        """Processor time of driver, Java and Python workers so far."""
-        return sum(map(processes.cpu_s, self._pids()))
+    def cpu_s(self) -> dict[int, float]:
+        """Processor time of driver, Java and Python workers so far, by process."""
+        return {pid: processes.cpu_s(pid) for pid in self._pids()}
 
     def memory_mb(self) -> dict[str, float]:
         """Proportional resident memory by kind of process: java, python."""
