@@ -29,7 +29,7 @@ from tidemill.broker.views import PipelineView
 from tidemill.broker.wheel_picture import WheelPictures
 from tidemill.core.config import BrokerSettings
 from tidemill.log.disk import Disk
-from tidemill.release.releaser import FifoSafe, Releaser
+from tidemill.release.releaser import Releaser, ShardsSeen
 from tidemill.store.entry_files import EntryFiles
 from tidemill.store.entry_format import FLAG_LEVEL, FLAG_NEAR
 from tidemill.store.message_store import MessageStore
@@ -130,6 +130,7 @@ class Turning:
         self._epoch = 0
         self._aim_ms = 0
         self._watch = _Watch()
+        self._looked_at: tuple[Cursor, ...] = ()  # by the releaser, in its thread
         self.steps = StepLog(settings.tick_ms)
         view = WheelView(disk, self._directory, timer_settings)
         self.wheel = WheelPictures(view, timer_settings, self._cursors, now_ms)
@@ -257,12 +258,13 @@ class Turning:
         """No shard has handed over a message that is due at or after this time."""
         return max(cursor.open_tick for cursor in self._cursors()) * self._settings.tick_ms
 
-    def look_at_shards(self) -> FifoSafe:
+    def look_at_shards(self) -> ShardsSeen:
         """Notes how far the shards are; the answer says before which time they handed over everything."""
         cursors = self._cursors()
+        have_moved, self._looked_at = cursors != self._looked_at, cursors
         clear_ms = min(min(c.clear_tick for c in cursors) * self._settings.tick_ms, _SAFE_MS_MAX)
         first_seq = min(cursor.seq for cursor in cursors)
-        return lambda: min(clear_ms, self._earliest_unabsorbed_ms(first_seq))
+        return ShardsSeen(lambda: min(clear_ms, self._earliest_unabsorbed_ms(first_seq)), have_moved)
 
     def _earliest_unabsorbed_ms(self, first_seq: int) -> int:
         with self._store.writer.lock:

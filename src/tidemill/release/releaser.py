@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -48,6 +49,18 @@ _AHEAD_MS = 2
 _NO_LIMIT_MS = 1 << 62
 
 
+@dataclass(frozen=True, slots=True)
+class ShardsSeen:
+    """What one look at the shards' cursors tells.
+
+    `fifo_safe` answers before which time they handed over everything, with the ready files that are there
+    after the look. `have_moved`: since the look before, so that there may be new files.
+    """
+
+    fifo_safe: FifoSafe
+    have_moved: bool
+
+
 class Releaser:
     """Releases what is due. `step` is for one thread."""
 
@@ -57,7 +70,7 @@ class Releaser:
         ready: ReadyReader,
         *,
         clock: Clock,
-        look_at_shards: Callable[[], FifoSafe],
+        look_at_shards: Callable[[], ShardsSeen],
         handed_over_ms: Callable[[], int],
         has_threads: bool,
         wake: Callable[[], None],
@@ -85,7 +98,7 @@ class Releaser:
         )
         self._lacking_room = 0  # rows that found no room on the disk in the last step
         self._scan: OverdueScan | None = None
-        self._fifo_safe, self._fifo_below_ms = look_at_shards(), _NO_LIMIT_MS
+        self._fifo_safe, self._fifo_below_ms = look_at_shards().fifo_safe, _NO_LIMIT_MS
         self._waited_for_scan = False  # a FIFO message did, in this step
         self._ready_changed = threading.Event()
         self.next_wake_ms: int | None = None
@@ -143,9 +156,11 @@ class Releaser:
         """Release everything due at `now_ms`, in bounded batches; returns when to take the next step."""
         self._window.resume()
         self._hold_what_was_put_off()
-        # In this order: what is safe is known before the ready files that make it so are looked at.
-        self._fifo_safe, self._fifo_below_ms = self._look_at_shards(), _NO_LIMIT_MS
-        if self._ready_changed.is_set():
+        # In this order: what is safe is known before the ready files that make it so are looked at; and they
+        # are looked at whenever the shards have moved, also if another process moved them a moment ago.
+        seen = self._look_at_shards()
+        self._fifo_safe, self._fifo_below_ms = seen.fifo_safe, _NO_LIMIT_MS
+        if seen.have_moved or self._ready_changed.is_set():
             self._ready_changed.clear()
             self._ready.look()
         while True:

@@ -10,6 +10,8 @@ from tidemill.core.model import Draft, Via
 from tidemill.release import releaser as releaser_module
 from tidemill.store.frames import Kind, Release
 from tidemill.testing import ManualClock
+from tidemill.timer.engine import StepTarget
+from tidemill.timer.settings import StepLimits
 
 
 def _seqs(small, topic="t"):
@@ -119,6 +121,21 @@ def test_a_fifo_group_keeps_its_order_across_near_and_far(small):
     small.broker.run_due()
     assert small.bodies("t") == [b"far", b"near"]
     assert far.handle.seq == 0
+
+
+def test_a_fifo_group_waits_for_ready_files_that_nobody_has_told_of_yet(small):
+    """Another process steps the shards: its files are there a while before the broker takes notice."""
+    small.send("t", b"second", deliver_at_ms=START_MS + 40_001, message_group="g")
+    small.send("t", b"first", deliver_at_ms=START_MS + 40_000, message_group="g")
+    small.clock.advance(50_000)
+    turning = small.broker._turning
+    target = StepTarget(turning._epoch, 2, (START_MS + 50_000) // 1_000)
+    small.broker.releaser.ready_changed()
+    for engine in turning._runner.engines:
+        assert small.bodies("t") == []
+        assert engine.step(target, StepLimits()).handed_over_count == 1
+        small.broker._release_service.run_once()
+    assert small.bodies("t") == [b"first", b"second"]
 
 
 def test_a_message_without_a_group_does_not_wait_for_the_shards(small):
