@@ -157,7 +157,8 @@ def _is_plain(draft: Draft) -> bool:
 def check_message_group(name: str) -> None:
     if len(name) > MESSAGE_GROUP_CHARS_MAX or _UNPRINTABLE.search(name):
         raise IllegalGroup(
-            f"message group {name[:40]!r} must be at most {MESSAGE_GROUP_CHARS_MAX} printable characters"
+            f"message group {name[:40]!r} of {len(name)} characters must be at most "
+            f"{MESSAGE_GROUP_CHARS_MAX} printable ones"
         )
 
 
@@ -181,7 +182,8 @@ def check_keys(keys: tuple[str, ...]) -> None:
 def check_id(message_id: str) -> None:
     if not message_id or len(message_id) > ID_CHARS_MAX or _SPACED.search(message_id):
         raise IllegalId(
-            f"message id {message_id[:40]!r} must be 1 to {ID_CHARS_MAX} characters without blanks"
+            f"message id {message_id[:40]!r} of {len(message_id)} characters must be 1 to {ID_CHARS_MAX} "
+            "without blanks"
         )
 
 
@@ -226,12 +228,12 @@ def level_due_ms(level: int, settings: BrokerSettings, now_ms: int) -> tuple[int
     return now_ms + delays_ms[clamped - 1], clamped, note
 
 
-def check_delay(due_ms: int, settings: BrokerSettings, now_ms: int) -> None:
+def check_delay(due_ms: int, settings: BrokerSettings, now_ms: int, *, where: str = "") -> None:
     if due_ms - now_ms > settings.max_delay_ms:
         limit = format_duration(settings.max_delay_ms)
         raise IllegalDelay(
-            f"a delay of {format_duration(due_ms - now_ms)} ({due_ms - now_ms} ms) is beyond the limit of "
-            f"{limit} ({settings.max_delay_ms} ms); raise --max-delay"
+            f"{where}a delay of {format_duration(due_ms - now_ms)} ({due_ms - now_ms} ms) is beyond the "
+            f"limit of {limit} ({settings.max_delay_ms} ms); raise --max-delay"
         )
 
 

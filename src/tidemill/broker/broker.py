@@ -24,6 +24,7 @@ from tidemill.broker.column_send import Answers, ColumnSend
 from tidemill.broker.dead_letters import DeadLetters
 from tidemill.broker.identity import broker_id_of
 from tidemill.broker.level_table import with_level_table
+from tidemill.broker.long_poll import LongPoll
 from tidemill.broker.loop import Service
 from tidemill.broker.maintenance import Maintenance
 from tidemill.broker.pipeline_process import PipelineProcess
@@ -37,11 +38,12 @@ from tidemill.broker.table_views import TableViews
 from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.broker.transactions import Transactions
 from tidemill.broker.turning import Turning
-from tidemill.broker.views import Views
-from tidemill.core.clock import Clock, SystemClock, machine_ms, stopwatch_s
+from tidemill.broker.views import Farewell, Views
+from tidemill.core.arguments import require_whole
+from tidemill.core.clock import Clock, SystemClock, machine_ms
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import BrokerClosed
-from tidemill.core.model import CancelAnswer, Delivery, Draft, Handle, Receipt
+from tidemill.core.model import SEQ_MAX, CancelAnswer, Delivery, Draft, Handle, Receipt
 from tidemill.core.send_batch import SendColumns
 from tidemill.log.arrays import I64, U8
 from tidemill.log.disk import Disk, RealDisk
@@ -66,14 +68,6 @@ class Sizes:
     timer: TimerSettings | None = None
     limits: StepLimits | None = None
     release_rows_max: int = RELEASE_ROWS_MAX
-
-
-@dataclass(frozen=True, slots=True)
-class Farewell:
-    """What was waiting when the broker closed."""
-
-    pending: int
-    next_due_ms: int | None
 
 
 class Broker:
@@ -154,9 +148,10 @@ class Broker:
         self._columns, self._bulk = ColumnSend(*parts), Bulk(*parts)
         self._canceller, self._transactions = Canceller(*parts), Transactions(*parts)
         self.receiver = Receiver(self.store, self.topics, now_ms)
+        self._long_poll = LongPoll(self.receiver, self.store.writer.arrivals, self.clock, self.require_open)
         self.dead_letters = DeadLetters(self.store, self.topics, now_ms)
         self._retries = Retries(*parts)
-        self.views = Views(self.store, self.topics, self.id, now_ms)
+        self._views = Views(self.store, self.topics, self.id, now_ms)
         self.tables = TableViews(self.store, self.topics, self.id)
         self.table_parts = TableParts(self.store, self.tables)
         self._maintenance = Maintenance(self.store, self._sender, settings, self.clock.boot_ms)
@@ -199,11 +194,14 @@ class Broker:
 
     def run_due(self) -> int | None:
         """Take one step of every service now; returns when the first of them wants the next."""
+        self._require_not_closed()
         wakes = [service.run_once() for service in (self._turn_service, *self._services)]
         return min((wake for wake in wakes if wake is not None), default=None)
 
     def advance_to(self, until_ms: int) -> None:
         """Move a simulated clock; returns when everything due by then is in its topic."""
+        self._require_not_closed()
+        require_whole("until_ms", until_ms, 0, SEQ_MAX)
         self.store.writer.finish_all()  # the pipeline reads only what is safe, also where answers do not wait
         services = [self._release_service, self._turn_service, self._keep_service]
         Advancing(self.clock, self._turning, self.releaser, services).advance_to(until_ms)
@@ -222,10 +220,13 @@ class Broker:
         self._failure = fault
         self.store.writer.arrivals.announce()
 
-    def require_open(self) -> None:
-        """`BrokerClosed` unless the broker takes requests."""
+    def _require_not_closed(self) -> None:
         if self._is_closed:
             raise BrokerClosed("the broker is closed")
+
+    def require_open(self) -> None:
+        """`BrokerClosed` unless the broker takes requests."""
+        self._require_not_closed()
         if self._failure is not None:
             raise BrokerClosed(f"the broker stopped: {self._failure}") from self._failure
 
@@ -304,22 +305,9 @@ class Broker:
         accepts_tag: TagFilter | None = None,
     ) -> list[Delivery]:
         """Take messages; waits up to `wait_ms` of real time for the first one, also on a simulated clock."""
-        self.require_open()
-        until_s = stopwatch_s() + wait_ms / 1000
-        arrivals = self.store.writer.arrivals
-        while True:
-            seen = arrivals.count
-            found = self.receiver.receive(
-                topic, group, count=count, invisible_ms=invisible_ms, accepts_tag=accepts_tag
-            )
-            left_ms = round((until_s - stopwatch_s()) * 1000)
-            if found or left_ms <= 0:
-                return found
-            visible_ms = self.receiver.next_visible_ms(topic, group)
-            if visible_ms is not None and not self.clock.is_simulated:
-                left_ms = min(left_ms, max(1, visible_ms - self.clock.now_ms()))
-            arrivals.wait(seen, left_ms)
-            self.require_open()
+        return self._long_poll.receive(
+            topic, group, count=count, wait_ms=wait_ms, invisible_ms=invisible_ms, accepts_tag=accepts_tag
+        )
 
     def ack(self, receipts: Sequence[str]) -> list[bool]:
         self.require_open()
@@ -335,11 +323,17 @@ class Broker:
         return self._retries.send_back(receipts, level)
 
     @property
+    def views(self) -> Views:
+        self._require_not_closed()
+        return self._views
+
+    @property
     def transactions(self) -> Transactions:
         self.require_open()
         return self._transactions
 
     def status(self) -> Status:
+        self._require_not_closed()
         return status_of(
             self.store,
             self.releaser,
@@ -370,7 +364,7 @@ class Broker:
             service.stop()
         self.releaser.close()
         self.store.writer.arrivals.announce()
-        farewell = self._farewell()
+        farewell = self._views.farewell()
         self._turning.close()
         try:
             if self._failure is None:
@@ -380,12 +374,6 @@ class Broker:
         finally:
             self._lock.release()
         return farewell
-
-    def _farewell(self) -> Farewell:
-        counts = self.store.indexes.due_counts
-        pending = sum(counts.pending(topic.id) for topic in self.store.indexes.topics)
-        waiting = self.views.pending(limit=1) if pending else []
-        return Farewell(pending, waiting[0].deliver_at_ms if waiting else None)
 
     def __enter__(self) -> Broker:
         return self

@@ -17,6 +17,7 @@ belongs to single sends.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ from tidemill.broker.bulk_columns import (
 )
 from tidemill.broker.repeats import FRESH, Repeats, find_repeats
 from tidemill.broker.sending_verb import SendingVerb
+from tidemill.core.arguments import require_kind
 from tidemill.core.errors import DiskFull, IllegalId, IllegalKey, PartlyStored
 from tidemill.core.limits import ID_CHARS_MAX, KEY_CHARS_MAX, KIB
 from tidemill.core.model import NO_TIME_MS, Handle, MessageType
@@ -111,6 +113,7 @@ class Bulk(SendingVerb):
 
     def send(self, table: pa.Table | pa.RecordBatch, topic_name: str | None) -> BulkReceipt:
         """Check the whole table, then store it frame by frame."""
+        require_kind("what is sent", table, (pa.Table, pa.RecordBatch), "an Arrow table or batch")
         if isinstance(table, pa.RecordBatch):
             table = pa.Table.from_batches([table])
         check_columns(set(table.column_names), topic_name)
@@ -128,7 +131,11 @@ class Bulk(SendingVerb):
     def _send(self, parts: list[pa.RecordBatch], row_count: int, topic_name: str | None) -> BulkReceipt:
         now_ms = self._now_ms()
         # All of it is checked before the first topic is made.
-        checked = [self._checked(part, topic_name, now_ms) for part in parts]
+        ends = list(accumulate(part.num_rows for part in parts))
+        checked = [
+            self._checked(part, topic_name, now_ms, end - part.num_rows)
+            for part, end in zip(parts, ends, strict=True)
+        ]
         self._require_room(checked)
         batches = [(self._canonical(part, now_ms), part) for part in checked]
         if self._sender.tick_limit.is_on:
@@ -173,12 +180,14 @@ class Bulk(SendingVerb):
 
     # -- columns ----------------------------------------------------------------------------------
 
-    def _checked(self, batch: pa.RecordBatch, topic_name: str | None, now_ms: int) -> _Checked:
+    def _checked(
+        self, batch: pa.RecordBatch, topic_name: str | None, now_ms: int, first_row: int
+    ) -> _Checked:
         """The columns of a batch, each of which passed the checks of a single send."""
         check_bytes(batch)
         count = batch.num_rows
         topics = texts(batch, "topic") if topic_name is None else pa.repeat(pa.scalar(topic_name), count)
-        due, levels = times_of(batch, self._settings, now_ms)
+        due, levels = times_of(batch, self._settings, now_ms, first_row)
         groups = checked_texts(texts(batch, "message_group"), check_message_group)
         has_group = slices_of(groups)[2] > 0
         types = np.where(

@@ -99,9 +99,14 @@ def check_whole(batch: pa.RecordBatch) -> None:
 # -- times ----------------------------------------------------------------------------------------
 
 
-def times_of(batch: pa.RecordBatch, settings: BrokerSettings, now_ms: int) -> tuple[I64, I64]:
-    """When each row falls due (-1: not timed), and its level (0: none)."""
-    due = _due_times(batch, settings, now_ms)
+def times_of(
+    batch: pa.RecordBatch, settings: BrokerSettings, now_ms: int, first_row: int = 0
+) -> tuple[I64, I64]:
+    """When each row falls due (-1: not timed), and its level (0: none).
+
+    `first_row` is the number of the batch's first row in the whole table, for what is said about one.
+    """
+    due = _due_times(batch, settings, now_ms, first_row)
     levels = np.zeros(batch.num_rows, np.int64)
     if "level" not in batch.schema.names:
         return due, levels
@@ -115,7 +120,7 @@ def times_of(batch: pa.RecordBatch, settings: BrokerSettings, now_ms: int) -> tu
     return due, levels
 
 
-def _due_times(batch: pa.RecordBatch, settings: BrokerSettings, now_ms: int) -> I64:
+def _due_times(batch: pa.RecordBatch, settings: BrokerSettings, now_ms: int, first_row: int) -> I64:
     name = next((name for name in _TIME_COLUMNS if name in batch.schema.names), None)
     if name is None:
         return np.full(batch.num_rows, NO_TIME_MS)
@@ -126,7 +131,10 @@ def _due_times(batch: pa.RecordBatch, settings: BrokerSettings, now_ms: int) -> 
     # Rounded up: a part of a millisecond must not make a message early.
     due = -(-given // per_ms) if per_ms > 1 else given
     if len(due):
-        check_delay(int(due.max()) * ms_each + start_ms, settings, now_ms)
+        worst = int(due.argmax())
+        check_delay(
+            int(due[worst]) * ms_each + start_ms, settings, now_ms, where=f"row {first_row + worst}: "
+        )
     return np.where(is_timed, np.maximum(due * ms_each + start_ms, 0), NO_TIME_MS)
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tidemill.broker.admission import check_delay
 from tidemill.broker.sending_verb import SendingVerb
-from tidemill.core.arguments import require_kind
+from tidemill.core.arguments import require_int, require_kind
 from tidemill.core.errors import IllegalHandle, RequestError
 from tidemill.core.model import SEQ_MAX, CancelAnswer, Handle
 from tidemill.log.arrays import I64, U8
@@ -83,6 +83,7 @@ class Canceller(SendingVerb):
 
     def cancel_key(self, topic_name: str, key: str) -> int:
         """Cancel every pending message with this key; says how many."""
+        require_kind("key", key, str, "a text")
         with self._store.writer.lock:
             topic = self._topics.require(topic_name)
             seqs = np.array(self._store.seqs_with_key(topic.id, key), np.int64)
@@ -122,6 +123,7 @@ class Canceller(SendingVerb):
     def reschedule_key(
         self, topic_name: str, key: str, *, deliver_at_ms: int | None = None, by_ms: int | None = None
     ) -> int:
+        require_kind("key", key, str, "a text")
         with self._store.writer.lock:
             topic = self._topics.require(topic_name)
             seqs = np.array(self._store.seqs_with_key(topic.id, key), np.int64)
@@ -149,14 +151,15 @@ class Canceller(SendingVerb):
         if (deliver_at_ms is None) == (by_ms is None):
             raise RequestError("give either a new time or a span to move by")
         now_ms = self._now_ms()
-        old_due = self._store.indexes.entries.take(seqs)["deliver_at_ms"].astype(np.int64)
+        due = self._store.indexes.entries.take(seqs)["deliver_at_ms"].astype(np.int64)
         if deliver_at_ms is not None:
-            due = np.full(len(seqs), _within_int64(deliver_at_ms))
-        else:
-            due = old_due + _within_int64(by_ms or 0)
-        due = np.maximum(due, 0)
+            require_int("deliver_at_ms", deliver_at_ms)
+            due, by_ms = np.zeros_like(due), deliver_at_ms
+        require_int("by_ms", by_ms)
+        assert by_ms is not None
         if len(due):
-            check_delay(int(due.max()), self._settings, now_ms)
+            check_delay(int(due.max()) + by_ms, self._settings, now_ms)
+        due = np.maximum(due + max(by_ms, -SEQ_MAX), 0)
         moved: dict[int, tuple[int, int]] = {}
         near_below_ms = now_ms + self._settings.lead_ms
         self._store.writer.reserve(self._store.move_payloads(seqs), len(seqs))  # all of them move, or none
@@ -209,15 +212,12 @@ class Canceller(SendingVerb):
 
     def _pending_in_range(self, topic_name: str, from_ms: int, to_ms: int) -> I64:
         topic = self._topics.require(topic_name)
+        require_int("from_ms", from_ms)
+        require_int("to_ms", to_ms)
         if from_ms >= to_ms:
             raise RequestError("the range is empty: its start is not before its end")
         found = [seqs for seqs, _ in scan_pending(self._store, topic.id, from_ms, to_ms)]
         return np.concatenate(found) if found else np.empty(0, np.int64)
-
-
-def _within_int64(ms: int) -> int:
-    """A time or span that can be added to another; beyond that it is refused, or due now, all the same."""
-    return max(-SEQ_MAX, min(ms, SEQ_MAX))
 
 
 def _require_handles(handles: Sequence[Handle]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from tidemill.broker.broker import Broker
 from tidemill.core.clock import Clock
 from tidemill.core.config import settings_from
+from tidemill.core.errors import RequestError
 
 
 def open_broker(directory: str | Path, *, clock: Clock | None = None, **settings: Any) -> Broker:
@@ -17,4 +18,6 @@ def open_broker(directory: str | Path, *, clock: Clock | None = None, **settings
     `lead="10s"`. Close it, or use it in a `with` block. Raises `DirectoryLocked` if another process has the
     directory.
     """
+    if not str(directory):
+        raise RequestError("the data directory has no name; use . for the current one")
     return Broker(Path(directory), settings_from(settings), clock=clock)

@@ -11,6 +11,7 @@ import base64
 import binascii
 from typing import NamedTuple
 
+from tidemill.core.arguments import require_kind
 from tidemill.core.errors import IllegalHandle
 from tidemill.store.consumer_state import ConsumerState, Lane
 from tidemill.store.topics import TopicTable
@@ -34,6 +35,7 @@ def encode_receipt(delivery: DeliveryName) -> str:
 
 def decode_receipt(receipt: str) -> DeliveryName:
     """`IllegalHandle` if it never was a receipt."""
+    require_kind("a receipt", receipt, str, "a text, that of the delivery")
     try:
         text = base64.urlsafe_b64decode(receipt + "=" * (-len(receipt) % 4)).decode()
         version, group, topic, *numbers = text.split("\n")

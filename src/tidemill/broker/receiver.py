@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -302,7 +303,7 @@ class Receiver:
                     yield offset, row, next(messages) if has_message else None
 
     def _rows_at(self, queue: tuple[int, int], offsets: Sequence[int]) -> Rows:
-        if offsets[-1] - offsets[0] + 1 == len(offsets):
+        if all(later == earlier + 1 for earlier, later in pairwise(offsets)):
             return self._store.queues.read(queue, offsets[0], offsets[-1] + 1)
         rows: Rows = np.concatenate([self._store.queues.read(queue, at, at + 1) for at in offsets])
         return rows
@@ -360,11 +361,11 @@ class Receiver:
 
     def change_invisibility(self, receipts: Sequence[str], invisible_ms: int) -> list[bool]:
         """Let messages become visible again `invisible_ms` from now (0: at once)."""
-        if invisible_ms < 0:
-            raise RequestError(f"an invisibility of {invisible_ms} ms is not possible; use 0 or more")
+        require_whole("invisible_ms", invisible_ms, 0, _INVISIBLE_MS_MAX)
         return self._settle_or_change(receipts, self._now_ms() + invisible_ms)
 
     def _settle_or_change(self, receipts: Sequence[str], visible_at_ms: int | None) -> list[bool]:
+        require_kind("what is settled", receipts, (list, tuple), "a list of receipts")
         parsed = [decode_receipt(receipt) for receipt in receipts]
         consumers, answers, end = self._store.consumers, [], 0
         act = ACT_SETTLE if visible_at_ms is None else ACT_CHANGE

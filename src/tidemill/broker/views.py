@@ -11,7 +11,7 @@ import numpy as np
 from tidemill.broker.due_windows import DueWindows
 from tidemill.broker.message_history import MessageHistory
 from tidemill.broker.topic_admin import TopicAdmin
-from tidemill.core.arguments import require_whole
+from tidemill.core.arguments import NO_LIMIT, require_int, require_whole
 from tidemill.core.limits import MAX_DELAY_MS, MINUTE_MS
 from tidemill.core.model import Handle, PendingMessage, StoredMessage, TopicType, Via
 from tidemill.log.arrays import I64
@@ -73,6 +73,14 @@ class QueuedMessage:
     message: StoredMessage
 
 
+@dataclass(frozen=True, slots=True)
+class Farewell:
+    """What was waiting when the broker closed."""
+
+    pending: int
+    next_due_ms: int | None
+
+
 class Views:
     """Reads for people. Thread-safe."""
 
@@ -96,6 +104,9 @@ class Views:
         limit: int = 100,
     ) -> list[PendingMessage]:
         """Messages that wait, earliest due first."""
+        require_whole("limit", limit, 0, NO_LIMIT)
+        require_int("from_ms", from_ms)
+        require_int("to_ms", to_ms)
         topic_id = self._topics.require(topic_name).id if topic_name is not None else None
         if key is not None:
             with self._store.writer.lock:
@@ -104,6 +115,12 @@ class Views:
         seqs = self._earliest_pending(topic_id, from_ms, to_ms, limit + _SETTLED_MEANWHILE)
         with self._store.writer.lock:
             return self._messages(seqs[self._store.indexes.ledger.pending_mask(seqs)][:limit])
+
+    def farewell(self) -> Farewell:
+        counts = self._store.indexes.due_counts
+        pending = sum(counts.pending(topic.id) for topic in self._store.indexes.topics)
+        waiting = self.pending(limit=1) if pending else []
+        return Farewell(pending, waiting[0].deliver_at_ms if waiting else None)
 
     def _with_key(self, topic_id: int | None, key: str, from_ms: int, to_ms: int, limit: int) -> I64:
         ids = [topic_id] if topic_id is not None else [topic.id for topic in self._store.indexes.topics]

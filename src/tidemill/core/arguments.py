@@ -9,6 +9,8 @@ from typing import Any
 
 from tidemill.core.errors import RequestError
 
+NO_LIMIT = 1 << 62
+
 
 def require_int(name: str, value: Any) -> None:
     """`value` must be a whole number, however large."""
@@ -20,7 +22,9 @@ def require_whole(name: str, value: Any, low: int, high: int) -> None:
     """`value` must be a whole number in `[low, high]`."""
     require_int(name, value)
     if not low <= value <= high:
-        raise RequestError(f"{name} {value} is not possible; use {low} to {high}")
+        raise RequestError(
+            f"{name} {value} is not possible; use {low} {'or more' if high >= NO_LIMIT else f'to {high}'}"
+        )
 
 
 def require_kind(name: str, value: Any, kinds: type | tuple[type, ...], wanted: str) -> None:

@@ -12,13 +12,34 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tidemill.core.arguments import NO_LIMIT, require_whole
 from tidemill.core.durations import parse_duration_ms
 from tidemill.core.errors import RequestError
 from tidemill.core.levels import DEFAULT_LEVELS, level_delays_ms
-from tidemill.core.limits import BODY_BYTES_MAX, DAY_MS, MAX_DELAY_MS, MIB, QUEUES_PER_TOPIC_DEFAULT
+from tidemill.core.limits import (
+    BODY_BYTES_MAX,
+    DAY_MS,
+    KIB,
+    MAX_DELAY_MS,
+    MIB,
+    QUEUES_PER_TOPIC_DEFAULT,
+    QUEUES_PER_TOPIC_MAX,
+)
 
 TICKS_MS = (100, 200, 500, 1000)
 TIMER_STORES = ("wheel", "rocksdb")
+_RANGES = {
+    "lead_ms": (1, NO_LIMIT),
+    "shards": (1, 256),
+    "commits_in_flight": (1, 64),
+    "retention_ms": (1, NO_LIMIT),
+    "max_delay_ms": (1, NO_LIMIT),
+    "body_bytes_max": (1, BODY_BYTES_MAX),
+    "in_flight_bytes_max": (1, NO_LIMIT),
+    "due_per_tick_max": (0, NO_LIMIT),
+    "queues_per_topic": (1, QUEUES_PER_TOPIC_MAX),
+    "segment_bytes": (4 * KIB, NO_LIMIT),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +62,8 @@ class BrokerSettings:
     segment_bytes: int = 128 * MIB
 
     def __post_init__(self) -> None:
+        for name, (low, high) in _RANGES.items():
+            require_whole(name, getattr(self, name), low, high)
         if self.tick_ms not in TICKS_MS:
             raise RequestError(f"tick {self.tick_ms} ms is not possible; use one of 100, 200, 500, 1000 ms")
         if self.lead_ms < 2 * self.tick_ms:
@@ -51,16 +74,6 @@ class BrokerSettings:
             raise RequestError(f"durability {self.durability!r} is unknown; use sync or async")
         if self.timer_store not in TIMER_STORES:
             raise RequestError(f"timer-store {self.timer_store!r} is unknown; use wheel or rocksdb")
-        if not 1 <= self.commits_in_flight <= 64:
-            raise RequestError(f"commits-in-flight {self.commits_in_flight} is not possible; use 1 to 64")
-        if not 1 <= self.shards <= 256:
-            raise RequestError(f"shards {self.shards} is not possible; use 1 to 256")
-        if not 1 <= self.body_bytes_max <= BODY_BYTES_MAX:
-            raise RequestError(
-                f"a body limit of {self.body_bytes_max} bytes is not possible; use 1 to {BODY_BYTES_MAX}"
-            )
-        if self.max_delay_ms < 1:
-            raise RequestError("max-delay must be positive, for example 30d")
         _ = self.level_delays_ms
 
     @property
@@ -79,7 +92,7 @@ def settings_from(values: Mapping[str, Any], start: BrokerSettings | None = None
     for name, value in values.items():
         plain = name.replace("-", "_")
         if plain in _DURATIONS:
-            fields[_DURATIONS[plain]] = parse_duration_ms(value) if isinstance(value, str) else int(value)
+            fields[_DURATIONS[plain]] = parse_duration_ms(value) if isinstance(value, str) else value
         elif plain in known:
             fields[plain] = value
         else:

@@ -122,7 +122,8 @@ class SegmentedLog:
         if frame is None:
             raise CorruptionError(
                 f"no frame at offset {offset} of {self._path(segment.start)}; "
-                "run `tidemill check` and restore from a backup"
+                "stop the broker and run `tidemill rebuild`: it makes the index anew, and says if it is the "
+                "log that is damaged; only then restore from a backup"
             )
         return frame
 

@@ -94,6 +94,7 @@ class CommitLog:
         self._seq_ends: deque[tuple[int, int]] = deque()  # frame end, next seq after it; not yet known safe
         self._safe_seq = indexes.ledger.next_seq
         self._broken: BaseException | None = None
+        self._is_closed = False
 
     @property
     def end(self) -> int:
@@ -317,6 +318,8 @@ class CommitLog:
     # -- the order --------------------------------------------------------------------------------
 
     def _append(self, kind: Kind, parts: Sequence[Bytes], now_ms: int, *, reserved: bool = False) -> Appended:
+        if self._is_closed:
+            raise BrokerClosed("the broker is closed")
         if self._broken is not None:
             raise BrokerClosed("the store stopped after a fault; open it again") from self._broken
         first_seq = self._indexes.ledger.next_seq
@@ -349,6 +352,11 @@ class CommitLog:
         self._commit.wait_synced(end)
         self.publish()
         return end
+
+    def close(self) -> None:
+        """Refuse every append from now on; the files are somebody else's."""
+        with self.lock:
+            self._is_closed = True
 
     def publish(self) -> None:
         """Write the queue rows of every frame that may be acknowledged, in log order."""

@@ -323,6 +323,7 @@ class MessageStore:
 
     def release_files(self) -> None:
         """Let go of the files without writing anything."""
+        self.writer.close()
         self.log.close()
         self.consumers.close()
         self.indexes.entries.close()

@@ -46,6 +46,11 @@ def recover(
     if content is not None and int(checkpoint_head(content)["offset"]) < log.head:
         content = None  # the log was cut beyond it
     reflected = restore_indexes(indexes, content) if content is not None else log.head
+    if reflected > log.head and not log.segment_starts():
+        raise CorruptionError(
+            "the commit log has no file left, but its index is there. Nothing was changed. Restore the log's "
+            "files from a backup; if all of it is to be forgotten, use a new directory"
+        )
     if content is not None:
         # The log's head may have been cut after the checkpoint was taken. What the checkpoint has pending
         # below it was settled since, but its entries are gone and can no longer be counted out.

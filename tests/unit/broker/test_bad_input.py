@@ -167,7 +167,7 @@ def test_wrong_requests_to_the_other_verbs_write_nothing(small):
         (IllegalGroup, "'a b'", lambda: broker.receiver.group("a b")),
         (RequestError, "count 0 is not possible", lambda: broker.receive("t", "g", count=0)),
         (RequestError, "invisible_ms 0 is", lambda: broker.receive("t", "g", invisible_ms=0)),
-        (RequestError, "-1 ms", lambda: broker.change_invisibility([], -1)),
+        (RequestError, "invisible_ms -1 is not possible", lambda: broker.change_invisibility([], -1)),
         (RequestError, "attempts 0 is not possible", lambda: broker.receiver.set_group("g", attempts_max=0)),
         (IllegalHandle, "not a receipt: 'rubbish'", lambda: broker.ack(["rubbish"])),
         (
@@ -213,7 +213,7 @@ def test_a_handle_survives_its_text():
         ({"commits_in_flight": 0}, "1 to 64"),
         ({"shards": 257}, "1 to 256"),
         ({"body_bytes_max": 1 << 30}, "4194304"),
-        ({"max_delay_ms": 0}, "positive"),
+        ({"max_delay_ms": 0}, "use 1 or more"),
         ({"levels": "1s soon"}, "'soon'"),
     ],
 )

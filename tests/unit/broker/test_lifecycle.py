@@ -12,6 +12,7 @@ from tidemill.broker.broker import Broker
 from tidemill.broker.identity import DIRECTORY_FORMAT
 from tidemill.core.errors import (
     BrokerClosed,
+    CorruptionError,
     DirectoryLocked,
     DiskFull,
     NewerFormat,
@@ -265,3 +266,12 @@ def test_many_senders_and_cancellers_at_once_agree_with_the_log(tmp_path):
         assert (status.sent, status.pending) == (3 * 40 * 5, 0)
         assert (status.cancelled, status.released) == (sum(cancelled), 600 - sum(cancelled))
         assert not broker.check(tmp_path / "scratch")
+
+
+def test_a_log_without_any_file_is_told_from_a_new_directory(tmp_path):
+    with tidemill.open(tmp_path / "data") as broker:
+        broker.send([Draft("orders", b"x", delay_ms=DAY_MS)])
+    for segment in (tmp_path / "data" / "log").glob("*.log"):
+        segment.unlink()
+    with pytest.raises(CorruptionError, match="no file left"):
+        tidemill.open(tmp_path / "data")

@@ -58,6 +58,18 @@ def test_invisibility_can_be_cut_short_and_prolonged(small):
     assert _bodies(small.broker.receive("work", "g")) == [b"long"]
 
 
+@pytest.mark.parametrize("order", [(0, 3, 2), (2, 0, 3), (3, 2, 0), (1, 2, 0), (0, 1, 2)])
+def test_leases_that_end_in_any_order_bring_each_its_own_message(small, order):
+    small.broker.topics.create("work", queue_count=1)
+    small.broker.send([Draft("work", b"%d" % i) for i in range(4)])
+    taken = small.broker.receive("work", "g", invisible_ms=60_000)
+    for turn, offset in enumerate(order):
+        small.broker.change_invisibility([taken[offset].receipt], 100 * (turn + 1))
+    small.clock.advance(1_000)
+    again = small.broker.receive("work", "g")
+    assert [(d.offset, d.message.body) for d in again] == [(offset, b"%d" % offset) for offset in order]
+
+
 def test_large_messages_come_in_smaller_numbers_and_none_is_left_out(small):
     bodies = [bytes([65 + number]) * (3 * MIB) for number in range(12)]
     for body in bodies:

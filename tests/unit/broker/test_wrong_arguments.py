@@ -1,0 +1,108 @@
+"""Arguments of the wrong kind: each is told in words, and nothing is written, moved or waited for."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+import tidemill
+from tidemill.core.errors import BrokerClosed, IllegalDelay, RequestError
+from tidemill.core.limits import DAY_MS
+from tidemill.core.model import Draft
+
+_NO_NUMBERS = [float("nan"), True, 1.5, "5"]
+
+
+@pytest.fixture
+def waiting(small):
+    (receipt,) = small.broker.send([Draft("orders", b"x", delay_ms=DAY_MS, keys=("k",))])
+    yield receipt
+    (still,) = small.broker.views.pending()
+    assert still.deliver_at_ms == receipt.deliver_at_ms
+
+
+@pytest.mark.parametrize("name", ["deliver_at_ms", "by_ms"])
+@pytest.mark.parametrize("value", _NO_NUMBERS)
+def test_a_new_time_is_a_whole_number(small, waiting, name, value):
+    with pytest.raises(RequestError, match=f"{name} must be a whole number"):
+        small.broker.reschedule([waiting.handle], **{name: value})
+    with pytest.raises(RequestError, match=name):
+        small.broker.reschedule_key("orders", "k", **{name: value})
+    with pytest.raises(RequestError, match=name):
+        small.broker.reschedule_range("orders", 0, 1 << 60, **{name: value})
+
+
+def test_a_time_beyond_all_limits_is_named_as_it_was_given(small, waiting):
+    with pytest.raises(IllegalDelay, match=str(10**30 - small.clock.now_ms())):
+        small.broker.reschedule([waiting.handle], deliver_at_ms=10**30)
+
+
+@pytest.mark.parametrize("value", _NO_NUMBERS)
+def test_other_times_are_whole_numbers_too(small, waiting, value):
+    broker = small.broker
+    for call in (
+        lambda: broker.cancel_range("orders", value, 1 << 60),
+        lambda: broker.advance_to(value),
+        lambda: broker.receive("orders", "g", wait_ms=value),
+        lambda: broker.change_invisibility([], value),
+        lambda: broker.views.pending(limit=value),
+        lambda: broker.views.pending(from_ms=value),
+    ):
+        with pytest.raises(RequestError, match="must be a whole number"):
+            call()
+
+
+def test_names_and_tables_are_what_they_say(small, waiting):
+    broker = small.broker
+    for call, said in (
+        (lambda: broker.ack([None]), "a receipt must be a text"),
+        (lambda: broker.ack("receipt"), "a list of receipts"),
+        (lambda: broker.cancel_key("orders", None), "key must be a text"),
+        (lambda: broker.send_table({"body": [b"x"]}), "an Arrow table or batch"),
+        (lambda: broker.views.pending(limit=-1), "limit -1 is not possible"),
+    ):
+        with pytest.raises(RequestError, match=said):
+            call()
+
+
+def test_the_row_that_is_due_too_late_is_named(small, waiting):
+    delays = [1] * 100_000
+    delays[70_001] = 10**15
+    with pytest.raises(IllegalDelay, match="row 70001: a delay of"):
+        small.broker.send_table(pa.table({"body": [b"x"] * 100_000, "delay_ms": delays}), topic="bulk")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"shards": 1.5},
+        {"lead_ms": "5"},
+        {"retention": float("nan")},
+        {"queues_per_topic": 0},
+        {"segment_bytes": 0},
+    ],
+)
+def test_settings_are_checked_before_a_directory_is_made(tmp_path, setting):
+    with pytest.raises(RequestError, match=next(iter(setting))):
+        tidemill.open(tmp_path / "data", **setting)
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_directory_has_a_name():
+    with pytest.raises(RequestError, match="no name"):
+        tidemill.open("")
+
+
+def test_a_closed_broker_says_so_whatever_is_asked(tmp_path):
+    broker = tidemill.open(tmp_path / "data")
+    broker.close()
+    for call in (
+        broker.status,
+        broker.run_due,
+        lambda: broker.advance_to(5),
+        lambda: broker.views,
+        lambda: broker.topics.create("late"),
+        lambda: broker.receive("orders", "g"),
+    ):
+        with pytest.raises(BrokerClosed, match="closed"):
+            call()
