@@ -29,6 +29,7 @@ from tidemill.server.admin_api import admin_app
 from tidemill.server.app import Door, Opened
 from tidemill.server.backup_place import backup_place_of
 from tidemill.server.disk_watch import DiskWatch
+from tidemill.server.flight_connections import FlightConnections
 from tidemill.server.flight_door import FlightDoor
 from tidemill.server.flight_opening import open_flight
 from tidemill.server.gateway import Gateway
@@ -58,7 +59,7 @@ class BrokerProcess:
         self._flight: FlightDoor | None = None
         self._opening: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
         self._told_at_s = 0.0
 
     # -- opening ----------------------------------------------------------------------------------
@@ -89,7 +90,10 @@ class BrokerProcess:
             self.door.facts = {"flight": {"port": flight_port, "tls": self._plan.tls_port is not None}}
         self.door.opened = Opened(broker, gateway, http, http.batch_door)
         self.door.state = "open"
-        self._watching = asyncio.create_task(DiskWatch(broker).run())
+        self._watching.append(asyncio.create_task(DiskWatch(broker).run()))
+        if flight_port is not None:
+            limit = FlightConnections(flight_port, self._plan.connections_max)
+            self._watching.append(asyncio.create_task(limit.run()))
         pipeline = "spark" if self._plan.pipeline_command else "embedded"
         _spare_what_stays()
         _tell("opened", broker=broker.id, pipeline=pipeline, flight_port=flight_port)
@@ -139,8 +143,8 @@ class BrokerProcess:
     async def _stop(self) -> None:
         if self._opening is not None:
             await self._opening
-        if self._watching is not None:
-            self._watching.cancel()
+        for watching in self._watching:
+            watching.cancel()
         opened, self.door.opened, self.door.state = self.door.opened, None, "stopping"
         if opened is not None:
             if self._flight is not None:

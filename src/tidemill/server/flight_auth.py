@@ -1,18 +1,26 @@
 """Who calls over Flight, and whether they may: the bearer token of each call, asked of an authorizer.
 
-Owns the way from a call's header to its token. What a token allows is the authorizer's to say; without one
-everybody may do everything, as at the other doors.
+Owns the way from a call's header to its token, and the form of a refusal. What a token allows is the
+authorizer's to say; without one everybody may do everything, as at the other doors.
 """
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any, Protocol
 
 from pyarrow import flight
 
-from tidemill.core.errors import TooManyRequests
+from tidemill.core.errors import (
+    BrokerClosed,
+    BusyError,
+    Forbidden,
+    TidemillError,
+    TooManyRequests,
+    Unauthorized,
+)
 from tidemill.server.authority import Authority
 from tidemill.server.flight_gate import FlightGate
 from tidemill.server.permissions import User, Verb
@@ -81,23 +89,38 @@ class _Bearer(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no 
 
 
 class BearerFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
-    """Meets every call before anything of it is read."""
+    """Meets every call before anything of it is read: an unknown caller's bytes are not even gathered."""
 
-    def __init__(self, gate: FlightGate) -> None:
+    def __init__(self, gate: FlightGate, authorizer: Authorizer) -> None:
         super().__init__()
         self._gate = gate
+        self._authorizer = authorizer
 
     def start_call(self, info: Any, headers: dict[str, list[str | bytes]]) -> _Bearer:
         values = headers.get("authorization") or [""]
         value = values[0]
+        authorization = value if isinstance(value, str) else value.decode("utf-8", "surrogateescape")
         try:
+            self._authorizer.user_of(authorization)
             self._gate.enter()
-        except TooManyRequests as error:
-            REJECTS.add("flight", error.code)
-            raise flight.FlightUnavailableError(str(error)) from None
-        return _Bearer(
-            value if isinstance(value, str) else value.decode("utf-8", "surrogateescape"), self._gate
-        )
+        except (Unauthorized, TooManyRequests) as error:
+            raise refusal_of(error) from None
+        return _Bearer(authorization, self._gate)
+
+
+def refusal_of(error: TidemillError) -> Exception:
+    """An error that Flight can carry; its code is in `extra_info`."""
+    REJECTS.add("flight", error.code)
+    kind = flight.FlightServerError
+    if isinstance(error, Unauthorized):
+        kind = flight.FlightUnauthenticatedError
+    elif isinstance(error, Forbidden):
+        kind = flight.FlightUnauthorizedError
+    elif isinstance(error, BusyError | BrokerClosed):
+        kind = flight.FlightUnavailableError
+    extra = json.dumps({"code": error.code, "message": str(error)}).encode()
+    refusal: Exception = kind(str(error), extra_info=extra)
+    return refusal
 
 
 def authorization_of(context: Any) -> str:

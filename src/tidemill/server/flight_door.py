@@ -12,7 +12,6 @@ server calls from threads of its own; the broker is thread-safe. Errors keep the
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -25,9 +24,16 @@ from tidemill.broker.broker import Broker
 from tidemill.broker.bulk import BulkReceipt
 from tidemill.broker.canceller import ANSWERS
 from tidemill.broker.table_schemas import Wanted
-from tidemill.core.errors import BrokerClosed, BusyError, Forbidden, RequestError, TidemillError, Unauthorized
+from tidemill.core.errors import BrokerClosed, Forbidden, RequestError, TidemillError, Unauthorized
 from tidemill.core.limits import FRAME_ROWS_MAX
-from tidemill.server.flight_auth import MIDDLEWARE, AllowAll, Authorizer, BearerFactory, authorization_of
+from tidemill.server.flight_auth import (
+    MIDDLEWARE,
+    AllowAll,
+    Authorizer,
+    BearerFactory,
+    authorization_of,
+    refusal_of,
+)
 from tidemill.server.flight_gate import FlightGate
 from tidemill.server.flight_requests import (
     cancel_columns,
@@ -39,7 +45,6 @@ from tidemill.server.flight_requests import (
     wanted_of,
 )
 from tidemill.server.permissions import Verb
-from tidemill.server.rejects import REJECTS
 
 T = TypeVar("T")
 _STOP_SECONDS = 5.0
@@ -65,15 +70,15 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
         gate: FlightGate | None = None,
     ) -> None:
         self._gate = gate or FlightGate()
+        self._authorizer = authorizer or AllowAll()
         scheme = "grpc+tls" if tls else "grpc"
         address = f"[{host}]" if ":" in host else host
         super().__init__(
             f"{scheme}://{address}:{port}",
             tls_certificates=[tls] if tls else None,
-            middleware={MIDDLEWARE: BearerFactory(self._gate)},
+            middleware={MIDDLEWARE: BearerFactory(self._gate, self._authorizer)},
         )
         self._broker = broker
-        self._authorizer = authorizer or AllowAll()
         self._writes = threading.BoundedSemaphore(_PUTS_MAX)  # bounds the batches in memory at once
         self._is_closing = False
 
@@ -109,7 +114,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
         said = _said(command_of, descriptor)
         verb, topic = said.get("do", said.get("table")), said.get("topic")
         if verb != _CANCEL or not (topic is None or isinstance(topic, str)):
-            raise _refusal(RequestError('an exchange is a cancel: {"do": "cancel", "topic": "orders"}'))
+            raise refusal_of(RequestError('an exchange is a cancel: {"do": "cancel", "topic": "orders"}'))
         writer.begin(ANSWER)
         for batch in _batches(reader):
             writer.write_batch(_said(self._cancel, context, batch, topic))
@@ -117,7 +122,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
     def do_action(self, context: Any, action: Any) -> Iterator[pa.Buffer]:
         """`cancel`: an Arrow stream of handles in, an Arrow stream of answers out."""
         if action.type != _CANCEL:
-            raise _refusal(RequestError(f"there is no action {action.type!r}; there is {_CANCEL}"))
+            raise refusal_of(RequestError(f"there is no action {action.type!r}; there is {_CANCEL}"))
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, ANSWER) as out:
             for batch in _said(_stream_in, action.body):
@@ -188,7 +193,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
             except Forbidden:
                 continue
             except Unauthorized as error:
-                raise _refusal(error) from None
+                raise refusal_of(error) from None
             yield _info([wanted], _path(wanted))
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
@@ -257,23 +262,9 @@ def _said(act: Callable[..., T], *arguments: Any) -> T:
     try:
         return act(*arguments)
     except TidemillError as error:
-        raise _refusal(error) from None
+        raise refusal_of(error) from None
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeError) as error:
-        raise _refusal(RequestError(f"the batch cannot be read: {error}")) from None
-
-
-def _refusal(error: TidemillError) -> Exception:
-    REJECTS.add("flight", error.code)
-    kind = flight.FlightServerError
-    if isinstance(error, Unauthorized):
-        kind = flight.FlightUnauthenticatedError
-    elif isinstance(error, Forbidden):
-        kind = flight.FlightUnauthorizedError
-    elif isinstance(error, BusyError | BrokerClosed):
-        kind = flight.FlightUnavailableError
-    extra = json.dumps({"code": error.code, "message": str(error)}).encode()
-    refusal: Exception = kind(str(error), extra_info=extra)
-    return refusal
+        raise refusal_of(RequestError(f"the batch cannot be read: {error}")) from None
 
 
 @cache
