@@ -6,7 +6,8 @@
 
 For each page: how long from asking for it until nothing on it is loading, and how much of a core the broker's
 processes use while it stays open, beside no page. Then how late a light traffic of timed messages (half near,
-half through the wheel) is released with no page, with one page after the other, and with none again.
+half through the wheel) is released with no page, with one page after the other, and with none again; beside
+it, how late a thread wakes that does nothing: figures mean something only where that is small.
 Chromium runs on the same machine and takes a core while it draws. Needs scripts/need_chromium.sh.
 """
 
@@ -22,7 +23,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -93,6 +94,10 @@ def used_s(pid: int) -> float:
     return total + sum(used_s(child) for child in children)
 
 
+def at(ordered: Sequence[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else -1
+
+
 class Traffic:
     """Timed messages at an even pace, and how late each was released by the broker's own account."""
 
@@ -102,7 +107,9 @@ class Traffic:
         self._late: list[int] = []
         with tidemill.Client(endpoint) as client:
             client.send(PROBE, b"the first makes the topic")
-        self._threads = [threading.Thread(target=work) for work in (self._send, self._receive)]
+        self._machine_late: list[float] = []
+        works = (self._send, self._receive, self._watch_machine)
+        self._threads = [threading.Thread(target=work) for work in works]
         for thread in self._threads:
             thread.start()
 
@@ -121,18 +128,27 @@ class Traffic:
                         self._late.append(message.released_at_ms - message.deliver_at_ms)
                     client.ack(message)
 
-    def take(self) -> list[int]:
-        taken, self._late = self._late, []
-        return sorted(taken)
+    def _watch_machine(self) -> None:
+        """How late a thread wakes up that has nothing to do: what the machine itself adds."""
+        while not self._stops.is_set():
+            due_s = time.monotonic() + 0.02
+            pause.wait(0.02)
+            self._machine_late.append((time.monotonic() - due_s) * 1000)
+
+    def take(self) -> Row:
+        late, self._late = sorted(self._late), []
+        machine, self._machine_late = sorted(self._machine_late), []
+        return {
+            "p50_ms": at(late, 0.5),
+            "p99_ms": at(late, 0.99),
+            "count": len(late),
+            "machine_p99_ms": at(machine, 0.99),
+        }
 
     def stop(self) -> None:
         self._stops.set()
         for thread in self._threads:
             thread.join()
-
-
-def at(ordered: list[int], share: float) -> int:
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else -1
 
 
 def show(page: Page, endpoint: str, name: str) -> float:
@@ -175,8 +191,7 @@ def lateness(endpoint: str, page: Page, seconds: float) -> Iterator[Row]:
                 page.goto("about:blank")
             else:
                 page.wait_for_timeout(seconds * 1000)
-            late = traffic.take()
-            yield {"late": look, "p50_ms": at(late, 0.5), "p99_ms": at(late, 0.99), "count": len(late)}
+            yield {"late": look, **traffic.take()}
     finally:
         traffic.stop()
 

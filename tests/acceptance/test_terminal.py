@@ -43,6 +43,16 @@ def test_the_forecast_can_be_watched(broker: HttpBroker) -> None:
         assert screen.interrupt() == 0
 
 
+def test_a_receive_shows_that_it_waits_and_that_nothing_came(broker: HttpBroker) -> None:
+    with tidemill.Client(broker.endpoint) as client:
+        client.send("orders", b"x", delay="30m")
+    flags = ("--group", "g", "--wait", "300ms")
+    with terminal("receive", "orders", *flags, endpoint=broker.endpoint) as screen:
+        screen.read_until("waiting for messages of orders")
+        screen.read_until("nothing came within 300ms")
+        assert screen.process.wait(PATIENCE_S) == 0
+
+
 def test_a_file_is_scheduled_with_a_bar(broker: HttpBroker, tmp_path: Path) -> None:
     rows = tmp_path / "rows.csv"
     rows.write_text("body,delay_ms,key\n" + "".join(f"{n},3600000,k{n}\n" for n in range(500)))

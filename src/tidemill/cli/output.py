@@ -98,3 +98,21 @@ def bar(text: str, unit: str = BYTES, screen: Console | None = None) -> Iterator
     )
     with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
         yield Bar(progress, progress.add_task(text, total=None))
+
+
+@contextmanager
+def waiting(text: str) -> Iterator[None]:
+    """A sign of life on stderr while the block waits, for somebody at a terminal."""
+    screen = Console(stderr=True)
+    if not screen.is_terminal:
+        yield
+        return
+    with screen.status(text):
+        yield
+
+
+def remark(text: str) -> None:
+    """A word on stderr for somebody at a terminal; a program's stderr stays clean."""
+    screen = Console(stderr=True)
+    if screen.is_terminal:
+        screen.print(text, markup=False, highlight=False, soft_wrap=True, style="dim")

@@ -55,7 +55,7 @@ def _fields(message: Pending) -> dict[str, object]:
 
 def _print(found: list[Pending], now_ms: int, limit: int) -> None:
     if not found:
-        print("nothing waits")
+        print("nothing that fits waits; `tidemill send TOPIC BODY --delay 30m` puts something in")
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name, justify in (("due", "left"), ("at", "left"), ("topic", "left"), ("key", "left")):

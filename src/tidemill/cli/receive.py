@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from tidemill.cli.connecting import EndpointOption, connect, duration_ms
+from tidemill.cli.output import remark, waiting
 from tidemill.client.answers import Message
 from tidemill.client.client import Client
 from tidemill.core.clock import stopwatch_s
@@ -29,18 +30,22 @@ def receive(
 ) -> int:
     """Receive messages, one JSON object per line."""
     wait_ms, invisible_ms = duration_ms(wait), duration_ms(invisible)
-    left = count
+    left, came = count, 0
     with connect(endpoint) as client:
         while left is None or left > 0:
             batch = _BATCH if left is None else min(left, _BATCH)
-            messages = _wait_for(client, topic, group, batch, wait_ms, invisible_ms, tag)
+            with waiting(f"waiting for messages of {topic}, at most {wait}; Ctrl-C stops"):
+                messages = _wait_for(client, topic, group, batch, wait_ms, invisible_ms, tag)
             if not messages:
                 break
+            came += len(messages)
             for message in messages:
                 print(json.dumps(_fields(message, no_ack), ensure_ascii=False), flush=True)
                 if not no_ack:
                     client.ack(message)
             left = None if left is None else left - len(messages)
+    if not came:
+        remark(f"nothing came within {wait}; `tidemill pending --topic {topic}` shows what still waits")
     return 0
 
 

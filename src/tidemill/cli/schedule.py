@@ -64,7 +64,7 @@ def _dataset(file: Path) -> Any:
     if kind is None:
         raise usage(f"{file.name} is of no known kind; name it {', '.join(sorted(_FORMATS))}")
     if not file.is_file():
-        raise RequestError(f"{file} is not a file")
+        raise RequestError(f"{file} is not a file; name one with a row for each message")
     # A body or key of digits is still a text, and a delay is a number.
     types = dict.fromkeys(_TEXTS, pa.string()) | dict.fromkeys(_NUMBERS, pa.int64())
     options = csv.ConvertOptions(column_types=types)
