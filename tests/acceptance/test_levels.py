@@ -93,7 +93,7 @@ def test_every_door_refuses_levels_that_are_none_and_notes_those_too_high(served
     with pytest.raises(TidemillError, match="negative"):
         client.send("doors", b"x", level=-1)
     code, _, err = cli("send", "doors", "x", "--level", "-3")
-    assert (code, "level -3 is negative; use 1 to 18" in err) == (1, True)
+    assert (code, "level -3 is negative; use 1 to 18" in err) == (2, True)
     assert cli("send", "doors", "x", "--level", "three")[0] == 2
     with pytest.raises(urllib.error.HTTPError) as refused:
         _http(served, "/v1/messages", {"topic": "doors", "level": -1})
@@ -101,6 +101,10 @@ def test_every_door_refuses_levels_that_are_none_and_notes_those_too_high(served
     noted = _http(served, "/v1/messages", {"topic": "doors", "body": "x", "level": 99})
     assert noted["note"] == "level 99 is above the highest, 18 was used"
     assert json.loads(cli("send", "doors", "x", "--level", "99", "--json")[1])["note"] == noted["note"]
+    table = pa.table({"body": [b"x"] * 200, "level": pa.array([99, 18] * 100, pa.int32())})
+    receipts = client.schedule(table, topic="doors")  # over Flight
+    assert {receipt.note for receipt in receipts[::2]} == {noted["note"]} == {receipts[198].note}
+    assert {receipt.note for receipt in receipts[1::2]} == {""}
     refusals = client.schedule(pa.table({"body": [b"x"] * 200, "level": [-1] * 200}), topic="doors")
     assert all(isinstance(one, TidemillError) and "negative" in str(one) for one in refusals)
 

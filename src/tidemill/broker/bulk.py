@@ -66,6 +66,7 @@ class BulkReceipt:
     seqs: I64
     deliver_at_ms: I64
     is_repeat: Flags  # the message was there already: same id, or once by key
+    notes: pa.Array | None = None  # texts, empty where there is nothing to say; None: nowhere is
 
     def __len__(self) -> int:
         return len(self.seqs)
@@ -88,6 +89,7 @@ class _Checked:
     topics: pa.Array
     due: I64
     levels: I64
+    notes: pa.Array | None
     groups: pa.Array
     has_group: Flags
     types: U8
@@ -176,6 +178,7 @@ class Bulk(SendingVerb):
             np.concatenate([part.seqs for part in parts]) if parts else none,
             np.concatenate([part.deliver_at_ms for part in parts]) if parts else none,
             np.concatenate([part.is_repeat for part in parts]) if parts else none.astype(np.bool_),
+            _joined_notes(parts),
         )
 
     # -- columns ----------------------------------------------------------------------------------
@@ -187,7 +190,7 @@ class Bulk(SendingVerb):
         check_bytes(batch)
         count = batch.num_rows
         topics = texts(batch, "topic") if topic_name is None else pa.repeat(pa.scalar(topic_name), count)
-        due, levels = times_of(batch, self._settings, now_ms, first_row)
+        due, levels, notes = times_of(batch, self._settings, now_ms, first_row)
         groups = checked_texts(texts(batch, "message_group"), check_message_group)
         has_group = slices_of(groups)[2] > 0
         types = np.where(
@@ -199,6 +202,7 @@ class Bulk(SendingVerb):
             topics=topics,
             due=due,
             levels=levels,
+            notes=notes,
             groups=groups,
             has_group=has_group,
             types=types.astype(np.uint8),
@@ -297,7 +301,9 @@ class Bulk(SendingVerb):
         earlier = repeats.same_as[again]
         seqs[again], due[again] = seqs[earlier], due[earlier]
         is_repeat = repeats.same_as != FRESH
-        return BulkReceipt(self._broker_id, part.topics, _ids_of(ids, repeats), seqs, due, is_repeat)
+        return BulkReceipt(
+            self._broker_id, part.topics, _ids_of(ids, repeats), seqs, due, is_repeat, part.notes
+        )
 
     def _ids(self, given: pa.Array) -> pa.Array:
         """Given ids; made ones where none was given."""
@@ -306,6 +312,13 @@ class Bulk(SendingVerb):
             return given
         made = made_ids(self._broker_id, self._store.log.written_end, len(given))
         return pc.if_else(pa.array(lengths > 0), given, made) if (lengths > 0).any() else made
+
+
+def _joined_notes(parts: list[BulkReceipt]) -> pa.Array | None:
+    if all(part.notes is None for part in parts):
+        return None
+    empty = pa.scalar("")
+    return pa.concat_arrays([pa.repeat(empty, len(p)) if p.notes is None else p.notes for p in parts])
 
 
 def _ids_of(ids: pa.Array, repeats: Repeats) -> pa.Array:

@@ -101,23 +101,27 @@ def check_whole(batch: pa.RecordBatch) -> None:
 
 def times_of(
     batch: pa.RecordBatch, settings: BrokerSettings, now_ms: int, first_row: int = 0
-) -> tuple[I64, I64]:
-    """When each row falls due (-1: not timed), and its level (0: none).
+) -> tuple[I64, I64, pa.Array | None]:
+    """When each row falls due (-1: not timed), its level (0: none), and notes where another level is used.
 
     `first_row` is the number of the batch's first row in the whole table, for what is said about one.
     """
     due = _due_times(batch, settings, now_ms, first_row)
     levels = np.zeros(batch.num_rows, np.int64)
     if "level" not in batch.schema.names:
-        return due, levels
+        return due, levels, None
     given = _integers(batch.column("level"), "level")
+    notes, which = [""], np.zeros(batch.num_rows, np.int64)
     for level in np.unique(given).tolist():
         if level:
             rows = given == level
             if (due[rows] != NO_TIME_MS).any():
                 raise RequestError("give only one of a delivery time, a delay and a level")
-            due[rows], levels[rows], _ = level_due_ms(level, settings, now_ms)
-    return due, levels
+            due[rows], levels[rows], note = level_due_ms(level, settings, now_ms)
+            if note:
+                which[rows] = len(notes)
+                notes.append(note)
+    return due, levels, pa.array(notes).take(pa.array(which)) if len(notes) > 1 else None
 
 
 def _due_times(batch: pa.RecordBatch, settings: BrokerSettings, now_ms: int, first_row: int) -> I64:

@@ -23,8 +23,7 @@ class StoredPart:
         return int(self.table.num_rows)
 
     def receipt(self, row: int) -> Receipt:
-        message_id, seq, due_ms, is_repeat = (column[row].as_py() for column in self.table.columns)
-        return self._receipt(self._topic(row), message_id, seq, due_ms, is_repeat)
+        return self._receipt(self._topic(row), *(column[row].as_py() for column in self.table.columns))
 
     def receipts(self) -> Iterator[Receipt]:
         names = [self.topics] * len(self) if isinstance(self.topics, str) else self.topics.to_pylist()
@@ -34,9 +33,12 @@ class StoredPart:
     def _topic(self, row: int) -> str:
         return self.topics if isinstance(self.topics, str) else str(self.topics[row].as_py())
 
-    def _receipt(self, topic: str, message_id: str, seq: int, due_ms: int, is_repeat: bool) -> Receipt:
+    def _receipt(
+        self, topic: str, message_id: str, seq: int, due_ms: int, is_repeat: bool, note: str = ""
+    ) -> Receipt:
+        """One of a row's columns; notes are a column only where the broker has something to say."""
         handle = None if due_ms == NO_TIME_MS else Handle(self.broker, topic, message_id, seq)
-        return Receipt(message_id, topic, handle, due_ms, is_repeat)
+        return Receipt(message_id, topic, handle, due_ms, is_repeat, note)
 
 
 class Scheduled(Sequence[Answer]):

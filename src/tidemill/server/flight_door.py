@@ -242,7 +242,7 @@ def _stream_in(body: Any) -> list[pa.RecordBatch]:
 
 
 def _receipt_content(receipt: BulkReceipt, number: int) -> pa.Buffer:
-    """The answer to a batch: an Arrow stream with its rows' ids, seqs and times."""
+    """The answer to a batch: an Arrow stream with its rows' ids, seqs and times, and notes if any."""
     facts = {"broker": receipt.broker, "batch": str(number)}
     columns = [
         receipt.ids,
@@ -251,6 +251,9 @@ def _receipt_content(receipt: BulkReceipt, number: int) -> pa.Buffer:
         pa.array(receipt.is_repeat),
     ]
     schema = RECEIPT.with_metadata(facts)
+    if receipt.notes is not None:
+        columns.append(receipt.notes)
+        schema = schema.append(pa.field("note", pa.string()))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as out:
         out.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
