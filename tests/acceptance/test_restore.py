@@ -74,7 +74,7 @@ def test_a_backup_of_a_served_broker_is_restored_under_load(tmp_path) -> None:
             known = done.so_far()
             command = ["backup", str(restored.directory), "--endpoint", served.endpoint]
             assert main.run(command) == 0
-            assert main.run(command) == 1, "a copy goes into a new directory only"
+            assert main.run(command) != 0, "a copy goes into a new directory only"
         served.stop()
         restored.start()
         with tidemill.Client(restored.endpoint) as client:
