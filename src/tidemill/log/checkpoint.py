@@ -88,17 +88,21 @@ class Checkpoint:
 
     def save(self, content: Bytes, *, sync: bool) -> None:
         """Write `content` as the next generation; with `sync` it survives a power cut."""
-        if sync and self._is_unsure:
-            # Before its only forerunner is overwritten, the newest generation must be safe.
-            newest = self._paths[self._generation % 2]
-            self._write(newest, self._read(newest), sync=True)
-            self._is_unsure = False
+        if sync:
+            self.make_safe()  # before its only forerunner is overwritten
         generation = self._generation + 1
         header = _HEADER.pack(
             _MAGIC, self._version, generation, len(content), _crc(self._version, generation, content)
         )
         self._write(self._paths[generation % 2], header + bytes(content), sync=sync)
         self._generation = generation
+
+    def make_safe(self) -> None:
+        """See that what was loaded survives a power cut: its writer may have been killed before it did."""
+        if self._is_unsure:
+            newest = self._paths[self._generation % 2]
+            self._write(newest, self._read(newest), sync=True)
+            self._is_unsure = False
 
     def _read(self, path: Path) -> bytes:
         file = self._disk.open(path)

@@ -19,6 +19,10 @@ class HeadRecord:
         content = self._checkpoint.load()
         return int.from_bytes(content, "little") if content is not None else 0
 
+    def make_safe(self) -> None:
+        """What was loaded survives a power cut from now on."""
+        self._checkpoint.make_safe()
+
     def save(self, head: int) -> None:
         """Durable when this returns."""
         self._checkpoint.save(head.to_bytes(8, "little"), sync=True)

@@ -90,6 +90,8 @@ class SegmentedLog:
         names = self._disk.names(self._directory)
         starts = [int(name.removesuffix(_SUFFIX)) for name in names if name.endswith(_SUFFIX)]
         head = self._head_record.load()
+        if len(starts) > 1 and starts[1] <= head:
+            self._head_record.make_safe()  # as in a cut: before the first file goes
         while len(starts) > 1 and starts[1] <= head:
             self._disk.remove(self._path(starts.pop(0)))
             self._disk.sync_dir(self._directory)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from tidemill.core.errors import CorruptionError, DiskFull
 from tidemill.log.frame import frame_bytes
 from tidemill.log.segments import SegmentedLog
-from tidemill.testing import FaultyDisk
+from tidemill.testing import FaultPlan, FaultyDisk, SimulatedCrash
 
 SEGMENT = 8192
 
@@ -301,6 +303,24 @@ def test_a_power_cut_while_the_head_is_cut_leaves_no_hole(tmp_path):
         small.log.cut_head(small.log.segment_starts()[2])
         small.reopen(power_cut=True, known_synced_end=end)
         assert small.log.written_end == end
+
+
+def test_killed_in_a_head_cut_and_then_a_power_cut_leaves_no_hole(tmp_path):
+    was_broken_off = False
+    for crash_at in range(1, 12):
+        small = SmallLog(tmp_path / str(crash_at))
+        for _ in range(12):
+            small.append(bytes(2_000))
+        small.log.sync()
+        starts, end = small.log.segment_starts(), small.log.written_end
+        small.disk.arm(FaultPlan(crash_at=crash_at, crash_after=True, count_writes=True))
+        with suppress(SimulatedCrash):
+            small.log.cut_head(starts[2])
+        small.reopen(known_synced_end=end)  # finishes the cut by a record that is perhaps not safe
+        was_broken_off = was_broken_off or small.log.head == 0
+        small.reopen(power_cut=True, known_synced_end=end)
+        assert (small.log.head in (0, starts[2]), small.log.written_end) == (True, end)
+    assert was_broken_off
 
 
 def test_reading_below_the_written_end_checks_every_frame(small):
