@@ -102,6 +102,28 @@ def test_a_machine_without_rocksdict_is_told_what_to_install(
         disk.sorted_keys(tmp_path / "k", 8)
 
 
+class _NoRoomToClose:
+    """A database that finds no room for its last tidying up, and is closed all the same."""
+
+    def __init__(self, db: object) -> None:
+        self._db = db
+
+    def close(self) -> None:
+        self._db.close()
+        raise Exception("IO error: No space left on device: While appending to file")
+
+
+def test_closing_on_a_full_disk_lets_go_and_loses_nothing(tmp_path: Path) -> None:
+    keys = RealDisk().sorted_keys(tmp_path / "k", 8)
+    keys.write(_rows(1, 2), b"note")
+    keys._db = _NoRoomToClose(keys._db)
+    keys.close()
+    keys.close()
+    again = RealDisk().sorted_keys(tmp_path / "k", 8)
+    assert (_numbers(again.scan(*ALL, 9)), again.note()) == ([1, 2], b"note")
+    again.close()
+
+
 # What only the faulty one can show: the promises about crashes.
 
 

@@ -127,10 +127,14 @@ class RocksKeys:
             self._open_db.delete_range(first, end)
 
     def close(self) -> None:
-        if self._db is not None:
+        if self._db is None:
+            return
+        db, self._db = self._db, None  # it is closed even if that fails, and must not be closed again
+        try:
             with self._told_apart():
-                self._db.close()
-            self._db = None
+                db.close()
+        except DiskFull:
+            return  # it could not tidy up; what was written is in RocksDB's own log, and synced
 
     @property
     def _open_db(self) -> Rdict:

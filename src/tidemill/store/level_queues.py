@@ -228,8 +228,8 @@ class LevelQueues:
 def _earliest(runs: list[_Run], now_ms: int, limit: int) -> list[tuple[_Run, int]]:
     """How many rows to take of each run, so that together they are the earliest `limit` by (due, seq)."""
     counts = [run.due_count(now_ms) for run in runs]
-    if sum(counts) <= limit:
-        return list(zip(runs, counts, strict=True))
+    if len(runs) == 1 or sum(counts) <= limit:
+        return [(run, min(limit, count)) for run, count in zip(runs, counts, strict=True)]
     # The last moment of which everything can be taken, by halving; of the next one, the lowest seqs.
     whole_ms, too_many_ms = min(run.next_due_ms() or 0 for run in runs) - 1, now_ms
     while too_many_ms - whole_ms > 1:

@@ -141,9 +141,9 @@ class RocksStore:
 
     def close(self) -> None:
         self._is_sound = False
-        if self._keys is not None:
-            self._keys.close()
-            self._keys = None
+        keys, self._keys = self._keys, None
+        if keys is not None:
+            keys.close()
 
     @property
     def _opened(self) -> SortedKeys:
