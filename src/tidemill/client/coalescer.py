@@ -6,7 +6,8 @@ meanwhile. So a lone caller pays nothing, neither a hop nor a wait, and a crowd 
 itself. When the last request was shared by many, they come back within microseconds of each other; the
 next leader waits for them, but never longer than the linger.
 
-Invariants: every caller gets exactly one answer; nobody waits while a lane is free.
+Invariants: every caller gets exactly one answer; nobody waits while a lane is free; a caller that is
+interrupted takes no lane along.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ SendBatch = Callable[[Sequence[Draft]], Sequence[Answer]]
 class _Seat:
     """A caller that waits: for its answer, or to be told to lead."""
 
-    __slots__ = ("answer", "draft", "fault", "gate", "size")
+    __slots__ = ("answer", "draft", "fault", "gate", "leads", "size")
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
         self.size = len(draft.body)
         self.answer: Answer | None = None
         self.fault: Exception | None = None
+        self.leads = False  # it was given a lane
         self.gate = threading.Lock()
         self.gate.acquire()
 
@@ -69,7 +71,11 @@ class Coalescer:
                     self._lingering.gate.release()
                     self._lingering = None
         if not leads:
-            seat.gate.acquire()
+            try:
+                seat.gate.acquire()
+            except BaseException:  # Ctrl-C, in the main thread
+                self._leave(seat)
+                raise
         if seat.answer is None and seat.fault is None:
             self._lead(seat)
         if seat.fault is not None:
@@ -100,7 +106,14 @@ class Coalescer:
             if lingers:
                 self._lingering = leader
         if lingers:
-            leader.gate.acquire(timeout=self._linger_s)
+            try:
+                leader.gate.acquire(timeout=self._linger_s)
+            except BaseException:
+                with self._lock:
+                    if self._lingering is leader:
+                        self._lingering = None
+                self._pass_on(0)
+                raise
         with self._lock:
             if self._lingering is leader:
                 self._lingering = None
@@ -115,6 +128,14 @@ class Coalescer:
             self._travelling += len(batch)
         return batch
 
+    def _leave(self, seat: _Seat) -> None:
+        """A caller was interrupted while it waited: the lane it may have been given goes to somebody else."""
+        with self._lock:
+            if seat in self._waiting:
+                self._waiting.remove(seat)
+        if seat.leads:
+            self._pass_on(0)
+
     def _pass_on(self, count: int) -> None:
         """Give the lane to somebody who waits, or set it free."""
         heir: _Seat | None = None
@@ -123,6 +144,7 @@ class Coalescer:
             self._travelling -= count
             if self._waiting and self._lingering is None:
                 heir = self._waiting.pop(0)
+                heir.leads = True
             else:
                 self._free_lanes += 1
         if heir is not None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 
 import pytest
 
-from tidemill.client.coalescer import Coalescer
+from tidemill.client.coalescer import Coalescer, _Seat
 from tidemill.client.retrying import Unreachable
 from tidemill.core.errors import IllegalTopic
 from tidemill.core.model import Draft, Receipt
@@ -112,4 +113,48 @@ def test_a_request_that_fails_fails_for_all_of_it_and_the_next_goes_on() -> None
     _in_threads(one, 8)
     assert sorted(failed) == list(range(8))
     is_down = False
+    assert coalescer.send(Draft("t", b"", id="x")).id == "x"
+
+
+def test_a_caller_that_is_interrupted_while_it_waits_takes_nothing_along() -> None:
+    gate, entered = threading.Event(), threading.Semaphore(0)
+
+    def send(drafts):
+        entered.release()
+        assert gate.wait(120)
+        return [_answer(draft) for draft in drafts]
+
+    coalescer = Coalescer(send, linger_s=0)
+    busy = [threading.Thread(target=coalescer.send, args=(Draft("t", b"", id=name),)) for name in "ab"]
+    for thread in busy:
+        thread.start()
+        assert entered.acquire(timeout=120)
+    main = threading.main_thread().ident
+    assert main == threading.get_ident()
+
+    def interrupt() -> None:
+        while not coalescer._waiting:
+            gate.wait(0.001)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    with pytest.raises(KeyboardInterrupt):
+        coalescer.send(Draft("t", b"", id="given up"))
+    interrupter.join(120)
+    gate.set()
+    for thread in busy:
+        thread.join(120)
+    assert coalescer._free_lanes == 2 and not coalescer._waiting
+    assert coalescer.send(Draft("t", b"", id="x")).id == "x"
+
+
+def test_a_caller_that_is_interrupted_when_it_is_to_lead_passes_the_lane_on() -> None:
+    coalescer = Coalescer(lambda drafts: [_answer(draft) for draft in drafts], lanes=1)
+    seat = _Seat(Draft("t", b"", id="heir"))
+    coalescer._free_lanes, coalescer._waiting = 0, [seat]
+    coalescer._pass_on(0)
+    assert seat.leads and coalescer._free_lanes == 0
+    coalescer._leave(seat)
+    assert coalescer._free_lanes == 1
     assert coalescer.send(Draft("t", b"", id="x")).id == "x"
