@@ -26,6 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tidemill.core.errors import TidemillError
 from tidemill.log.disk import RealDisk
 from tidemill.pipeline.failures import explain, require_reachable, require_same_python
+from tidemill.pipeline.planners import dismiss_planners
 from tidemill.pipeline.query import open_session, start_query, worker_python
 from tidemill.pipeline.settings import PipelineSettings
 
@@ -56,6 +57,7 @@ def watch(query: StreamingQuery) -> None:
         if not is_ready and batch >= 0:
             is_ready = True
             report("ready")
+            dismiss_planners()
         report("alive", batch=batch, step_ms=step_ms)
     raise query.exception() or RuntimeError("the query ended by itself")
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemill.cli.bench.fault_load import Load, Verdict
-from tidemill.cli.bench.processes import descendants, is_alive
 from tidemill.cli.bench.served_spark import LEAD_MS, ServedSpark, wait_until_gone
 from tidemill.cli.bench.settling import wait_for
 from tidemill.core.clock import machine_ms
 from tidemill.core.errors import StorageError
+from tidemill.core.processes import descendants, is_alive
 
 _PER_LEAD = LEAD_MS // 5  # messages: two hundred a second
 

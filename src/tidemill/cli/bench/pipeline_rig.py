@@ -16,7 +16,7 @@ from types import TracebackType
 import numpy as np
 
 from tidemill.broker.pipeline_process import PipelineProcess
-from tidemill.cli.bench import processes
+from tidemill.core import processes
 from tidemill.core.clock import SystemClock, machine_ms, stopwatch_s
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import StorageError

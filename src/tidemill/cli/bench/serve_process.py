@@ -12,10 +12,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tidemill.cli.bench.processes import children
 from tidemill.cli.bench.settling import wait_for
 from tidemill.client.client import Client
 from tidemill.core.errors import StorageError, TidemillError
+from tidemill.core.processes import children
 
 _STOP_S = 60.0
 

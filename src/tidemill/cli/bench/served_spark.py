@@ -11,12 +11,12 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from tidemill.cli.bench.processes import command_line, descendants, is_alive, is_java
 from tidemill.cli.bench.serve_process import ServeProcess
 from tidemill.cli.bench.settling import wait_for
 from tidemill.client.client import Client
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import StorageError
+from tidemill.core.processes import command_line, descendants, is_alive, is_java
 from tidemill.log.disk import RealDisk
 from tidemill.timer.shard_lock import LOCK_NAME, holders_by_kernel
 from tidemill.timer.target import read_cursor, shard_directories
