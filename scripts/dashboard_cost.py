@@ -6,9 +6,9 @@
 
 For each page: how long from asking for it until nothing on it is loading, and how much of a core the broker's
 processes use while it stays open, beside no page. Then how late a light traffic of timed messages (half near,
-half through the wheel) is released with no page, with one page after the other, and with none again; beside
-it, how late a thread wakes that does nothing: figures mean something only where that is small.
-Chromium runs on the same machine and takes a core while it draws. Needs scripts/need_chromium.sh.
+half through the wheel) is released while nobody asks, while all that the pages asked is asked every two
+seconds, and while nobody asks again; beside it, how late a thread wakes that does nothing: figures mean
+something only where that is small. Needs scripts/need_chromium.sh.
 """
 
 from __future__ import annotations
@@ -177,20 +177,22 @@ def costs(endpoint: str, pid: int, page: Page, seconds: float) -> Iterator[Row]:
     page.goto("about:blank")
 
 
-def lateness(endpoint: str, page: Page, seconds: float) -> Iterator[Row]:
-    """How late messages are: no page open, then one page after the other, then no page again."""
+def lateness(endpoint: str, asked: list[str], seconds: float) -> Iterator[Row]:
+    """How late messages are: nobody asks; what the pages asked, all of it every two seconds; nobody again.
+
+    The browser is closed by then: usually it runs on another machine, and here it would take a core.
+    """
     traffic = Traffic(endpoint)
     try:
-        page.wait_for_timeout(14_000)  # until far probes fall due as well
-        for look in ("no page", "pages", "no page again"):
+        pause.wait(14)  # until far probes fall due as well
+        for look in ("no page", "all pages", "no page again"):
             traffic.take()
-            if look == "pages":
-                for name in PAGES:
-                    show(page, endpoint, name)
-                    page.wait_for_timeout(seconds * 1000 / len(PAGES))
-                page.goto("about:blank")
-            else:
-                page.wait_for_timeout(seconds * 1000)
+            until_s = time.monotonic() + seconds
+            while (began_s := time.monotonic()) < until_s:
+                for url in asked if look == "all pages" else ():
+                    with urllib.request.urlopen(url, timeout=30) as answer:
+                        answer.read()
+                pause.wait(max(0.0, min(until_s, began_s + 2) - time.monotonic()))
             yield {"late": look, **traffic.take()}
     finally:
         traffic.stop()
@@ -198,14 +200,16 @@ def lateness(endpoint: str, page: Page, seconds: float) -> Iterator[Row]:
 
 def measure(endpoint: str, pid: int, seconds: float) -> Iterator[Row]:
     chromium = subprocess.check_output([ROOT / "scripts/need_chromium.sh"], text=True).split()[0]
+    asked: dict[str, str] = {}  # by path: what the pages have asked for last
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1360, "height": 900})
+        page.on("request", lambda request: asked.update({request.url.partition("?")[0]: request.url}))
         show(page, endpoint, "now")  # so that no page pays for the browser's own start
         page.goto("about:blank")
         yield from costs(endpoint, pid, page, seconds)
-        yield from lateness(endpoint, page, seconds * 2)
         browser.close()
+    yield from lateness(endpoint, [url for url in asked.values() if "/v1/" in url], seconds * 2)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.core.arguments import NO_LIMIT, require_int, require_whole
 from tidemill.core.limits import MAX_DELAY_MS, MINUTE_MS
 from tidemill.core.model import Handle, PendingMessage, StoredMessage, TopicType, Via
-from tidemill.log.arrays import I64
+from tidemill.log.arrays import I64, Rows
 from tidemill.store.consumer_state import Lane, Progress
 from tidemill.store.due_counts import minute_columns
 from tidemill.store.message_store import MessageStore
@@ -110,11 +110,11 @@ class Views:
         topic_id = self._topics.require(topic_name).id if topic_name is not None else None
         if key is not None:
             with self._store.writer.lock:
-                return self._messages(self._with_key(topic_id, key, from_ms, to_ms, limit))
+                keyed = self._with_key(topic_id, key, from_ms, to_ms, limit)
+            return self._messages(keyed, limit)
         # The writer's lock is taken for a part at a time: a look at ten million must not hold up a release.
         seqs = self._earliest_pending(topic_id, from_ms, to_ms, limit + _SETTLED_MEANWHILE)
-        with self._store.writer.lock:
-            return self._messages(seqs[self._store.indexes.ledger.pending_mask(seqs)][:limit])
+        return self._messages(seqs, limit)
 
     def farewell(self) -> Farewell:
         counts = self._store.indexes.due_counts
@@ -143,12 +143,24 @@ class Views:
                 best_seqs, best_due = best_seqs[order], best_due[order]
         return _earliest(best_seqs, best_due, limit)
 
-    def _messages(self, seqs: I64) -> list[PendingMessage]:
-        return [self._pending_message(seq) for seq in seqs.tolist()]
+    def _messages(self, seqs: I64, limit: int) -> list[PendingMessage]:
+        """The first `limit` that still wait. Messages are read one by one and outside the writer's lock.
 
-    def _pending_message(self, seq: int) -> PendingMessage:
-        entry = self._store.entry(seq)
-        message = self._store.message(int(entry["place"]))
+        A hundred of them may lie in a hundred large frames: under one lock, releases would wait for all.
+        """
+        ledger, found = self._store.indexes.ledger, list[PendingMessage]()
+        for seq in seqs.tolist():
+            if len(found) == limit:
+                break
+            with self._store.writer.lock:  # the head is cut under it; a section at hand stays readable
+                if not ledger.is_pending(seq):
+                    continue
+                entry = self._store.entry(seq).copy()
+                section = self._store.section(int(entry["place"]) >> 16)
+            found.append(self._pending_message(seq, entry, section.message(int(entry["place"]) & 0xFFFF)))
+        return found
+
+    def _pending_message(self, seq: int, entry: Rows, message: StoredMessage) -> PendingMessage:
         topic = self._store.indexes.topics.by_id(message.topic_id)
         name = topic.name if topic is not None else ""
         return PendingMessage(
