@@ -18,8 +18,5 @@ def start(client: _Startable) -> None:
 
     It asks for one without setting any; every `asyncio.run` of an earlier test has taken it away.
     """
-    try:
-        asyncio.get_event_loop_policy().get_event_loop()
-    except RuntimeError:
-        asyncio.set_event_loop(_loop())
+    asyncio.set_event_loop(_loop())
     client.startup()

@@ -13,7 +13,7 @@ import pytest
 
 from acceptance.bad_callers import HTTP2_PREFACE, Http2, connect, read_to_end, unharmed
 from acceptance.secured import PERMISSIONS
-from acceptance.serving import PATIENCE_S, Served
+from acceptance.serving import PATIENCE_S, Served, wait_until
 
 _PUT = "/arrow.flight.protocol.FlightService/DoPut"
 _IDLE_CONNECTIONS = 2_000
@@ -81,7 +81,7 @@ def test_more_connections_than_allowed_are_closed(tmp_path):
             connections = [stack.enter_context(connect(port)) for _ in range(_CONNECTIONS_MAX + 50)]
             for connection in connections[_CONNECTIONS_MAX:]:
                 read_to_end(connection)
-            assert "raise --max-connections" in served.log()
+            wait_until(lambda: "raise --max-connections" in served.log(), "a word of it in the log")
     finally:
         served.stop()
 

@@ -524,7 +524,7 @@ def test_the_command_tells_what_is_wrong_in_one_line(served, monkeypatch) -> Non
     both = run("sql", "SELECT 1", "--json", "--csv", "--endpoint", served.endpoint)
     assert both.returncode == 2
     wrong = run("sql", "SELECT nope FROM pending", "--endpoint", served.endpoint)
-    assert wrong.returncode == 1
+    assert wrong.returncode == 2
     assert "`nope` cannot be resolved" in wrong.stderr
     assert len(wrong.stderr.strip().splitlines()) == 1
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
