@@ -68,12 +68,24 @@ class FlightConnections:
     def _connections(self) -> Iterator[socket.socket]:
         """Duplicates of the port's connections, in the order of their files."""
         for number in sorted(map(int, os.listdir(_FILES))):
-            with contextlib.suppress(OSError):  # not a socket, or closed meanwhile
-                one = socket.socket(fileno=os.dup(number))
-                if _is_connection_to(one, self._port):
-                    yield one
-                else:
-                    one.close()
+            one = _socket_at(number)
+            if one is not None and _is_connection_to(one, self._port):
+                yield one
+            elif one is not None:
+                one.close()
+
+
+def _socket_at(number: int) -> socket.socket | None:
+    """A duplicate of the socket behind a number; None where it is something else, or closed meanwhile."""
+    try:
+        duplicate = os.dup(number)
+    except OSError:
+        return None
+    try:
+        return socket.socket(fileno=duplicate)
+    except OSError:
+        os.close(duplicate)
+        return None
 
 
 def _is_connection_to(one: socket.socket, port: int) -> bool:

@@ -87,5 +87,13 @@ def test_room_is_given_again(door) -> None:
         assert all(map(_is_open, later))
 
 
+def test_looking_leaves_no_file_open(door) -> None:
+    limit = FlightConnections(door.port, 0)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        limit.look()
+    assert len(os.listdir("/proc/self/fd")) < before + 20
+
+
 def test_few_files_are_not_looked_at(door, few_files) -> None:
     assert FlightConnections(door.port, 0).look() == 0
