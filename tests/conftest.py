@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,10 @@ for _name in [name for name in os.environ if name.startswith("TIDEMILL_") and na
 
 # Tests start Java many times and never run it for long: compiling little is a third less work each time.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# Several brokers, their mapped files and Spark share one test process; a thousand files are soon too few.
+_, _most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (_most, _most))
 
 _MANY_MORE = 300
 _open_after_collection = 0
