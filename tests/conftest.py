@@ -16,9 +16,11 @@ for _name in [name for name in os.environ if name.startswith("TIDEMILL_") and na
 # Tests start Java many times and never run it for long: compiling little is a third less work each time.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
+_FILES_WANTED = 16_384
 # Several brokers, their mapped files and Spark share one test process; a thousand files are soon too few.
-_, _most = resource.getrlimit(resource.RLIMIT_NOFILE)
-resource.setrlimit(resource.RLIMIT_NOFILE, (_most, _most))
+_files, _files_most = resource.getrlimit(resource.RLIMIT_NOFILE)
+if 0 <= _files < _FILES_WANTED <= _files_most:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_FILES_WANTED, _files_most))
 
 _MANY_MORE = 300
 _open_after_collection = 0
