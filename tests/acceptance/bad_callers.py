@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, DataReceived, StreamEnded, StreamReset, TrailersReceived
@@ -66,6 +68,26 @@ def unharmed(served: Served, growth_max: int = GROWTH_BYTES_MAX) -> Iterator[Non
 
 def connect(port: int, timeout_s: float = PATIENCE_S) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port), timeout_s)
+
+
+@contextlib.contextmanager
+def idle_connections(port: int, count: int) -> Iterator[None]:
+    """So many that say nothing, or only hello; skips where a process may not have so many files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < count + 500:
+        pytest.skip(f"only {hard} files may be open here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count + 500), hard))
+    connections: list[socket.socket] = []
+    try:
+        for number in range(count):
+            connections.append(connect(port))
+            if number % 2:
+                connections[-1].sendall(HTTP2_PREFACE)
+        yield
+    finally:
+        for connection in connections:
+            connection.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def read_to_end(connection: socket.socket) -> bytes:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import tidemill
 from tidemill.core.clock import stopwatch_s
+from tidemill.core.processes import children
 
 # How long to look before giving up: tests run side by side on small machines, and waiting costs nothing when
 # all is well.
@@ -81,8 +82,7 @@ class Served:
     def broker_pids(self) -> list[int]:
         """The children of the supervisor: the broker process."""
         assert self.process is not None
-        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        return [int(pid) for task in tasks for pid in task.read_text().split()]
+        return children(self.process.pid)
 
     def stop(self) -> int:
         """Stop in order; returns the exit code."""
@@ -99,12 +99,3 @@ class Served:
         assert self.process is not None
         self.process.kill()
         self.process.wait()
-
-
-def is_alive(pid: int) -> bool:
-    """Whether any thread of a process runs (what is left of one that nobody has waited for does not)."""
-    try:
-        lines = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
-    except OSError:
-        return False
-    return any(line.rsplit(")", 1)[1].split()[0] not in "ZX" for line in lines)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import socket
 import struct
 import threading
@@ -14,7 +13,7 @@ import grpc
 import pytest
 
 import tidemill
-from acceptance.bad_callers import HTTP2_PREFACE, MIB, Http2, connect, read_to_end, unharmed
+from acceptance.bad_callers import MIB, Http2, connect, idle_connections, read_to_end, unharmed
 from acceptance.serving import PATIENCE_S, Served, wait_until
 from tidemill.core.clock import stopwatch_s
 from tidemill.server.protocol import SERVICE, service
@@ -111,21 +110,8 @@ def _sends(served: Served) -> bool:
 
 
 def test_thousands_of_idle_connections_are_carried(served):
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < _IDLE_CONNECTIONS + 500:
-        pytest.skip(f"only {hard} files may be open here")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, _IDLE_CONNECTIONS + 500), hard))
-    connections: list[socket.socket] = []
-    try:
-        with unharmed(served):
-            for number in range(_IDLE_CONNECTIONS):
-                connections.append(connect(served.port))
-                if number % 2:
-                    connections[-1].sendall(HTTP2_PREFACE)
-    finally:
-        for connection in connections:
-            connection.close()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with unharmed(served), idle_connections(served.port, _IDLE_CONNECTIONS):
+        pass
 
 
 def test_more_connections_than_allowed_are_closed(tmp_path):

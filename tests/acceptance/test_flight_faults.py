@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import resource
-import socket
 import struct
 import urllib.request
 
 import pytest
 
-from acceptance.bad_callers import HTTP2_PREFACE, Http2, connect, read_to_end, unharmed
+from acceptance.bad_callers import Http2, connect, idle_connections, read_to_end, unharmed
 from acceptance.secured import PERMISSIONS
 from acceptance.serving import PATIENCE_S, Served, wait_until
 
@@ -56,21 +54,8 @@ def test_a_garbage_or_truncated_message_ends_the_call(served, message, missing):
 
 
 def test_thousands_of_idle_connections_are_carried(served):
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < _IDLE_CONNECTIONS + 500:
-        pytest.skip(f"only {hard} files may be open here")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, _IDLE_CONNECTIONS + 500), hard))
-    connections: list[socket.socket] = []
-    try:
-        with unharmed(served):
-            for number in range(_IDLE_CONNECTIONS):
-                connections.append(connect(_port(served)))
-                if number % 2:
-                    connections[-1].sendall(HTTP2_PREFACE)
-    finally:
-        for connection in connections:
-            connection.close()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with unharmed(served), idle_connections(_port(served), _IDLE_CONNECTIONS):
+        pass
 
 
 def test_more_connections_than_allowed_are_closed(tmp_path):

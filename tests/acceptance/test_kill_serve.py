@@ -28,8 +28,9 @@ from rocketmq.v5.exception import BadRequestException, NotFoundException
 import tidemill
 from acceptance.accounting import Book, Entry, Told, settle
 from acceptance.official_python import start
-from acceptance.serving import Served, is_alive, wait_until
+from acceptance.serving import Served, wait_until
 from tidemill.core.errors import TidemillError
+from tidemill.core.processes import is_alive
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 import tidemill
-from acceptance.serving import Served, is_alive, wait_until
+from acceptance.serving import Served, wait_until
+from tidemill.core.processes import is_alive
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemill.broker.broker import Broker
+from tidemill.broker.loop import let_services_in
 from tidemill.core.clock import Clock, SimulatedClock, SystemClock, stopwatch_s
 from tidemill.core.errors import TidemillError
 from tidemill.server.admin_api import admin_app
@@ -43,8 +44,6 @@ logger = logging.getLogger(__name__)
 _DRAIN_SECONDS = 10.0
 _EXIT_SECONDS = 20.0
 _TELL_EVERY_S = 0.2
-# A timer thread shares the interpreter with the door: let it in within half a millisecond.
-_SWITCH_SECONDS = 0.0005
 # Requests make many short-lived objects and no rings worth hurrying for; how many may gather before a look.
 _GARBAGE_THRESHOLDS = (20_000, 20, 20)
 
@@ -66,7 +65,7 @@ class BrokerProcess:
 
     async def _start(self) -> None:
         keep_pandas_out()
-        sys.setswitchinterval(_SWITCH_SECONDS)
+        let_services_in()
         # A Ctrl-C in the parent's terminal is for the parent alone: it stops us in order.
         os.setpgid(0, 0)
         loop = asyncio.get_running_loop()

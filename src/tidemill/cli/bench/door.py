@@ -25,6 +25,7 @@ from tidemill.cli.bench.door_client import (
 from tidemill.cli.bench.door_load import OWN_GENERATOR, load
 from tidemill.cli.bench.door_serving import serving
 from tidemill.cli.bench.figures import DOOR_FIGURES, figures_table
+from tidemill.cli.bench.options import DataOption, JsonOption, QuickOption
 from tidemill.cli.bench.peer_redis import has_redis, measure_redis
 from tidemill.cli.output import bar, console
 from tidemill.client.client import Client
@@ -51,11 +52,9 @@ _QUICK = _Scale(1.0, 2_000, 100_000, 50)
 
 
 def door(
-    data: Annotated[
-        Path | None, typer.Option(help="where to work; a new folder in it is removed at the end")
-    ] = None,
-    is_json: Annotated[bool, typer.Option("--json", help="one flat JSON object")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="small counts: does it run, not how fast")] = False,
+    data: DataOption = None,
+    is_json: JsonOption = False,
+    quick: QuickOption = False,
     ghz: Annotated[bool, typer.Option("--ghz", help="load gRPC with ghz, which must be on the path")] = False,
 ) -> None:
     """Measure the doors: gRPC, the Python client, Flight. Some minutes."""

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
+from tidemill.broker.loop import let_services_in
 from tidemill.cli.bench.bulk import measure_bulk
 from tidemill.cli.bench.disk_sync import DiskSync, measure_sync
 from tidemill.cli.bench.figures import FIGURES, figures_table
 from tidemill.cli.bench.lateness import measure_burst, measure_rest
+from tidemill.cli.bench.options import DataOption, JsonOption, QuickOption
 from tidemill.cli.bench.pending import measure_pending
 from tidemill.cli.bench.workload import FULL, QUICK, Scale
 from tidemill.cli.output import bar, console
@@ -36,17 +34,13 @@ _MEASURES: tuple[tuple[str, Measure, int], ...] = (
     ("millions pending", measure_pending, 120),
 )
 _ROOM_BYTES = 12 << 30
-# As `serve` has it: the releaser's thread gets the interpreter within half a millisecond.
-_SWITCH_SECONDS = 0.0005
 _ROOM_BYTES_QUICK = 2 << 30
 
 
 def engine(
-    data: Annotated[
-        Path | None, typer.Option(help="where to work; a new folder in it is removed at the end")
-    ] = None,
-    is_json: Annotated[bool, typer.Option("--json", help="one flat JSON object")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="small counts: does it run, not how fast")] = False,
+    data: DataOption = None,
+    is_json: JsonOption = False,
+    quick: QuickOption = False,
 ) -> None:
     """Measure the engine: throughput, lateness, reopening, memory. Minutes of time, some 10 GB of disk."""
     scale = QUICK if quick else FULL
@@ -54,7 +48,7 @@ def engine(
     parent.mkdir(parents=True, exist_ok=True)
     _require_room(parent, _ROOM_BYTES_QUICK if quick else _ROOM_BYTES)
     figures: dict[str, float] = {}
-    sys.setswitchinterval(_SWITCH_SECONDS)
+    let_services_in()  # as `serve` does
     with tempfile.TemporaryDirectory(prefix="tidemill-bench-", dir=parent) as place:
         disk = measure_sync(Path(place))
     with bar("measuring", unit="") as advance:

@@ -61,20 +61,21 @@ def _hang_worker(serve: ServedSpark, load: Load) -> None:
     serve.wait_for_broker()
 
 
-def _kill_java(serve: ServedSpark, load: Load) -> None:
-    java = serve.java()
-    below = descendants(java)
-    os.kill(java, signal.SIGKILL)
+def _kill(serve: ServedSpark, pid: int) -> None:
+    """A process of the pipeline that has others below it: they all end, and the broker takes over."""
+    below = descendants(pid)
+    os.kill(pid, signal.SIGKILL)
     wait_until_gone(below)
     serve.wait_for_broker()
+
+
+def _kill_java(serve: ServedSpark, load: Load) -> None:
+    _kill(serve, serve.java())
 
 
 def _kill_driver(serve: ServedSpark, load: Load) -> None:
     driver = serve.driver()
-    below = descendants(driver)
-    os.kill(driver, signal.SIGKILL)
-    wait_until_gone(below)
-    serve.wait_for_broker()
+    _kill(serve, driver)
     if serve.driver() == driver:
         raise StorageError("the driver that was killed still runs")
 

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
-import typer
 
 from tidemill.broker.broker import Broker, Sizes
+from tidemill.broker.loop import let_services_in
 from tidemill.cli.bench.bulk import touch_memory
 from tidemill.cli.bench.figures import LEVEL_FIGURES, figures_table
+from tidemill.cli.bench.options import DataOption, JsonOption, QuickOption
 from tidemill.cli.bench.slow_disk import SlowDisk
 from tidemill.cli.bench.timers import measure_store
 from tidemill.cli.bench.watcher import Watcher
@@ -39,8 +38,6 @@ _COMMIT_MS = 5.0
 _BYTES_EACH = 500
 _PATIENCE_S = 120.0
 _ALL_LEVELS = tuple(range(1, 19))
-# As `serve` has it: the releaser's thread gets the interpreter within half a millisecond.
-_SWITCH_SECONDS = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +52,13 @@ _QUICK = _Scale(1 << 13, 1, 50)
 
 
 def levels(
-    data: Annotated[
-        Path | None, typer.Option(help="where to work; a new folder in it is removed at the end")
-    ] = None,
-    is_json: Annotated[bool, typer.Option("--json", help="one flat JSON object")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="small counts: does it run, not how fast")] = False,
+    data: DataOption = None,
+    is_json: JsonOption = False,
+    quick: QuickOption = False,
 ) -> None:
     """Measure delay levels, commits in flight, and both timer stores. About two minutes, 2 GB of disk."""
     scale = _QUICK if quick else _FULL
-    sys.setswitchinterval(_SWITCH_SECONDS)
+    let_services_in()  # as `serve` does
     directory = Path(tempfile.mkdtemp(prefix="tidemill-bench-", dir=data))
     try:
         with bar("measuring levels", unit="") as advance:

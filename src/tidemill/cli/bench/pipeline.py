@@ -21,6 +21,7 @@ import typer
 from tidemill.cli.bench.fault_figures import fault_figures, faults_table
 from tidemill.cli.bench.faults import FAULTS, Fault, run_faults
 from tidemill.cli.bench.figures import PIPELINE_FIGURES, figures_table
+from tidemill.cli.bench.options import DataOption, JsonOption, QuickOption
 from tidemill.cli.bench.pipeline_rig import PipelineRig
 from tidemill.cli.output import bar, console
 from tidemill.core.clock import stopwatch_s
@@ -46,12 +47,10 @@ _QUICK = _Scale(1_000, 50_000, 100_000, 3, 1.0, 3.0)
 
 
 def pipeline(
-    data: Annotated[
-        Path | None, typer.Option(help="where to work; a new folder in it is removed at the end")
-    ] = None,
+    data: DataOption = None,
     spark_master: Annotated[str, typer.Option(help="where Spark runs")] = "local[2]",
-    is_json: Annotated[bool, typer.Option("--json", help="one flat JSON object")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="small counts: does it run, not how fast")] = False,
+    is_json: JsonOption = False,
+    quick: QuickOption = False,
     faults: Annotated[
         bool, typer.Option("--faults", help="instead: how late messages are while processes are killed")
     ] = False,

@@ -15,14 +15,13 @@ import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
-import typer
 from rich.table import Table
 
 from tidemill.broker.memory import give_back_memory, keep_memory_flat
+from tidemill.cli.bench.options import DataOption, JsonOption, QuickOption
 from tidemill.cli.bench.own_usage import anonymous_mb, written_bytes
 from tidemill.cli.output import bar, console
 from tidemill.core.clock import stopwatch_s
@@ -65,11 +64,9 @@ TIMER_FIGURES = (
 
 
 def timers(
-    data: Annotated[
-        Path | None, typer.Option(help="where to work; a new folder in it is removed at the end")
-    ] = None,
-    is_json: Annotated[bool, typer.Option("--json", help="one flat JSON object")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="small counts: does it run, not how fast")] = False,
+    data: DataOption = None,
+    is_json: JsonOption = False,
+    quick: QuickOption = False,
 ) -> None:
     """Measure both timer stores: wheel and RocksDB, absorbing, handing over and waiting."""
     figures: dict[str, float] = {}
