@@ -3,8 +3,12 @@ from tidemill.broker.opening import open_broker as open  # noqa: A004 - the name
 from tidemill.client.answers import Message as Message
 from tidemill.client.async_client import AsyncClient as AsyncClient
 from tidemill.client.client import Client as Client
+from tidemill.client.retrying import Unreachable as Unreachable
 from tidemill.client.worker import Worker as Worker
 from tidemill.core.config import BrokerSettings as BrokerSettings
+from tidemill.core.errors import BusyError as BusyError
+from tidemill.core.errors import RequestError as RequestError
+from tidemill.core.errors import TidemillError as TidemillError
 from tidemill.core.model import CancelAnswer as CancelAnswer
 from tidemill.core.model import Delivery as Delivery
 from tidemill.core.model import Draft as Draft
@@ -16,6 +20,7 @@ __all__ = [
     "AsyncClient",
     "Broker",
     "BrokerSettings",
+    "BusyError",
     "CancelAnswer",
     "Client",
     "Delivery",
@@ -24,6 +29,9 @@ __all__ = [
     "Message",
     "Once",
     "Receipt",
+    "RequestError",
+    "TidemillError",
+    "Unreachable",
     "Worker",
     "open",
 ]

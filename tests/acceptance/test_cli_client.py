@@ -176,6 +176,10 @@ def test_mqadmin_takes_rocketmq_flags(served, capsys, monkeypatch) -> None:
     assert mqadmin.run(["consumerProgress", "-g", "rmqgroup"]) == 0
     assert mqadmin.run(["consumerProgress", "-g", "nobody"]) == 1
     assert mqadmin.run(["updateTopic", "-t", "x", "-a", "+message.type=ODD"]) == 1
+    assert mqadmin.run(["updateTopic", "-t", "fromrmq"]) == 0  # stays what it is
+    assert "+message.type=DELAY" in capsys.readouterr().out
+    assert mqadmin.run(["updateTopic", "-t", "fromrmq", "-w", "2"]) == 1
+    assert "cannot be changed" in capsys.readouterr().err
     assert mqadmin.run(["fly"]) == 2
 
 

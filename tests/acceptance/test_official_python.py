@@ -22,6 +22,7 @@ from rocketmq import (
 )
 from rocketmq.v5.exception import BadRequestException, NotFoundException
 
+import tidemill
 from acceptance.official_python import start
 from acceptance.serving import Served, wait_until
 from tidemill.core.clock import SystemClock
@@ -105,6 +106,23 @@ def test_a_message_arrives_with_all_it_had(served):
         consumer.ack(message)
         with pytest.raises(BadRequestException, match="INVALID_RECEIPT_HANDLE"):
             consumer.ack(message)
+
+
+def test_a_client_in_a_namespace_sees_the_names_that_it_used(served):
+    with tidemill.Client(served.endpoint) as ours:
+        ours.create_topic("shop%orders")
+    configuration = ClientConfiguration(served.endpoint, Credentials(), "shop")
+    consumer = SimpleConsumer(configuration, "workers", {"orders": FilterExpression()}, _AWAIT_SECONDS)
+    with _running(Producer(configuration, ("orders",))) as producer, _running(consumer):
+        recalled = producer.send(_message(b"recalled", properties={"__delay_ms": "600000"}))
+        producer.recall_message("orders", recalled.recall_handle)
+        producer.send(_message(b"ours"))
+        (message,) = _receive(consumer)
+        assert (message.topic, message.body) == ("orders", b"ours")
+        consumer.ack(message)
+    with tidemill.Client(served.endpoint) as ours:
+        (group,) = [group for group in ours.groups() if group.name == "shop%workers"]
+        assert (group.lag, group.unsettled) == ({"shop%orders": 0}, {"shop%orders": 0})
 
 
 def test_only_the_tags_asked_for_arrive(served):

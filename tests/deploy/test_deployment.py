@@ -24,7 +24,8 @@ import yaml
 import tidemill
 from acceptance.serving import Served
 from tidemill.cli.catalogue import application
-from tidemill.core.config import BrokerSettings, settings_from_file
+from tidemill.cli.serve_config import settings_in
+from tidemill.core.config import BrokerSettings
 from tidemill.server.supervisor import _STOP_SECONDS
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
@@ -61,9 +62,12 @@ _COMMANDS = {
 
 @pytest.mark.parametrize("where", _COMMANDS)
 def test_the_command_line_takes_the_command(where: str) -> None:
-    name, *arguments = _COMMANDS[where]
+    name, *arguments = [
+        str(_DEPLOY / "tidemill.toml") if word.endswith("/tidemill.toml") else word
+        for word in _COMMANDS[where]
+    ]
     command = typer.main.get_command(application(None)).commands[name]  # type: ignore[attr-defined]
-    command.make_context(name, list(arguments))  # raises on a flag that does not exist
+    command.make_context(name, arguments)  # raises on a flag that does not exist
 
 
 @pytest.mark.parametrize("where", ["compose", "systemd"])
@@ -182,7 +186,7 @@ def test_prometheus_and_grafana_find_each_other_and_the_broker() -> None:
 
 
 def test_the_settings_file_holds_the_defaults() -> None:
-    assert settings_from_file(_DEPLOY / "tidemill.toml") == BrokerSettings()
+    assert settings_in(_DEPLOY / "tidemill.toml") == BrokerSettings()
 
 
 @pytest.fixture

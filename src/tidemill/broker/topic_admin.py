@@ -53,7 +53,8 @@ class TopicAdmin:
                 if known.type is topic_type and queue_count in (None, known.queue_count):
                     return known
                 raise TopicExists(
-                    f"topic {name!r} exists with type {known.type.value} and {known.queue_count} queues"
+                    f"topic {name!r} exists with type {known.type.value} and {known.queue_count} queues, "
+                    "which cannot be changed; take another name, or delete it first"
                 )
             topic = Topic(self._store.indexes.topics.next_topic_id, name, topic_type, queues)
             appended = self._store.writer.change_topic(topic, self._now_ms())

@@ -179,8 +179,9 @@ class Views:
         """(start of the minute, messages due in it) over the horizon; overdue ones count now."""
         require_whole("the horizon in ms", horizon_ms, 1, MAX_DELAY_MS)
         topic_id = self._topics.require(topic_name).id if topic_name is not None else None
-        first = self._now_ms() // MINUTE_MS
-        end = first + max(1, -(-horizon_ms // MINUTE_MS))
+        now_ms = self._now_ms()
+        # The minute that is under way, and all until the horizon, which ends within one too.
+        first, end = now_ms // MINUTE_MS, -(-(now_ms + horizon_ms) // MINUTE_MS)
         with self._store.writer.lock:
             counts = self._store.indexes.due_counts.minutes(topic_id, first, end)
             overdue = self._store.indexes.due_counts.minutes(topic_id, 0, first)

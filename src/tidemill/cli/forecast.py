@@ -18,7 +18,7 @@ from tidemill.client.client import Client
 from tidemill.core.durations import format_duration, format_time
 from tidemill.core.limits import DAY_MS, MINUTE_MS
 
-_ROWS = 30
+_ROWS = 30  # and one for the rest of the minute under way
 _BESIDE_CHARS = 36  # what stands left and right of a bar
 _BAR_CHARS_MIN = 10
 
@@ -54,14 +54,13 @@ def _picture(client: Client, topic: str | None, horizon_ms: int, width: int) -> 
 
 def drawn(minutes: Sequence[Minute], now_ms: int, width: int) -> list[str]:
     """The forecast as lines of text: at most a screenful, minutes put together where there are more."""
-    sums = put_together([minute.due for minute in minutes], _ROWS)
-    step = max(1, -(-len(minutes) // _ROWS))
+    step = max(1, -(-(len(minutes) - 1) // _ROWS))
+    sums = put_together([minute.due for minute in minutes], step)
     span = format_duration(step * MINUTE_MS)
     total, highest = sum(sums), max(sums, default=0)
     if not total:
-        return [
-            f"nothing falls due within {format_duration(len(minutes) * MINUTE_MS)}; try a longer --horizon"
-        ]
+        whole = (minutes[-1].from_ms + MINUTE_MS - now_ms) // MINUTE_MS
+        return [f"nothing falls due within {format_duration(whole * MINUTE_MS)}; try a longer --horizon"]
     lines = [f"{total:,} fall due; one row is {span}"]
     this_minute_ms = now_ms - now_ms % MINUTE_MS
     for minute, due in zip(minutes[::step], sums, strict=True):

@@ -83,7 +83,11 @@ def _command(
 
 def _update_topic(client: Client, given: argparse.Namespace) -> None:
     queues = given.writeQueueNums or given.readQueueNums
-    topic = client.create_topic(given.topic, _type_of(given.attributes, given.order), queues=queues)
+    kind = _type_of(given.attributes, given.order)
+    if kind is None:  # as in RocketMQ, a topic that is there stays what it is
+        known = [topic.type for topic in client.topics() if topic.name == given.topic]
+        kind = known[0] if known else TopicType.MIXED
+    topic = client.create_topic(given.topic, kind, queues=queues)
     print(f"create topic to {client.endpoint} success.")
     print(
         f"TopicConfig [topicName={topic.name}, readQueueNums={topic.queues}, writeQueueNums={topic.queues}, "
@@ -91,8 +95,8 @@ def _update_topic(client: Client, given: argparse.Namespace) -> None:
     )
 
 
-def _type_of(attributes: str, order: str) -> TopicType:
-    """The type named by `+message.type=…`; mixed where none is."""
+def _type_of(attributes: str, order: str) -> TopicType | None:
+    """The type named by `+message.type=…`, or by `-o true`; None where none is."""
     for part in attributes.split(","):
         name, _, value = part.strip().lstrip("+").partition("=")
         if name == "message.type":
@@ -101,7 +105,7 @@ def _type_of(attributes: str, order: str) -> TopicType:
             except ValueError:
                 known = ", ".join(kind.value.upper() for kind in TopicType)
                 raise RequestError(f"message.type={value} is unknown; use one of {known}") from None
-    return TopicType.FIFO if order.lower() == "true" else TopicType.MIXED
+    return TopicType.FIFO if order.lower() == "true" else None
 
 
 def _update_group(client: Client, given: argparse.Namespace) -> None:

@@ -36,9 +36,8 @@ def standing_bars(values: Sequence[float], height: int) -> list[str]:
     ]
 
 
-def put_together(values: Sequence[int], count: int) -> list[int]:
-    """At most `count` sums of neighbours, in the same order, all but the last over equally many."""
-    step = max(1, -(-len(values) // count))
+def put_together(values: Sequence[int], step: int) -> list[int]:
+    """Sums of `step` neighbours each; the last of what is left."""
     return [sum(values[start : start + step]) for start in range(0, len(values), step)]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidemill.cli.serve_config import ConfigOption, settings_in
 from tidemill.cli.serve_security import (
     CONNECTIONS_MAX,
     AuthOption,
@@ -22,7 +23,7 @@ from tidemill.cli.serve_security import (
     tls_fields,
 )
 from tidemill.cli.serve_story import Story
-from tidemill.core.config import BrokerSettings, settings_from, settings_from_file
+from tidemill.core.config import BrokerSettings, settings_from
 from tidemill.core.errors import RequestError
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def serve(
     max_connections: MaxConnectionsOption = CONNECTIONS_MAX,
     rate_per_client: RateOption = 0.0,
     backup_dir: BackupDirOption = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file with settings; flags win.")] = None,
+    config: ConfigOption = None,
 ) -> int:
     """Serve a data directory over gRPC and HTTP until stopped."""
     _check_choices(pipeline, clock)
@@ -103,8 +104,8 @@ def serve(
 
 def _settings(config: Path | None, **flags: object) -> BrokerSettings:
     """Settings of the file, with the flags that were given."""
-    start = settings_from_file(config) if config is not None else BrokerSettings()
-    settings = settings_from({name: value for name, value in flags.items() if value is not None}, start)
+    given = {name: value for name, value in flags.items() if value is not None}
+    settings = settings_from(given, settings_in(config))
     if settings.timer_store == "rocksdb":
         from tidemill.log.sorted_keys import require_rocksdict
 

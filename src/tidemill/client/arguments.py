@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,10 +12,18 @@ from tidemill.client.endpoint import Endpoint
 from tidemill.client.retrying import Unreachable
 from tidemill.client.verbs import Whither
 from tidemill.core.durations import Moment, Span, as_duration_ms, as_shift_ms, as_time_ms
+from tidemill.core.errors import RequestError
 
 
 def receipt_of(message: Message | str) -> str:
-    return message if isinstance(message, str) else message.receipt
+    if isinstance(message, str):
+        return message
+    if not isinstance(message, Message):
+        raise RequestError(
+            f"a {type(message).__name__} is neither a message nor a receipt; "
+            "give several as arguments of their own: ack(*messages)"
+        )
+    return message.receipt
 
 
 def optional_time(value: Moment | None) -> int | None:
@@ -43,6 +52,9 @@ def whither_of(at: Moment | None, delay: Span | None, by: Span | None) -> Whithe
 
 
 def unreachable(endpoint: Endpoint, lost: ConnectionLost) -> Unreachable:
-    return Unreachable(
-        f"no broker at {endpoint}: {lost}; start one with `tidemill serve` or name another endpoint"
-    )
+    what_to_do = "start one with `tidemill serve` or name another endpoint"
+    if isinstance(lost.__cause__, ssl.SSLCertVerificationError):
+        what_to_do = "name a certificate to trust (ca=, TIDEMILL_CA), or trust any (TIDEMILL_TLS_INSECURE=1)"
+    elif isinstance(lost.__cause__, ssl.SSLError):
+        what_to_do = "https:// is for the port of --tls-port"
+    return Unreachable(f"no broker at {endpoint}: {lost}; {what_to_do}")

@@ -6,10 +6,8 @@ The command line's flags and the keys of a TOML file carry the same names (`--ma
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from tidemill.core.arguments import NO_LIMIT, require_whole
@@ -85,6 +83,11 @@ class BrokerSettings:
 _DURATIONS = {"lead": "lead_ms", "tick": "tick_ms", "retention": "retention_ms", "max_delay": "max_delay_ms"}
 
 
+def setting_names() -> set[str]:
+    """What settings are called in flags and files."""
+    return {*_DURATIONS, *BrokerSettings.__dataclass_fields__} - set(_DURATIONS.values())
+
+
 def settings_from(values: Mapping[str, Any], start: BrokerSettings | None = None) -> BrokerSettings:
     """Settings from flags or a file, durations as text; unknown names are refused."""
     known = BrokerSettings.__dataclass_fields__
@@ -96,15 +99,5 @@ def settings_from(values: Mapping[str, Any], start: BrokerSettings | None = None
         elif plain in known:
             fields[plain] = value
         else:
-            names = ", ".join(sorted({*_DURATIONS, *known} - set(_DURATIONS.values())))
-            raise RequestError(f"unknown setting {name!r}; known are {names}")
+            raise RequestError(f"unknown setting {name!r}; known are {', '.join(sorted(setting_names()))}")
     return replace(start or BrokerSettings(), **fields)
-
-
-def settings_from_file(path: Path) -> BrokerSettings:
-    """Settings from a TOML file."""
-    try:
-        content = tomllib.loads(path.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise RequestError(f"cannot read settings from {path}: {error}") from error
-    return settings_from(content)

@@ -62,3 +62,14 @@ def distinct(rows: Rows) -> Rows:
     sorted_seqs = rows["seq"][order]
     is_first[order[1:]] = sorted_seqs[1:] != sorted_seqs[:-1]
     return rows if is_first.all() else picked(rows, is_first)
+
+
+def waited_for(rows: Rows, stored_at_ms: I64, now_ms: int) -> Rows:
+    """The rows, each with the time since when it could have gone: a message that was due before it was
+    stored waited from then on. Never later than now, also if the clock was set back."""
+    since = np.minimum(stored_at_ms, now_ms)
+    if not (since > rows["deliver_at_ms"]).any():
+        return rows
+    waited = rows.copy()
+    waited["deliver_at_ms"] = np.maximum(rows["deliver_at_ms"], since)
+    return waited

@@ -27,7 +27,7 @@ from tidemill.core.model import StoredMessage, Via
 from tidemill.log.arrays import I64, Flags, Rows, picked
 from tidemill.release.backlogs import Backlogs
 from tidemill.release.commit_window import CommitWindow
-from tidemill.release.due_rows import NO_ROWS, distinct, due_rows, joined
+from tidemill.release.due_rows import NO_ROWS, distinct, due_rows, joined, waited_for
 from tidemill.release.due_set import DueSet
 from tidemill.release.lateness import Lateness
 from tidemill.release.overdue import OverdueScan, overdue_rows
@@ -302,7 +302,8 @@ class Releaser:
                 batch["seq"].astype(np.int64), entries, batch["via"], now_ms, messages, is_value
             )
         rest = rows[len(batch) :]
-        self._window.put(appended, batch, may_overlap=is_pressed or len(rest) > 0)
+        expected = waited_for(batch, entries["stored_at_ms"], now_ms)
+        self._window.put(appended, expected, may_overlap=is_pressed or len(rest) > 0)
         return rest
 
     def _is_pressed(self, now_ms: int) -> bool:

@@ -59,6 +59,10 @@ def _response(status: int, code: str, message: str, headers: Any = None) -> JSON
     return JSONResponse({"code": code, "message": message}, status, headers)
 
 
+def _is_json(request: Request) -> bool:
+    return "json" in request.headers.get("content-type", "")
+
+
 def add_error_handlers(app: FastAPI) -> None:
     """Let every failure of a route answer in the one form."""
 
@@ -70,7 +74,12 @@ def add_error_handlers(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
         where = ".".join(str(part) for part in first.get("loc", ())[1:]) or "the request"
-        return _response(400, "bad-request", f"{where}: {first.get('msg', 'not valid')}; see /docs")
+        what = first.get("msg", "not valid")
+        if first.get("type") == "json_invalid":  # its place is a number of characters
+            where, what = "the request", f"not JSON, from character {where} on"
+        elif not _is_json(request) and first.get("loc") == ("body",):
+            what = "it is JSON with the header `Content-Type: application/json`"
+        return _response(400, "bad-request", f"{where}: {what}; see /docs")
 
     async def on_http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)

@@ -47,7 +47,10 @@ class Authority:
         """The user of an HTTP or Flight call, by its header `authorization: Bearer TOKEN`."""
         scheme, _, token = authorization.strip().partition(" ")
         if scheme.lower() != _BEARER or not token.strip():
-            raise Unauthorized("this broker asks who you are; send the header Authorization: Bearer TOKEN")
+            raise Unauthorized(
+                "this broker asks who you are; send the header Authorization: Bearer TOKEN (the command line "
+                "takes it from TIDEMILL_TOKEN, the Python client as token=)"
+            )
         hashed = hash_of(token.strip())
         user = self._current().by_token_hash.get(hashed)
         if user is None or not hmac.compare_digest(user.token_hash, hashed):

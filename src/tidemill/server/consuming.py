@@ -47,6 +47,7 @@ class _Poll:
 
     topic: str
     group: str
+    namespace: str
     count: int
     invisible_ms: int
     accepts_tag: Callable[[str], bool] | None
@@ -86,7 +87,7 @@ class Consuming:
             return
         receipts = [delivery.receipt for delivery in found]
         try:
-            await stream.write(self._encode(found))
+            await stream.write(self._encode(found, poll.namespace))
         except OSError:
             await self._give_back(receipts)
             raise
@@ -157,9 +158,9 @@ class Consuming:
         for group, topic, queue_id in {decode_receipt(receipt)[:3] for receipt in receipts}:
             self.polls.nudge((self._broker.receiver.received_as(topic, queue_id), group))
 
-    def _encode(self, found: Sequence[Delivery]) -> list[bytes]:
+    def _encode(self, found: Sequence[Delivery], namespace: str) -> list[bytes]:
         frames = [service.ReceiveMessageResponse(status=OK)]
-        frames += [service.ReceiveMessageResponse(message=message_of(delivery)) for delivery in found]
+        frames += [service.ReceiveMessageResponse(message=message_of(d, namespace)) for d in found]
         last = service.ReceiveMessageResponse()
         set_timestamp(last.delivery_timestamp, self._broker.clock.now_ms())
         frames.append(last)
@@ -264,6 +265,7 @@ def _poll_of(request: Any, call: Call) -> _Poll:
     return _Poll(
         topic=resource_name(request.message_queue.topic),
         group=resource_name(request.group),
+        namespace=request.message_queue.topic.resource_namespace,
         count=max(1, min(request.batch_size, BATCH_MAX)),
         invisible_ms=invisible_ms,
         accepts_tag=tag_filter_of(request.filter_expression),

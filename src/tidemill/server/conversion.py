@@ -162,10 +162,13 @@ def tag_filter_of(expression: Any) -> Callable[[str], bool] | None:
 # -- out ------------------------------------------------------------------------------------------
 
 
-def message_of(delivery: Delivery) -> Any:
-    """A delivery as clients expect it; they refuse or lose a message that lacks some of these fields."""
+def message_of(delivery: Delivery, namespace: str = "") -> Any:
+    """A delivery as clients expect it; they refuse or lose a message that lacks some of these fields.
+
+    A client with a namespace is shown the topic by the name that it knows.
+    """
     stored = delivery.message
-    message = _stored(stored, delivery.topic)
+    message = _stored(stored, delivery.topic, namespace)
     system = message.system_properties
     system.queue_id = delivery.queue_id
     system.queue_offset = delivery.offset
@@ -184,13 +187,16 @@ def message_of(delivery: Delivery) -> Any:
     return message
 
 
-def half_of(stored: StoredMessage, topic: str) -> Any:
+def half_of(stored: StoredMessage, topic: str, namespace: str = "") -> Any:
     """A transaction's first half, as a producer is asked about it."""
-    return _stored(stored, topic)
+    return _stored(stored, topic, namespace)
 
 
-def _stored(stored: StoredMessage, topic: str) -> Any:
+def _stored(stored: StoredMessage, topic: str, namespace: str) -> Any:
     message = definition.Message(body=stored.body)
+    if namespace and topic.startswith(f"{namespace}%"):
+        message.topic.resource_namespace = namespace
+        topic = topic.removeprefix(f"{namespace}%")
     message.topic.name = topic
     system = message.system_properties
     system.message_id = stored.id

@@ -26,7 +26,7 @@ from tidemill.server.conversion import ACCEPTED_TYPES, resource_name
 from tidemill.server.grpc_framing import Call, GrpcError, GrpcService, Status, Stream, Streaming, Unary
 from tidemill.server.leases import Leases
 from tidemill.server.producing import Producing
-from tidemill.server.protocol import CLIENT_ID, SERVICE, DecodeError, definition, service
+from tidemill.server.protocol import CLIENT_ID, NAMESPACE, SERVICE, DecodeError, definition, service
 from tidemill.server.status_codes import INTERNAL, OK, status_of
 from tidemill.server.telemetry import Session, Sessions
 from tidemill.store.topics import Topic
@@ -212,7 +212,7 @@ class Gateway:
     async def _telemetry(self, stream: Stream, call: Call) -> None:
         self._require_open()
         self.call_counts["Telemetry"] += 1
-        session = self.sessions.open(own(call.header(CLIENT_ID)), caller())
+        session = self.sessions.open(own(call.header(CLIENT_ID)), caller(), call.header(NAMESPACE))
         await stream.probe()  # sends the headers: some clients wait for them before they say anything
         writing = asyncio.create_task(_write_out(session, stream))
         try:

@@ -56,3 +56,4 @@ DecodeError: type[Exception] = importlib.import_module("google.protobuf.message"
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 CLIENT_ID = b"x-mq-client-id"
+NAMESPACE = b"x-mq-namespace"

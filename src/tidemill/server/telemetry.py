@@ -39,6 +39,7 @@ class Session:
 
     client_id: str
     user: User | None = None  # None: nobody is asked who they are
+    namespace: str = ""
     is_producer: bool = False
     topics: frozenset[str] = frozenset()
     outbox: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue(_OUTBOX_MAX))
@@ -65,8 +66,8 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, client_id: str, user: User | None = None) -> Session:
-        session = Session(client_id, user)
+    def open(self, client_id: str, user: User | None = None, namespace: str = "") -> Session:
+        session = Session(client_id, user, namespace)
         self._sessions.add(session)
         return session
 
@@ -128,8 +129,9 @@ class Sessions:
         if not able:
             return False
         self._turn += 1
+        asked = able[self._turn % len(able)]
         command = service.TelemetryCommand(status=OK)
         question = command.recover_orphaned_transaction_command
-        question.message.CopyFrom(half_of(transaction.message, transaction.topic))
+        question.message.CopyFrom(half_of(transaction.message, transaction.topic, asked.namespace))
         question.transaction_id = transaction.message.id
-        return able[self._turn % len(able)].say(command)
+        return asked.say(command)

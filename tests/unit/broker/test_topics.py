@@ -149,6 +149,13 @@ def test_the_forecast_counts_by_minute_and_overdue_ones_now(small):
     assert overall == [(minute + 660_000, 1)]
 
 
+def test_the_forecast_reaches_to_the_horizon_in_the_middle_of_a_minute(small):
+    minute = START_MS // 60_000 * 60_000
+    small.broker.advance_to(minute + 90_000)
+    small.send("a", delay_ms=59_999)
+    assert small.broker.views.forecast(horizon_ms=60_000) == [(minute + 60_000, 0), (minute + 120_000, 1)]
+
+
 def test_status_adds_up(small):
     small.broker.send([Draft("a", b"", delay_ms=1_000 * i) for i in range(1, 11)])
     small.send("a", b"direct")

@@ -104,6 +104,7 @@ def test_a_forecast_is_at_most_a_screenful_and_loses_none() -> None:
     assert lines[0] == "1,440 fall due; one row is 48m"
     assert "now" in lines[1]
     assert "in 48m" in lines[2]
+    assert drawn([*minutes, Minute(60_000 * 1440, 1)], 0, 20)[0] == "1,441 fall due; one row is 48m"
 
 
 def test_an_empty_forecast_says_what_to_do() -> None:

@@ -28,9 +28,9 @@ def test_standing_bars_begin_with_the_highest_line() -> None:
 
 
 def test_neighbours_are_put_together_and_none_is_lost() -> None:
-    assert put_together(list(range(10)), 4) == [0 + 1 + 2, 3 + 4 + 5, 6 + 7 + 8, 9]
-    assert put_together([1, 2], 30) == [1, 2]
-    assert put_together([], 30) == []
+    assert put_together(list(range(10)), 3) == [0 + 1 + 2, 3 + 4 + 5, 6 + 7 + 8, 9]
+    assert put_together([1, 2], 1) == [1, 2]
+    assert put_together([], 1) == []
 
 
 def test_bytes_as_people_read_them() -> None:

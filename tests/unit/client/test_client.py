@@ -53,6 +53,19 @@ def test_what_is_wrong_with_a_message_is_raised_as_in_the_broker(client) -> None
         client.cancel_where("orders", key="k", start=1, end=2)
 
 
+def test_errors_are_caught_by_the_names_that_the_package_has(client) -> None:
+    with pytest.raises(tidemill.RequestError):
+        client.send("bad name", b"")
+    assert issubclass(tidemill.BusyError, tidemill.TidemillError)
+    with tidemill.Client("127.0.0.1:1", retry_for=0) as nobody, pytest.raises(tidemill.Unreachable):
+        nobody.status()
+
+
+def test_a_list_is_no_message_to_acknowledge(client) -> None:
+    with pytest.raises(tidemill.RequestError, match=r"ack\(\*messages\)"):
+        client.ack([])
+
+
 def test_cancel_and_reschedule(client) -> None:
     receipt = client.send("orders", b"x", at=START_MS + 60_000, key="k")
     moved = client.reschedule(receipt.handle, by="1m")

@@ -349,3 +349,12 @@ def test_a_fifo_group_keeps_its_order_when_the_look_through_the_entries_ends_mid
     small.broker.run_due()
     numbers = [int(body) for body in small.bodies("t")]
     assert numbers == [*range(1, 20, 2), *range(0, 20, 2)]
+
+
+def test_what_was_due_before_it_was_sent_is_not_late(small):
+    small.broker.send([Draft("t", b"", deliver_at_ms=due) for due in (1, START_MS - 60_000, START_MS + 50)])
+    small.clock.advance(100)
+    small.broker.run_due()
+    late = small.broker.status().lateness_ms
+    assert (late.count, late.max_ms, late.min_ms) == (3, 100, 50)
+    assert [m.deliver_at_ms for m in small.in_topic("t")] == [1, START_MS - 60_000, START_MS + 50]

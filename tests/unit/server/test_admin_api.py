@@ -266,6 +266,13 @@ def test_every_refusal_is_counted_once(http, small) -> None:
     assert counted("illegal-topic", lambda: _send(http)) == 0
 
 
+def test_what_is_no_json_is_told(http) -> None:
+    form = http.post("/v1/messages", data={"topic": "t"}).json()["message"]
+    assert "`Content-Type: application/json`" in form
+    broken = http.post("/v1/messages", content=b"{bad", headers={"content-type": "application/json"})
+    assert broken.json()["message"] == "the request: not JSON, from character 1 on; see /docs"
+
+
 def test_takeovers_and_leaps_are_counters_and_the_settings_are_there(http) -> None:
     text = http.get("/metrics").text
     for line in (

@@ -8,11 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemill.broker.transactions import OpenTransaction
+from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import EmptyBody, IllegalDelay, IllegalFilter, IllegalLevel, IllegalProperty
 from tidemill.core.model import Delivery, Draft, Handle, MessageType, Once, Receipt, StoredMessage, Via
-from tidemill.server.conversion import draft_of, message_of, milliseconds, set_timestamp, tag_filter_of
+from tidemill.server.conversion import (
+    draft_of,
+    message_of,
+    milliseconds,
+    resource_name,
+    set_timestamp,
+    tag_filter_of,
+)
 from tidemill.server.producing import _reply_to_send
 from tidemill.server.protocol import Code, definition, service
+from tidemill.server.telemetry import Sessions
 
 
 def _message(**properties: str) -> Any:
@@ -153,6 +163,31 @@ def test_a_delivery_has_what_clients_insist_on() -> None:
         "__released_at": "5002",
         "__runner": "near",
     }
+
+
+def test_a_client_is_shown_the_topic_without_its_own_namespace() -> None:
+    delivery = Delivery(
+        "prod%orders", "g", 2, 7, 3, 9_000, "r", 5_002, Via.NEAR, _stored(draft_of(_message()))
+    )
+    for namespace, shown in (
+        ("prod", ("prod", "orders")),
+        ("", ("", "prod%orders")),
+        ("pro", ("", "prod%orders")),
+    ):
+        topic = message_of(delivery, namespace).topic
+        assert (topic.resource_namespace, topic.name) == shown
+        assert resource_name(topic) == "prod%orders"
+
+
+def test_a_producer_is_asked_about_the_topic_by_the_name_it_knows() -> None:
+    sessions = Sessions(BrokerSettings())
+    session = sessions.open("client", None, "prod")
+    session.is_producer = True
+    half = OpenTransaction("prod%orders", _stored(draft_of(_message()), type=MessageType.TRANSACTION))
+    assert sessions.ask_about(half, "client")
+    command = service.TelemetryCommand.FromString(session.outbox.get_nowait())
+    topic = command.recover_orphaned_transaction_command.message.topic
+    assert (topic.resource_namespace, topic.name) == ("prod", "orders")
 
 
 @given(st.text(min_size=1, max_size=128), st.booleans())

@@ -1,0 +1,59 @@
+"""The file of `tidemill serve --config`: options of the command by their names, and settings of the broker.
+
+Owns how the file's values come before the defaults and after the flags: an option's value becomes the
+command's default for this run, so that it is checked like a flag, and a flag that is given wins. Settings of
+the broker go on to `core/config.py`, which knows them.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidemill.core.config import BrokerSettings, setting_names, settings_from
+from tidemill.core.errors import RequestError
+
+_NOT_IN_A_FILE = {"config", "help"}
+
+
+def _take_options(context: typer.Context, path: Path | None) -> Path | None:
+    """Let the options that a file names be the defaults of this command."""
+    if path is not None:
+        content = _content(path)
+        options = {str(option.name) for option in context.command.params} - _NOT_IN_A_FILE
+        known = options | setting_names()
+        if unknown := sorted(set(content) - known):
+            names = ", ".join(sorted(known))
+            raise RequestError(f"{path}: unknown setting {unknown[0]!r}; known are {names}")
+        defaults = {name: value for name, value in content.items() if name in options - setting_names()}
+        context.default_map = {**(context.default_map or {}), **defaults}
+    return path
+
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="A TOML file with these options and other settings; flags win.",
+        callback=_take_options,
+        is_eager=True,
+    ),
+]
+
+
+def settings_in(path: Path | None) -> BrokerSettings:
+    """The broker's settings in a file that was looked at before; those of a new broker if there is none."""
+    if path is None:
+        return BrokerSettings()
+    return settings_from({name: value for name, value in _content(path).items() if name in setting_names()})
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """What the file says, by names as Python writes them."""
+    try:
+        content = tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError, UnicodeError) as error:
+        raise RequestError(f"cannot read settings from {path}: {error}") from error
+    return {name.replace("-", "_"): value for name, value in content.items()}
