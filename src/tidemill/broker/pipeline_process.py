@@ -1,8 +1,9 @@
 """The pipeline's process, as the broker sees it: started, listened to, started again when it dies.
 
 Owns the child process and what it last reported. The child ends when its standard input closes, so it never
-outlives the broker. What it reports: JSON lines (see pipeline/driver.py). Its own output goes to a file;
-people see one line only when something is wrong.
+outlives the broker. One that worked and then says nothing for a minute hangs: it is ended, with all processes
+below it, and started again. What it reports: JSON lines (see pipeline/driver.py). Its own output goes to a
+file; people see one line only when something is wrong.
 """
 
 from __future__ import annotations
@@ -16,12 +17,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from tidemill.core.processes import descendants, kill
+
 logger = logging.getLogger(__name__)
 
 _PAUSE_MS_FIRST = 1_000
 _PAUSE_MS_MAX = 60_000
 _SILENT_MS = 5_000
+_HANGS_MS = 60_000
+# Between two looks no more than this counts as silence: perhaps it was we who stood still.
+_LOOK_MS_MAX = 1_000
 _CLOSE_S = 5
+_SAYS_NOTHING = (
+    f"the Spark pipeline says nothing; after {_HANGS_MS // 1_000} s of that it is ended and started again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,7 @@ class PipelineProcess:
         self._process: subprocess.Popen[str] | None = None
         self._is_ready = False
         self._heard_at_ms = 0
+        self._silence_ms = self._tended_at_ms = 0
         self._problem = ""
         self.last_step = LastStep()
         self._said = ""  # the problem that people were told of last
@@ -61,6 +71,8 @@ class PipelineProcess:
         """Start the process if it is not running and its time has come; says how it is."""
         now_ms = self._machine_ms()
         process = self._process
+        if process is not None and self._hangs(now_ms):
+            self._end(process)
         if process is not None and process.poll() is not None:
             self._bury(process, now_ms)
             process = None
@@ -74,8 +86,9 @@ class PipelineProcess:
                 return PipelineState("stopped", self._problem)
             if not self._is_ready:
                 return PipelineState("starting", self._problem)
-            is_silent = self._machine_ms() - self._heard_at_ms > _SILENT_MS
-            return PipelineState("silent" if is_silent else "ready", "")
+            if self._machine_ms() - self._heard_at_ms > _SILENT_MS:
+                return PipelineState("silent", _SAYS_NOTHING)
+            return PipelineState("ready", "")
 
     @property
     def pid(self) -> int | None:
@@ -92,8 +105,21 @@ class PipelineProcess:
         try:
             process.wait(_CLOSE_S)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            self._end(process)
+
+    def _hangs(self, now_ms: int) -> bool:
+        with self._lock:
+            self._silence_ms += min(now_ms - self._tended_at_ms, _LOOK_MS_MAX)
+            self._tended_at_ms = now_ms
+            return self._is_ready and self._silence_ms > _HANGS_MS
+
+    def _end(self, process: subprocess.Popen[str]) -> None:
+        """By force, with everything below it: what hangs does not notice that a pipe was closed."""
+        kill((process.pid, *descendants(process.pid)))
+        process.wait()
+        with self._lock:
+            seconds, log = _HANGS_MS // 1_000, self._log_path.name
+            self._problem = f"Spark said nothing for {seconds} s and was ended; see {log}"
 
     def _start(self, now_ms: int) -> None:
         with self._log_path.open("ab") as log:
@@ -107,6 +133,7 @@ class PipelineProcess:
                 return
         with self._lock:
             self._process, self._is_ready, self._heard_at_ms = process, False, now_ms
+            self._silence_ms, self._tended_at_ms = 0, now_ms
         assert process.stdout is not None
         threading.Thread(
             target=self._listen, args=(process, process.stdout), name="tidemill-pipeline", daemon=True
@@ -126,6 +153,7 @@ class PipelineProcess:
             if process is not self._process:
                 return
             self._heard_at_ms = self._machine_ms()
+            self._silence_ms = 0
             if report.get("event") == "ready":
                 self._is_ready, self._problem, self._pause_ms = True, "", _PAUSE_MS_FIRST
                 self._said = ""
@@ -133,6 +161,9 @@ class PipelineProcess:
                 self.last_step = LastStep(int(report.get("batch", -1)), int(report.get("step_ms", 0)))
             elif report.get("event") == "failed":
                 self._problem = str(report.get("why", "unknown"))
+            elif report.get("event") == "waiting":
+                self._problem = str(report.get("why", "unknown"))
+                self._say("the Spark pipeline waits: %s")
 
     def _bury(self, process: subprocess.Popen[str], now_ms: int) -> None:
         assert process.stdin is not None
@@ -143,9 +174,12 @@ class PipelineProcess:
             self._problem = (
                 self._problem or f"the pipeline ended with code {return_code}; see {self._log_path.name}"
             )
-            problem = self._problem
+            self._say("the Spark pipeline stopped: %s. It is tried again; see status")
         self._start_at_ms = now_ms + self._pause_ms
-        if problem != self._said:
-            logger.warning("the Spark pipeline stopped: %s. It is tried again; see status", problem)
-            self._said = problem
         self._pause_ms = min(_PAUSE_MS_MAX, self._pause_ms * 2)
+
+    def _say(self, text: str) -> None:
+        """Tell people of the problem, once as long as it is the same."""
+        if self._problem != self._said:
+            logger.warning(text, self._problem)
+            self._said = self._problem

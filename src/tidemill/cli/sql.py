@@ -24,6 +24,7 @@ from rich.text import Text
 
 from tidemill.cli.connecting import Broker, EndpointOption, JsonOption, broker_of, connect, usage
 from tidemill.cli.output import console
+from tidemill.cli.ties import end_in_order
 from tidemill.core.durations import format_time
 from tidemill.core.errors import StorageError
 from tidemill.server.pipeline_command import why_not_spark
@@ -47,6 +48,7 @@ def sql(
     """Ask Spark about what waits (pending), was released (history) or is in the topics (messages)."""
     if is_json and is_csv:
         raise usage("give only one of --json and --csv")
+    end_in_order()
     if problem := why_not_spark(""):
         raise StorageError(f"a query needs Spark, and {problem[0].lower()}{problem[1:]}")
     with connect(endpoint) as client:
@@ -73,7 +75,10 @@ def _answer(query: str, broker: Broker, rows_max: int | None) -> pa.Table:
 
     options = {"endpoint": broker.endpoint, "insecure": str(broker.is_insecure).lower()}
     options |= {name: value for name in ("token", "ca") if (value := getattr(broker, name))}
-    with tempfile.TemporaryDirectory(prefix="tidemill-sql-") as scratch, _waiting():
+    with (
+        tempfile.TemporaryDirectory(prefix="tidemill-sql-", ignore_cleanup_errors=True) as scratch,
+        _waiting(),
+    ):
         return ask(query, options, rows_max, Path(scratch) / "spark.log")
 
 

@@ -195,9 +195,10 @@ def _level_line(level: Any, now_ms: int) -> str:
 
 
 def _pipeline(pipeline: Any) -> str:
-    lag = f", {format_duration(pipeline['lag_ms'])} behind" if pipeline["lag_ms"] else ""
-    took = f", {pipeline['takeovers']} takeovers" if pipeline["takeovers"] else ""
-    return f"{pipeline['runner']}, {pipeline['state']}{lag}{took}, {pipeline['store']}"
+    since = f"since {format_time(pipeline['since_ms'])}"
+    lag = f"{format_duration(pipeline['lag_ms'])} behind" if pipeline["lag_ms"] else "nothing behind"
+    took = f"{pipeline['takeovers'] or 'no'} takeover{'' if pipeline['takeovers'] == 1 else 's'}"
+    return f"{pipeline['runner']} {since}, {pipeline['state']}, {lag}, {took}, {pipeline['store']}"
 
 
 def _disk(disk: Any) -> str:

@@ -5,6 +5,7 @@ anybody. Reports are JSON lines:
 
     {"event": "ready"}                  the query runs, its workers are warm; the shards may be handed over
     {"event": "alive", "batch": 17, "step_ms": 210}     once a second, and how long its last step took
+    {"event": "waiting", "why": "…"}    it is not ready yet and cannot help it
     {"event": "failed", "why": "…"}     and then it ends
 
 Started as `python -m tidemill.pipeline.driver '<settings as JSON>'`. Spark's own output goes to standard
@@ -24,6 +25,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemill.core.errors import TidemillError
+from tidemill.core.processes import descendants, kill
 from tidemill.log.disk import RealDisk
 from tidemill.pipeline.failures import explain, require_reachable, require_same_python
 from tidemill.pipeline.planners import dismiss_planners
@@ -31,6 +33,11 @@ from tidemill.pipeline.query import open_session, start_query, worker_python
 from tidemill.pipeline.settings import PipelineSettings
 
 _REPORT_EVERY_S = 1
+_FIRST_STEP_S = 60  # once the query runs; on a busy machine it takes half of that
+_NO_EXECUTORS = (
+    "Spark has begun no step for {seconds} s: does {master} have workers with a free core and {memory_mb} MB "
+    "each? See spark.log"
+)
 # The pipeline works a lead ahead and can wait for a core; the releaser in the broker cannot.
 _NICENESS = 5
 
@@ -41,16 +48,21 @@ def report(event: str, **details: object) -> None:
 
 
 def end_with_the_broker() -> None:
-    """Wait for the pipe from the broker to close, then end at once: the steps are safe at any point."""
+    """Wait for the pipe from the broker to close, then end at once: the steps are safe at any point.
+
+    Java and its workers would follow by themselves, unless they hang or were stopped.
+    """
     while sys.stdin.buffer.read(4096):
         pass
+    kill(descendants(os.getpid()))
     os._exit(0)
 
 
-def watch(query: StreamingQuery) -> None:
+def watch(query: StreamingQuery, settings: PipelineSettings) -> None:
     """Report until the query ends."""
-    is_ready = False
+    is_ready, looks = False, 0
     while not query.awaitTermination(_REPORT_EVERY_S):
+        looks += 1
         progress = query.lastProgress
         batch = progress.batchId if progress is not None else -1
         step_ms = progress.durationMs.get("triggerExecution", 0) if progress is not None else 0
@@ -58,6 +70,9 @@ def watch(query: StreamingQuery) -> None:
             is_ready = True
             report("ready")
             dismiss_planners()
+        if not is_ready and looks == _FIRST_STEP_S // _REPORT_EVERY_S:
+            facts = {"seconds": _FIRST_STEP_S, "master": settings.master}
+            report("waiting", why=_NO_EXECUTORS.format(**facts, memory_mb=settings.executor_memory_mb))
         report("alive", batch=batch, step_ms=step_ms)
     raise query.exception() or RuntimeError("the query ended by itself")
 
@@ -67,12 +82,12 @@ def main(settings: PipelineSettings) -> None:
     os.nice(_NICENESS)
     # Progress is in the shards' cursors: whatever an earlier pipeline left here is worth nothing.
     RealDisk().remove_tree(settings.scratch_directory)
-    RealDisk().make_dir(settings.scratch_directory)
+    RealDisk().make_dir(settings.temporary_directory)
     try:
         report("starting")
         require_reachable(settings.master)
         require_same_python(worker_python(settings.master))
-        watch(start_query(open_session(settings), settings))
+        watch(start_query(open_session(settings), settings), settings)
     except (PySparkException, Py4JError, TidemillError, OSError, RuntimeError) as error:
         report("failed", why=explain(error))
         traceback.print_exception(error)  # the whole of it is for spark.log

@@ -8,9 +8,8 @@ Spark ask again after all, it finds them gone and starts new ones.
 from __future__ import annotations
 
 import os
-import signal
 
-from tidemill.core.processes import command_line, descendants
+from tidemill.core.processes import command_line, descendants, kill
 
 _ASKED_ONCE = (
     "pyspark.sql.worker.lookup_data_sources",
@@ -22,9 +21,5 @@ _ASKED_ONCE = (
 def dismiss_planners() -> int:
     """End them; how many processes there were."""
     found = [pid for pid in descendants(os.getpid()) if command_line(pid).rstrip().endswith(_ASKED_ONCE)]
-    for pid in found:
-        try:
-            os.kill(pid, signal.SIGKILL)  # a worker and its daemon alike: neither has anything to put away
-        except ProcessLookupError:
-            continue
+    kill(found)  # a worker and its daemon alike: neither has anything to put away
     return len(found)

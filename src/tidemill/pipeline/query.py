@@ -30,15 +30,17 @@ def open_session(settings: PipelineSettings) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = worker_python(settings.master)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(with_retries(settings.master))
+    java_options = f'{_JAVA_OPTIONS} "-Djava.io.tmpdir={settings.temporary_directory}"'
     if python_path := os.environ.get("PYTHONPATH"):
         builder = builder.config("spark.executorEnv.PYTHONPATH", python_path)
     return (
         builder.appName("tidemill-timer")
         .config("spark.driver.memory", f"{settings.driver_memory_mb}m")
-        .config("spark.driver.extraJavaOptions", _JAVA_OPTIONS)
-        .config("spark.executor.extraJavaOptions", _JAVA_OPTIONS)
+        .config("spark.driver.extraJavaOptions", java_options)
+        .config("spark.executor.extraJavaOptions", java_options)
         .config("spark.executor.memory", f"{settings.executor_memory_mb}m")
         .config("spark.local.dir", str(settings.scratch_directory / "local"))
+        .config("spark.sql.warehouse.dir", str(settings.scratch_directory / "warehouse"))
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.ui.enabled", "false")

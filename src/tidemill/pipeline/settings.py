@@ -36,6 +36,11 @@ class PipelineSettings:
         return self.timer_directory / "spark"
 
     @property
+    def temporary_directory(self) -> Path:
+        """For what Java leaves behind when it is killed; emptied with the rest."""
+        return self.scratch_directory / "temporary"
+
+    @property
     def entries_directory(self) -> Path:
         return Path(self.data_directory) / "index" / "entries"
 

@@ -64,6 +64,9 @@ def why_not_spark(otherwise: str = ", or say --pipeline embedded") -> str:
     """
     if importlib.util.find_spec("pyspark") is None:
         return f"PySpark is not installed; install tidemill[spark]{otherwise}"
+    home = os.environ.get("JAVA_HOME")
+    if home and not _java_of(home).exists():
+        return f"JAVA_HOME names {home}, where there is no Java; correct it, or leave it out{otherwise}"
     java = java_command()
     if java is None:
         return f"there is no Java; install Java {JAVA_MAJOR_MIN} or newer{otherwise}"
@@ -74,10 +77,13 @@ def why_not_spark(otherwise: str = ", or say --pipeline embedded") -> str:
 
 
 def java_command() -> str | None:
+    """The Java that Spark would start."""
     home = os.environ.get("JAVA_HOME")
-    if home and (Path(home) / "bin" / "java").exists():
-        return str(Path(home) / "bin" / "java")
-    return shutil.which("java")
+    return str(_java_of(home)) if home else shutil.which("java")
+
+
+def _java_of(home: str) -> Path:
+    return Path(home) / "bin" / "java"
 
 
 def _java_major(java: str) -> int | None:

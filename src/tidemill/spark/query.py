@@ -19,6 +19,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from tidemill.core.errors import RequestError
 from tidemill.spark.filters import Condition, conditions_of
 from tidemill.spark.options import Options, Place
 from tidemill.spark.reading import ALL_COLUMNS, table_columns
@@ -40,6 +41,8 @@ _PASSES = {
     "Sample",
 }
 _UNRESOLVED = "UNRESOLVED_COLUMN"
+_LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
+_NO_QUERIES = ("Command", "ParsedStatement")  # CREATE, INSERT, DESCRIBE, SET …
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ def sql(spark: SparkSession, text: str, **options: str) -> DataFrame:
     The views are there only while the query is read; views of yours by these names are put back. `SELECT *`
     has the columns that most people want; the others (body, properties, handle …) come when they are named.
     """
+    _require_query(spark, text)
     register(spark)
     place = Options(options, "sql", ()).place()
     named = [view for view in VIEWS if re.search(rf"\b{view}\b", text, re.IGNORECASE)]
@@ -74,6 +78,18 @@ def sql(spark: SparkSession, text: str, **options: str) -> DataFrame:
                 reader = reader.option("where", json.dumps(use.conditions))
             reader.load().createOrReplaceTempView(view)
         return spark.sql(text)
+
+
+def _require_query(spark: SparkSession, text: str) -> None:
+    """`RequestError` for what is no query: Spark would carry it out at once, over the stand-ins too."""
+    jvm: Any = spark._jvm
+    kinds = [jvm.java.lang.Class.forName(f"{_LOGICAL}.{name}") for name in _NO_QUERIES]
+    nodes = [spark._jsparkSession.sessionState().sqlParser().parsePlan(text)]
+    for node in nodes:  # grows while it is walked
+        if any(kind.isInstance(node) for kind in kinds):
+            words = " ".join(text.split()[:2])
+            raise RequestError(f"{words!r} is no query; ask with SELECT … FROM {', '.join(VIEWS)}")
+        nodes += _items(node.children())
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from tidemill.core.errors import RequestError, StorageError
 from tidemill.spark.query import sql
 
 _MEMORY = "1g"
+_NO_JAVA = "JAVA_GATEWAY_EXITED"
 _OWN = re.compile(r"tidemill\.[\w.]+: (.+)")  # as a traceback ends with one of our errors
 _PYTHON = re.compile(r"\w+(?:Error|Exception): (.+)")
 
@@ -33,6 +34,8 @@ def ask(query: str, options: dict[str, str], rows_max: int | None, log: Path) ->
             frame = sql(spark, query, **options)
             return (frame if rows_max is None else frame.limit(rows_max)).toArrow()
     except PySparkException as error:
+        if error.getCondition() == _NO_JAVA:
+            raise StorageError(f"Spark's Java process did not start; {_what_java_said(log)}") from None
         raise RequestError(reason(error)) from None
     except Py4JError as error:
         raise StorageError(f"Spark failed: {reason(error)}") from None
@@ -40,14 +43,21 @@ def ask(query: str, options: dict[str, str], rows_max: int | None, log: Path) ->
 
 @contextmanager
 def quiet_session(log: Path, master: str = "local[*]") -> Iterator[SparkSession]:
-    """A session while the block runs. Whatever is written to standard error meanwhile goes to `log`."""
+    """A session while the block runs. Whatever is written to standard error meanwhile goes to `log`.
+
+    Beside it, in a folder that is the caller's to remove, is what Java and Spark put down meanwhile.
+    """
     # Workers must run the same Python as the driver, whatever is on the path.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    scratch = log.parent.resolve()
     with _standard_error_in(log):
         spark = (
             SparkSession.builder.master(master)
             .appName("tidemill-sql")
             .config("spark.driver.memory", _MEMORY)
+            .config("spark.driver.extraJavaOptions", f'"-Djava.io.tmpdir={scratch}"')
+            .config("spark.local.dir", str(scratch))
+            .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.ui.enabled", "false")
@@ -76,6 +86,12 @@ def _standard_error_in(log: Path) -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(kept, 2)
         os.close(kept)
+
+
+def _what_java_said(log: Path) -> str:
+    """The last line of it, and what to do."""
+    *_, said = ["it said nothing", *log.read_text(errors="replace").strip().splitlines()]
+    return f"set JAVA_HOME to a Java 17 or newer ({said.strip()})"
 
 
 def reason(error: Exception) -> str:

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from tidemill.cli.status_picture import Seen, picture_of, table_of
 from tidemill.client.answers import BrokerStatus, Minute, TopicInfo
+from tidemill.core.durations import format_time
 from tidemill.core.model import TopicType
 
 _NOW_MS = 1_800_000_000_000
@@ -27,6 +28,7 @@ def _status(sent: int = 0, **fields) -> BrokerStatus:
             "takeovers": 0,
             "problem": "",
             "store": "wheel",
+            "since_ms": _NOW_MS - 61_000,
         },
         "disk": {"log_bytes": 1 << 30, "free_bytes": 3 << 30, "is_full": False, "is_low": False},
         **fields,
@@ -81,6 +83,13 @@ def test_the_topics_with_most_that_waits_come_first() -> None:
     assert "and 5 more" in drawn
 
 
+def test_who_turns_the_wheel_is_said_with_since_when_lag_and_takeovers() -> None:
+    said = f"spark since {format_time(_NOW_MS - 61_000)}, ready, nothing behind, no takeovers, wheel"
+    status = _status(1)
+    for drawn in (_drawn(table_of(status)), _drawn(picture_of(_seen((status, 1.0))))):
+        assert said in drawn
+
+
 def test_what_is_wrong_is_said() -> None:
     pipeline = {
         "runner": "embedded",
@@ -88,13 +97,14 @@ def test_what_is_wrong_is_said() -> None:
         "lag_ms": 2000,
         "takeovers": 3,
         "store": "rocksdb",
+        "since_ms": _NOW_MS,
         "problem": "no [Java]",
     }
     disk = {"log_bytes": 0, "free_bytes": 0, "is_full": True, "is_low": True}
     status = _status(1, pipeline=pipeline, disk=disk, clock_leaps=1)
     for drawn in (_drawn(table_of(status)), _drawn(picture_of(_seen((status, 1.0))))):
         for words in (
-            "embedded, stopped, 2s behind, 3 takeovers, rocksdb",
+            f"embedded since {format_time(_NOW_MS)}, stopped, 2s behind, 3 takeovers, rocksdb",
             "no [Java]",
             "sends are refused",
             "1 leaps",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
 import threading
 from pathlib import Path
@@ -16,6 +17,7 @@ from tidemill.broker.broker import Broker
 from tidemill.cli.bench.own_usage import anonymous_mb
 from tidemill.cli.bench.settling import wait_until_absorbed
 from tidemill.cli.bench.workload import TOPIC, tables
+from tidemill.cli.ties import when_untied
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.model import Draft
 from tidemill.log.disk import RealDisk
@@ -68,6 +70,7 @@ def _rest(broker: Broker, tidy_s: int) -> None:
 if __name__ == "__main__":
     what, where, *counts = sys.argv[1:]
     if what == "fill":
+        when_untied(lambda: os._exit(1))  # nobody would be left to kill it
         fill(Path(where), *map(int, counts))
     else:
         reopen(Path(where))

@@ -9,6 +9,7 @@ from tidemill.cli.bench.engine import engine
 from tidemill.cli.bench.levels import levels
 from tidemill.cli.bench.pipeline import pipeline
 from tidemill.cli.bench.timers import timers
+from tidemill.cli.ties import end_in_order
 
 bench = typer.Typer(help="Measures this machine: figures as a table, or with --json.")
 bench.command("engine")(engine)
@@ -16,4 +17,4 @@ bench.command("door")(door)
 bench.command("pipeline")(pipeline)
 bench.command("levels")(levels)
 bench.command("timers")(timers)
-bench.callback()(lambda: None)
+bench.callback()(end_in_order)

@@ -21,7 +21,9 @@ def measure_pending(directory: Path, scale: Scale) -> dict[str, float]:
     where = directory / "pending"
     counts = (scale.few_count, scale.pending_count, scale.tail_count, scale.tidy_s)
     arguments = ("fill", str(where), *map(str, counts))
-    with subprocess.Popen((*_CHILD, *arguments), stdout=subprocess.PIPE, text=True) as filler:
+    with subprocess.Popen(
+        (*_CHILD, *arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as filler:
         assert filler.stdout is not None
         try:
             figures = _read(filler.stdout.readline())

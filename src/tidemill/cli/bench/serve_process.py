@@ -1,6 +1,7 @@
 """A `tidemill serve` in a process of its own: started, waited for, stopped in order, or killed.
 
-Owns the supervisor's process and a free port. What it says goes to a file beside the data directory.
+Owns the supervisor's process and a free port. What it says goes to a file beside the data directory. It ends
+with us, however we end.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 from tidemill.cli.bench.settling import wait_for
+from tidemill.cli.ties import tied_serve, untie
 from tidemill.client.client import Client
 from tidemill.core.errors import StorageError, TidemillError
 from tidemill.core.processes import children
@@ -35,9 +36,7 @@ class ServeProcess:
 
     def start(self) -> None:
         """Return when it answers."""
-        command = [sys.executable, "-m", "tidemill.cli.main", "serve", *self._flags]
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        self._process = tied_serve(self._flags, self._log)
         self.wait_until_open()
 
     def wait_until_open(self) -> None:
@@ -58,6 +57,7 @@ class ServeProcess:
         if self._process is None:
             return 0
         self._process.send_signal(signal.SIGTERM)
+        untie(self._process)
         try:
             return self._process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
@@ -76,3 +76,4 @@ class ServeProcess:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+            untie(self._process)

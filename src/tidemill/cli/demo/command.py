@@ -26,6 +26,7 @@ from tidemill.cli.demo.stage import Stage
 from tidemill.cli.demo.story import LEAD_MS, ORDER_COUNT, script
 from tidemill.cli.demo.verdict import Verdict, by_path, judge, percentile
 from tidemill.cli.output import console
+from tidemill.cli.ties import end_in_order
 from tidemill.core.clock import SystemClock
 from tidemill.server.pipeline_command import why_not_spark
 
@@ -43,6 +44,7 @@ def demo(
     """Play the order-payment-timeout story, live; exit 0 only if everything held."""
     if pipeline not in ("spark", "embedded"):
         raise usage(f"--pipeline {pipeline!r} is unknown; use spark or embedded")
+    end_in_order()
     scratch = Path(tempfile.mkdtemp(prefix="tidemill-demo-"))
     directory = scratch / "data"
     screen = console()

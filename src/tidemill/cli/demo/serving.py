@@ -1,8 +1,8 @@
 """A `tidemill serve` of the demo's own: started on a free port, killed in the middle, stopped in the end.
 
-Owns the child process and its log file. The kills are `kill -9` of the pipeline's driver and of the broker
-process itself; that they come back is the work of the broker and of the supervisor, which is the process
-started here.
+Owns the child process, which ends with us, however we end, and its log file. The kills are `kill -9` of the
+pipeline's driver and of the broker process itself; that they come back is the work of the broker and of the
+supervisor, which is the process started here.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from tidemill.cli.demo.story import LEAD_MS, TICK_MS
+from tidemill.cli.ties import tied_serve, untie
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import StorageError
 
@@ -33,11 +33,10 @@ class Serving:
 
     def __init__(self, directory: Path, log: Path, pipeline: str) -> None:
         self._log = log
-        command = [sys.executable, "-m", "tidemill", "serve", "--data", str(directory), "--port", "0"]
-        command += ["--flight-port", "-1", "--pipeline", pipeline]
-        command += ["--lead", f"{LEAD_MS}ms", "--tick", f"{TICK_MS}ms"]
-        with log.open("wb") as output:
-            self._process = subprocess.Popen(command, stdout=output, stderr=output)
+        flags = ["--data", str(directory), "--port", "0", "--flight-port", "-1", "--pipeline", pipeline]
+        flags += ["--lead", f"{LEAD_MS}ms", "--tick", f"{TICK_MS}ms"]
+        log.unlink(missing_ok=True)  # an earlier serve had another address
+        self._process = tied_serve(flags, log)
         self.endpoint = self._wait_for_address()
 
     def _wait_for_address(self) -> str:
@@ -85,6 +84,7 @@ class Serving:
         """Stop it in order, or at any price."""
         if self._process.poll() is None:
             self._process.terminate()
+        untie(self._process)
         try:
             self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:

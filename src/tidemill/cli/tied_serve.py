@@ -1,0 +1,22 @@
+"""`tidemill serve` for commands that start one of their own: it stops in order when they end, in any way.
+
+Run as `python -m tidemill.cli.tied_serve --data …`, with the flags of `serve`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from tidemill.cli.main import run
+from tidemill.cli.ties import when_untied
+
+
+def main() -> None:
+    when_untied(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    sys.exit(run(["serve", *sys.argv[1:]]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""A command that starts a broker of its own never leaves it behind: ended in order, or killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from acceptance.serving import PATIENCE_S, wait_until
+from tidemill.core.processes import command_line, descendants, is_alive, kill
+
+pytestmark = pytest.mark.slow
+
+
+@contextmanager
+def _measuring(place: Path) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
+    """`tidemill bench door`, caught while its broker runs: the process, and those below it."""
+    command = [sys.executable, "-m", "tidemill", "bench", "door", "--quick", "--json", "--data", str(place)]
+    bench = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    below: list[int] = []
+    try:
+        wait_until(lambda: _serves(bench.pid) or bench.poll() is not None, "the broker of the bench")
+        assert bench.poll() is None, "it was over before anybody looked"
+        below += descendants(bench.pid)
+        yield bench, below
+    finally:
+        bench.kill()
+        bench.wait()
+        kill(filter(is_alive, below))
+
+
+def _serves(pid: int) -> bool:
+    return any("envoy" in command_line(below) for below in descendants(pid))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_told_to_end_it_puts_away_what_it_has(tmp_path: Path, number: signal.Signals) -> None:
+    with _measuring(tmp_path) as (bench, below):
+        os.kill(bench.pid, number)
+        assert bench.wait(PATIENCE_S) == 128 + number
+        assert not any(map(is_alive, below))
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_killed_it_leaves_no_process_behind(tmp_path: Path) -> None:
+    with _measuring(tmp_path) as (bench, below):
+        bench.kill()
+        wait_until(lambda: not any(map(is_alive, below)), "its processes end by themselves")

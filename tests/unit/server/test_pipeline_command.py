@@ -1,0 +1,27 @@
+"""What keeps Spark from running on a machine is told before anything is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidemill.server.pipeline_command import why_not_spark
+
+pytest.importorskip("pyspark", reason="PySpark is not installed")
+
+
+def test_a_java_home_without_java_is_named_even_if_there_is_another_java(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark would look nowhere else."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "java").write_text("#!/bin/sh\necho 'openjdk version \"17.0.1\"' >&2\n")
+    (other / "java").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{other}:/usr/bin:/bin")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    said = why_not_spark()
+    assert said.startswith(f"JAVA_HOME names {tmp_path / 'nowhere'}, where there is no Java; correct it")
+    monkeypatch.setenv("JAVA_HOME", "")
+    assert why_not_spark() == ""
