@@ -192,7 +192,7 @@ def test_an_empty_broker_says_what_to_do_and_a_dead_one_too(browser, visit, tmp_
     page = visitor.page
     expect(page.locator("#foot")).to_contain_text("no answer")
     page.evaluate("location.hash = '#/pending'")
-    expect(page.locator("main")).to_contain_text("Start it with `tidemill serve`")
+    expect(page.locator("main")).to_contain_text("Start it with tidemill serve")
 
 
 def test_a_broker_that_asks_who_you_are(browser, visit, tmp_path) -> None:
@@ -215,7 +215,7 @@ def test_a_broker_that_asks_who_you_are(browser, visit, tmp_path) -> None:
         page.goto(f"http://{served.endpoint}/")
         page.fill("#token", "wrong-token-1")
         page.get_by_role("button", name="Sign in").click()
-        expect(page.locator("[role=alert]")).to_contain_text("not known here")
+        expect(page.locator("main [role=alert]")).to_contain_text("not known here")
         page.fill("#token", "guest-token-1")
         page.get_by_role("button", name="Sign in").click()
         expect(page.locator("#foot")).to_contain_text("guest")

@@ -66,10 +66,10 @@ def checked(directory: Path) -> CheckReport:
         return CheckReport(str(directory), False, [str(error)])
 
 
-def report_on(broker: Broker) -> CheckReport:
-    """Check the directory of a broker in which nothing runs."""
+def report_on(broker: Broker, text: str = "reading the log") -> CheckReport:
+    """Check the directory of a broker in which nothing runs; `text` says so meanwhile."""
     status = broker.status()
-    with tempfile.TemporaryDirectory(prefix="tidemill-check-") as scratch, bar("reading the log") as moved:
+    with tempfile.TemporaryDirectory(prefix="tidemill-check-") as scratch, bar(text) as moved:
 
         def advance(done: int, total: int) -> None:
             moved(done, total)

@@ -30,6 +30,7 @@ _WIDTH_WITHOUT_TERMINAL = 100
 
 BYTES = "bytes"
 Advance = Callable[[int, int], None]  # done so far, of how much
+Unit = str | Callable[[float], str]  # what is counted; or how so many of it a second are said
 
 
 class Bar:
@@ -44,8 +45,8 @@ class Bar:
 
     def wait(self, text: str) -> None:
         """From here on nobody knows how long it takes: say what is done, and only show that it goes on."""
-        self._progress.update(self._task, description=text)
-        self._progress.tasks[0].total = None
+        self._progress.remove_task(self._task)  # its rate and its time were of something else
+        self._task = self._progress.add_task(text, total=None)
 
     def say(self, text: str) -> None:
         """Change what stands before the bar."""
@@ -66,25 +67,36 @@ def relative_time(ms: int, now_ms: int) -> str:
 
 
 class _Rate(ProgressColumn):
-    """How fast it goes, in bytes or in things a second."""
+    """How fast it goes, in bytes or in things a second, or as the unit itself says it."""
 
-    def __init__(self, unit: str) -> None:
+    def __init__(self, unit: Unit) -> None:
         super().__init__()
         self._unit = unit
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
-        if not self._unit or speed is None:
+        if not self._unit or speed is None or task.total is None:
             return Text("")
+        if callable(self._unit):
+            return Text(self._unit(speed), "progress.data.speed")
         amount = bytes_text(speed) if self._unit == BYTES else f"{speed:,.0f} {self._unit}"
         return Text(f"{amount}/s", "progress.data.speed")
 
 
+class _Left(TimeRemainingColumn):
+    """The time that is left, where anybody can tell."""
+
+    def render(self, task: Task) -> Text:
+        if task.total is None or (task.time_remaining is None and not task.finished):
+            return Text("")
+        return super().render(task) + Text(" left")
+
+
 @contextmanager
-def bar(text: str, unit: str = BYTES, screen: Console | None = None) -> Iterator[Bar]:
+def bar(text: str, unit: Unit = BYTES, screen: Console | None = None) -> Iterator[Bar]:
     """A progress bar on stderr while the block runs, with rate and time left.
 
-    `unit` is what is counted; with an empty one no rate is shown, because steps are not of one size.
+    `unit` is what is counted; with an empty one no rate is shown.
     """
     screen = screen or Console(stderr=True)
     columns = (
@@ -93,8 +105,7 @@ def bar(text: str, unit: str = BYTES, screen: Console | None = None) -> Iterator
         TaskProgressColumn(),
         _Rate(unit),
         TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(elapsed_when_finished=False),
+        _Left(),
     )
     with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
         yield Bar(progress, progress.add_task(text, total=None))

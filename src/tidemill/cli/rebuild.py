@@ -40,11 +40,11 @@ def rebuild(
     finally:
         lock.release()
     try:
-        with bar("reading the log") as advance:
+        with bar("1 of 2: deriving from the log") as advance:
             broker = open_quietly(directory, shape, advance)
         with broker:
             status, topics = broker.status(), len(broker.views.topics())
-            report = report_on(broker)
+            report = report_on(broker, "2 of 2: checking against the log")
     except TidemillError:
         _put_back(disk, directory)
         raise

@@ -166,7 +166,9 @@ def message_routes(broker: Broker) -> APIRouter:
         """Who the caller is here, and what it may do."""
         user = caller()
         return MeOut(
-            user=user.name if user is not None else None, may={verb.value: may(verb) for verb in Verb}
+            now_ms=broker.clock.now_ms(),
+            user=user.name if user is not None else None,
+            may={verb.value: may(verb) for verb in Verb},
         )
 
     return routes

@@ -123,5 +123,6 @@ class MessageOut(BaseModel):
 
 
 class MeOut(BaseModel):
+    now_ms: int
     user: str | None = Field(description="null: this broker asks nobody who they are")
     may: dict[str, bool] = Field(description="by verb: allowed on some topic at least")

@@ -44,6 +44,17 @@ def test_a_bar_of_rows_counts_rows_and_can_be_renamed() -> None:
     assert "still at it" in screen.file.getvalue()
 
 
+def test_a_bar_that_only_waits_shows_no_rate_of_before() -> None:
+    screen = _screen(True)
+    with bar("reading", screen=screen) as advance:
+        advance(1 << 20, 4 << 20)
+        advance(2 << 20, 4 << 20)
+        advance.wait("comparing")
+    said = screen.file.getvalue().rpartition("comparing")[2]
+    assert "B/s" not in said
+    assert "left" not in said
+
+
 def test_there_is_no_bar_in_a_pipe() -> None:
     screen = _screen(False)
     with bar("copying", screen=screen) as advance:

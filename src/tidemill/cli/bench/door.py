@@ -27,7 +27,8 @@ from tidemill.cli.bench.door_serving import serving
 from tidemill.cli.bench.figures import DOOR_FIGURES, figures_table
 from tidemill.cli.bench.options import DataOption, JsonOption, QuickOption
 from tidemill.cli.bench.peer_redis import has_redis, measure_redis
-from tidemill.cli.output import bar, console
+from tidemill.cli.output import console
+from tidemill.cli.planned_bar import PlannedStep, planned_bar
 from tidemill.client.client import Client
 from tidemill.core.errors import RequestError, StorageError
 from tidemill.core.limits import HOUR_MS
@@ -64,11 +65,13 @@ def door(
     directory = Path(tempfile.mkdtemp(prefix="tidemill-bench-", dir=data))
     figures: dict[str, float] = {}
     try:
-        with bar("measuring the door", unit="") as advance:
-            _measure_speed(directory / "speed", scale, figures, advance, with_ghz=ghz)
+        with planned_bar(_plan(scale)) as next_step:
+            _measure_speed(directory / "speed", scale, figures, next_step, with_ghz=ghz)
             _measure_half_load(directory / "half", scale, figures, with_ghz=ghz)
+            next_step()
             if has_redis():
                 figures[_PEER] = measure_redis(directory / "redis", _THREADS, scale.seconds)
+                next_step()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     if is_json:
@@ -78,18 +81,32 @@ def door(
         _print_table(figures, quick, "ghz" if ghz else OWN_GENERATOR)
 
 
+def _plan(scale: _Scale) -> list[PlannedStep]:
+    """The steps, and about how many seconds each takes."""
+    start_s = 3.0  # a broker, or the processes that load it
+    steps = [
+        PlannedStep("a waiting consumer", start_s + scale.rest_count / 10),
+        PlannedStep("single sends over gRPC", start_s + scale.seconds),
+        PlannedStep("single sends of Python threads", start_s + scale.seconds),
+        PlannedStep("receiving", start_s + scale.receive_count / 5_000),
+        PlannedStep("bulk over Flight", start_s + scale.flight_count / 400_000),
+        PlannedStep("half load", start_s + scale.seconds + _HALF_LOAD_DELAY_MS / 1000),
+    ]
+    return [*steps, PlannedStep("Redis", start_s + scale.seconds)] if has_redis() else steps
+
+
 def _measure_speed(
     directory: Path,
     scale: _Scale,
     figures: dict[str, float],
-    advance: Callable[[int, int], None],
+    next_step: Callable[[], None],
     *,
     with_ghz: bool,
 ) -> None:
     """As fast as it goes, one after another, on one broker."""
     with serving(directory) as endpoint, Client(endpoint) as client:
         figures["consumer_late_p99_ms"] = measure_consumer(endpoint, scale.rest_count)
-        advance(1, 6)
+        next_step()
         client.create_topic("grpc")
         before = client.status().sent
         found = load(
@@ -103,13 +120,13 @@ def _measure_speed(
         if client.status().sent - before != found.sent:
             raise StorageError("other messages are stored than were answered; the figures mean nothing")
         figures["grpc_send_per_s"] = found.per_s
-        advance(2, 6)
+        next_step()
         figures["client_send_per_s"] = measure_threads(endpoint, _THREADS, scale.seconds)
-        advance(3, 6)
+        next_step()
         figures["receive_ack_per_s"] = measure_receive(endpoint, scale.receive_count)
-        advance(4, 6)
+        next_step()
         figures["flight_send_per_s"] = measure_flight(endpoint, scale.flight_count)
-        advance(5, 6)
+        next_step()
 
 
 def _measure_half_load(directory: Path, scale: _Scale, figures: dict[str, float], *, with_ghz: bool) -> None:

@@ -20,18 +20,19 @@ from tidemill.cli.bench.lateness import measure_burst, measure_rest
 from tidemill.cli.bench.options import DataOption, JsonOption, QuickOption
 from tidemill.cli.bench.pending import measure_pending
 from tidemill.cli.bench.workload import FULL, QUICK, Scale
-from tidemill.cli.output import bar, console
+from tidemill.cli.output import console
+from tidemill.cli.planned_bar import PlannedStep, planned_bar
 from tidemill.core.errors import RequestError
 from tidemill.log.disk import RealDisk
 
 Measure = Callable[[Path, Scale], dict[str, float]]
 
-# What is measured, and about how many seconds it takes: for the time that is left.
-_MEASURES: tuple[tuple[str, Measure, int], ...] = (
-    ("lateness at rest", measure_rest, 60),
-    ("sending, absorbing, cancelling", measure_bulk, 40),
-    ("a burst", measure_burst, 60),
-    ("millions pending", measure_pending, 120),
+# What is measured, and about how many seconds it takes, whole and quick: for the time that is left.
+_MEASURES: tuple[tuple[str, Measure, int, int], ...] = (
+    ("lateness at rest", measure_rest, 60, 12),
+    ("sending, absorbing, cancelling", measure_bulk, 40, 4),
+    ("a burst", measure_burst, 60, 10),
+    ("millions pending", measure_pending, 120, 18),
 )
 _ROOM_BYTES = 12 << 30
 _ROOM_BYTES_QUICK = 2 << 30
@@ -51,17 +52,16 @@ def engine(
     let_services_in()  # as `serve` does
     with tempfile.TemporaryDirectory(prefix="tidemill-bench-", dir=parent) as place:
         disk = measure_sync(Path(place))
-    with bar("measuring", unit="") as advance:
-        done, total = 0, sum(seconds for _, _, seconds in _MEASURES)
-        for text, measure, seconds in _MEASURES:
-            advance.say(f"measuring: {text}")
+    with planned_bar(
+        [PlannedStep(text, brief if quick else long) for text, _, long, brief in _MEASURES]
+    ) as next_step:
+        for _, measure, _, _ in _MEASURES:
             directory = Path(tempfile.mkdtemp(prefix="tidemill-bench-", dir=parent))
             try:
                 figures.update(measure(directory, scale))
             finally:
                 shutil.rmtree(directory, ignore_errors=True)
-            done += seconds
-            advance(done, total)
+            next_step()
     if is_json:
         print(json.dumps({figure.name: round(figures[figure.name], 3) for figure in FIGURES}))
     else:

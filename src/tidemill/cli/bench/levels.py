@@ -27,7 +27,8 @@ from tidemill.cli.bench.slow_disk import SlowDisk
 from tidemill.cli.bench.timers import measure_store
 from tidemill.cli.bench.watcher import Watcher
 from tidemill.cli.bench.workload import BATCH_ROWS, TOPIC, table_due_at
-from tidemill.cli.output import bar, console
+from tidemill.cli.output import console
+from tidemill.cli.planned_bar import PlannedStep, planned_bar
 from tidemill.core.clock import SimulatedClock, stopwatch_s, wall_s
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import StorageError
@@ -61,19 +62,30 @@ def levels(
     let_services_in()  # as `serve` does
     directory = Path(tempfile.mkdtemp(prefix="tidemill-bench-", dir=data))
     try:
-        with bar("measuring levels", unit="") as advance:
+        with planned_bar(_plan(quick)) as next_step:
             figures = _measure_levels(directory, scale)
-            advance(1, 4)
+            next_step()
             figures |= _measure_window(directory, scale)
-            for done, store in enumerate(StoreKind, 2):
-                advance(done, 4)
+            next_step()
+            for store in StoreKind:
                 figures |= measure_store(store, directory, quick=quick)
+                next_step()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     if is_json:
         print(json.dumps({figure.name: round(figures[figure.name], 3) for figure in LEVEL_FIGURES}))
     else:
         console().print(figures_table("levels, in-process, durable", LEVEL_FIGURES, figures, is_quick=quick))
+
+
+def _plan(quick: bool) -> list[PlannedStep]:
+    """The steps, and about how many seconds each takes."""
+    stores = [PlannedStep(f"the timer store {store}", 3 if quick else 35) for store in StoreKind]
+    return [
+        PlannedStep("levels", 2 if quick else 40),
+        PlannedStep("commits in flight", 2 if quick else 10),
+        *stores,
+    ]
 
 
 def _measure_levels(directory: Path, scale: _Scale) -> dict[str, float]:

@@ -19,17 +19,21 @@ from typing import Annotated
 import typer
 
 from tidemill.cli.bench.fault_figures import fault_figures, faults_table
-from tidemill.cli.bench.faults import FAULTS, Fault, run_faults
+from tidemill.cli.bench.faults import FAULTS, run_faults
 from tidemill.cli.bench.figures import PIPELINE_FIGURES, figures_table
 from tidemill.cli.bench.options import DataOption, JsonOption, QuickOption
 from tidemill.cli.bench.pipeline_rig import PipelineRig
-from tidemill.cli.output import bar, console
+from tidemill.cli.output import console
+from tidemill.cli.planned_bar import PlannedStep, planned_bar
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import StorageError
 from tidemill.server.pipeline_command import check_master, why_not_spark
 
 _SMALL_STEP = 100
 _COST_STEPS = 3
+# About how many seconds Spark takes to start, and a fault until it is over: for the time that is left.
+_START_S = 20.0
+_FAULT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +68,12 @@ def pipeline(
     if faults:
         _measure_faults(directory, spark_master, is_json=is_json)
         return
-    with bar("measuring the pipeline", unit="") as advance, PipelineRig(directory, spark_master) as rig:
-        figures = _speed(rig, scale)
-        advance(1, 3)
-        figures |= _at_rest(rig, scale)
-        advance(2, 3)
-        figures |= _soak(rig, scale)
-        advance(3, 3)
+    figures: dict[str, float] = {}
+    with planned_bar(_plan(scale)) as next_step, PipelineRig(directory, spark_master) as rig:
+        next_step()
+        for measure in (_speed, _at_rest, _soak):
+            figures |= measure(rig, scale)
+            next_step()
     if is_json:
         print(json.dumps({figure.name: round(figures[figure.name], 3) for figure in PIPELINE_FIGURES}))
     else:
@@ -78,15 +81,21 @@ def pipeline(
         console().print(figures_table(title, PIPELINE_FIGURES, figures, is_quick=quick))
 
 
+def _plan(scale: _Scale) -> list[PlannedStep]:
+    """The steps, and about how many seconds each takes."""
+    return [
+        PlannedStep("starting Spark", _START_S),
+        PlannedStep("absorbing", _START_S + scale.middle / 500_000),
+        PlannedStep("small steps, and none", scale.small_steps + scale.idle_s),
+        PlannedStep("step after step", scale.soak_s),
+    ]
+
+
 def _measure_faults(directory: Path, spark_master: str, *, is_json: bool) -> None:
     try:
-        with bar("starting", unit="") as advance:
-
-            def tell(fault: Fault, number: int) -> None:
-                advance.say(fault.meaning)
-                advance(number, len(FAULTS))
-
-            verdict = run_faults(directory, spark_master, tell)
+        steps = [PlannedStep("starting", _START_S), *(PlannedStep(f.meaning, _FAULT_S) for f in FAULTS)]
+        with planned_bar(steps) as next_step:
+            verdict = run_faults(directory, spark_master, lambda fault, number: next_step())
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     if is_json:

@@ -23,7 +23,8 @@ from rich.table import Table
 from tidemill.broker.memory import give_back_memory, keep_memory_flat
 from tidemill.cli.bench.options import DataOption, JsonOption, QuickOption
 from tidemill.cli.bench.own_usage import anonymous_mb, written_bytes
-from tidemill.cli.output import bar, console
+from tidemill.cli.output import console
+from tidemill.cli.planned_bar import PlannedStep, planned_bar
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import StorageError
 from tidemill.core.limits import DAY_MS, HOUR_MS, MINUTE_MS
@@ -70,10 +71,12 @@ def timers(
 ) -> None:
     """Measure both timer stores: wheel and RocksDB, absorbing, handing over and waiting."""
     figures: dict[str, float] = {}
-    for done, store in enumerate(StoreKind):
-        with bar(f"measuring: {store}", unit="") as advance:
-            advance(done, len(StoreKind))
+    with planned_bar(
+        [PlannedStep(f"the timer store {store}", 3 if quick else 35) for store in StoreKind]
+    ) as next_step:
+        for store in StoreKind:
             figures |= measure_store(store, data or Path(tempfile.gettempdir()), quick=quick)
+            next_step()
     if is_json:
         print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
     else:

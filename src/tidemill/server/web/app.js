@@ -1,20 +1,28 @@
 // The frame around the pages: which one is shown, signing in, keys, and the foot that says how the broker is.
 
-import { h, fill, say, toast } from "./dom.js";
+import { h, fill, say, toast, prose } from "./dom.js";
 import { get, now, token, within } from "./api.js";
 import { repeat, failed } from "./live.js";
-import { moment } from "./format.js";
+import { moment, time, zone } from "./format.js";
 import { opener } from "./message.js";
 import { signIn } from "./sign_in.js";
+// All at once, so that a page can be turned to, and say what is wrong, while the broker is away.
+import { page as nowPage } from "./pages/now.js";
+import { page as forecastPage } from "./pages/forecast.js";
+import { page as wheelPage } from "./pages/wheel.js";
+import { page as pendingPage } from "./pages/pending.js";
+import { page as historyPage } from "./pages/history.js";
+import { page as topicsPage } from "./pages/topics.js";
+import { page as schedulePage } from "./pages/schedule.js";
 
 const PAGES = [
-  ["now", "Now", "n"],
-  ["forecast", "Forecast", "f"],
-  ["wheel", "Wheel", "w"],
-  ["pending", "Pending", "p"],
-  ["history", "History", "h"],
-  ["topics", "Topics & groups", "t"],
-  ["schedule", "Schedule", "s"],
+  ["now", "Now", "n", nowPage],
+  ["forecast", "Forecast", "f", forecastPage],
+  ["wheel", "Wheel", "w", wheelPage],
+  ["pending", "Pending", "p", pendingPage],
+  ["history", "History", "h", historyPage],
+  ["topics", "Topics & groups", "t", topicsPage],
+  ["schedule", "Schedule", "s", schedulePage],
 ];
 
 const main = document.getElementById("main");
@@ -25,30 +33,32 @@ let me = { user: null, may: {} };
 function place() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   const known = PAGES.find(([name]) => name === path) || PAGES[0];
-  return { name: known[0], title: known[1], query: Object.fromEntries(new URLSearchParams(query || "")) };
+  return { name: known[0], title: known[1], page: known[3], query: Object.fromEntries(new URLSearchParams(query || "")) };
 }
 
-async function show() {
+function show() {
+  const { id } = document.activeElement;
   leaving.abort();
   leaving = new AbortController();
   const { signal } = leaving;
   document.querySelectorAll("dialog[open]").forEach((dialog) => dialog.close());
-  const { name, title, query } = place();
+  const { name, title, page, query } = place();
   document.title = `${title} · Tidemill`;
   for (const link of nav.children) {
     if (link.dataset.page === name) { link.setAttribute("aria-current", "page"); link.scrollIntoView({ inline: "nearest", block: "nearest" }); }
     else link.removeAttribute("aria-current");
   }
-  const { page } = await import(`./pages/${name}.js`);
-  if (signal.aborted) return;
   const may = (verb) => me.may[verb] !== false;
   const context = { signal, query, may, open: (handle, onChange) => opener({ handle, may, onChange }), go: (hash) => { location.hash = hash; } };
   fill(main, page(context));
   main.dataset.page = name;
   scrollTo(0, 0);
+  // Whoever works with the keyboard goes on where they were: in the same field, else at the top of the page.
+  if (document.activeElement === document.body) ((id && document.getElementById(id)) || main).focus({ preventScroll: true });
 }
 
 function askForToken(problem) {
+  document.querySelectorAll("dialog[open]").forEach((dialog) => dialog.close());
   leaving.abort();
   leaving = new AbortController();
   fill(main, signIn(problem, start));
@@ -61,17 +71,33 @@ addEventListener("unauthorized", (event) => {
   askForToken(token.get() ? event.detail.message : "");
 });
 
+let startAgain = 0;
 async function start() {
   isAsking = false;
+  clearTimeout(startAgain);
   try {
     me = await get("/v1/me");
   } catch (error) {
-    if (error.status !== 401) { fill(main, failed(error, start)); setTimeout(start, 3000); }
+    if (error.status !== 401) { fill(main, failed(error, start)); startAgain = setTimeout(start, 3000); }
     return;
   }
   foot.user(me);
   show();
 }
+
+// Above every page when the broker does not answer: the figures below are old, and what to do.
+const away = (() => {
+  const box = document.getElementById("away");
+  let since = 0;
+  return (text) => {
+    if (!text) { box.hidden = true; since = 0; return; }
+    since ||= now();
+    const words = `${text} What you see is from ${time(since)} or before.`;
+    if (box.dataset.words !== words) fill(box, prose(words));
+    box.dataset.words = words;
+    box.hidden = !main.dataset.page;
+  };
+})();
 
 const foot = (() => {
   const dot = h("i.dot");
@@ -87,10 +113,16 @@ const foot = (() => {
     const health = await fetch("/healthz", { signal: within(signal, 4000), cache: "no-store" }).then((answer) => answer.json());
     const isOpen = health.status === "open" || health.status === "ok";
     dot.className = `dot ${isOpen ? "good" : "warn"}`;
-    say(words, isOpen ? "live" : `the broker is ${health.status}`);
+    const share = health.opening_share === undefined ? "" : `, ${Math.round(health.opening_share * 100)} % of its log is read`;
+    say(words, isOpen ? "live" : `the broker is ${health.status}${share}`);
+    away(isOpen ? "" : `The broker is ${health.status}${share}; this page goes on by itself.`);
   };
-  repeat(look, 3000, new AbortController().signal, () => { dot.className = "dot bad"; say(words, "no answer"); });
-  setInterval(() => say(clock, moment(now())), 1000);
+  repeat(look, 3000, new AbortController().signal, () => {
+    dot.className = "dot bad";
+    say(words, "no answer");
+    away(`The broker at ${location.host} does not answer. Start it with \`tidemill serve\`; this page goes on by itself as soon as it answers.`);
+  });
+  setInterval(() => say(clock, `${moment(now())} ${zone(now())}`), 1000);
   return {
     user(found) {
       fill(who, found.user ? [h("span", found.user), h("button.small", { onclick: () => { token.set(""); askForToken(""); } }, "Sign out")] : null);

@@ -1,4 +1,5 @@
-// A message's body as text, as JSON, or byte by byte.
+// A message's body as text, as JSON, or byte by byte. JSON is indented, never read and written again: a number of
+// twenty digits, a name that stands twice and an escaped letter are shown as they were sent.
 
 import { h, fill } from "./dom.js";
 import { bytes } from "./format.js";
@@ -22,16 +23,37 @@ function hex(data) {
   return lines.join("\n");
 }
 
+// The parts of a JSON text: strings, marks, and everything else between them; space outside of strings is dropped.
+const PARTS = /"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s"{}[\],:]+/g;
+
+function indented(text) {
+  const out = [];
+  let depth = 0;
+  let before = "";
+  const line = () => `\n${"  ".repeat(depth)}`;
+  for (const [part] of text.matchAll(PARTS)) {
+    const isEnd = part === "}" || part === "]";
+    if (isEnd) depth -= 1;
+    const isEmpty = isEnd && (before === "{" || before === "[");
+    if ((before === "{" || before === "[" || before === "," || isEnd) && !isEmpty) out.push(line());
+    out.push(part === ":" ? ": " : part);
+    if (part === "{" || part === "[") depth += 1;
+    before = part;
+  }
+  return out.join("");
+}
+
 function pretty(text) {
   try {
     const value = JSON.parse(text);
-    return typeof value === "object" && value !== null ? JSON.stringify(value, null, 2) : null;
+    return typeof value === "object" && value !== null ? indented(text) : null;
   } catch {
     return null;
   }
 }
 
-export function bodyView(message) {
+// `how`: the view that was chosen last; `onWhole` loads the whole of a body of which only a part is here.
+export function bodyView(message, how, onChoose, onWhole) {
   const json = message.body === null ? null : pretty(message.body);
   const views = [];
   if (json !== null) views.push(["JSON", json]);
@@ -44,8 +66,9 @@ export function bodyView(message) {
     text.textContent = views[index][1];
     text.style.whiteSpace = views[index][0] === "Hex" ? "pre" : "";
   };
-  fill(choice, views.map(([name], i) => h("button", { type: "button", onclick: () => choose(i) }, name)));
-  choose(0);
-  const cut = message.is_body_cut && h("p.small.dim", `The first part of ${bytes(message.body_size)}.`);
+  fill(choice, views.map(([name], i) => h("button", { type: "button", onclick: () => { choose(i); onChoose(name); } }, name)));
+  choose(Math.max(0, views.findIndex(([name]) => name === how)));
+  const whole = h("button.small", { type: "button", onclick: () => { whole.disabled = true; onWhole().catch(() => { whole.disabled = false; }); } }, "Show all of it");
+  const cut = message.is_body_cut && h("p.small.dim", `The first part of ${bytes(message.body_size)}. `, whole);
   return h("div", { style: { display: "grid", gap: "8px", "margin-top": "8px" } }, h("div", choice), text, cut);
 }

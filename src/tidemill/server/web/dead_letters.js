@@ -1,6 +1,6 @@
 // Dead letters: what groups gave up on; read, and given to their group once more.
 
-import { h, fill, toast } from "./dom.js";
+import { h, fill, toast, once } from "./dom.js";
 import { get, post, now } from "./api.js";
 import { section, empty } from "./live.js";
 import { count, until, exact } from "./format.js";
@@ -47,8 +47,8 @@ function table(letters, may, refresh) {
 
 function resendButton(label, which, refresh) {
   const button = h("button.small", {
-    onclick: async () => {
-      button.disabled = true;
+    "data-focus": `resend ${which.group} ${which.ids || ""}`,
+    onclick: () => once(button, async () => {
       try {
         const { resent } = await post("/v1/dead-letters/resend", which);
         toast(resent === 1 ? `One letter goes to ${which.group} again` : `${count(resent)} letters go to ${which.group} again`);
@@ -56,7 +56,7 @@ function resendButton(label, which, refresh) {
         toast(error.message);
       }
       refresh();
-    },
+    }),
   }, label);
   return button;
 }

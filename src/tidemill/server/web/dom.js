@@ -39,6 +39,16 @@ export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+// A button at work takes no second press, and keeps the keyboard: one that is `disabled` would lose it.
+export async function once(button, work) {
+  if (button.getAttribute("aria-disabled") === "true") return;
+  button.setAttribute("aria-disabled", "true");
+  try { await work(); } finally { button.removeAttribute("aria-disabled"); }
+}
+
+// Words with `commands` in them, as the broker and we write them: what stands in backticks becomes code.
+export const prose = (text) => String(text).split("`").map((part, i) => (i % 2 ? h("code", part) : part)).filter((part) => part !== "");
+
 let hiding = 0;
 export function toast(text) {
   const box = document.getElementById("toast");

@@ -66,6 +66,13 @@ export function day(ms) {
 export const moment = (ms) => `${day(ms)} ${time(ms)}`;
 export const exact = (ms) => `${moment(ms)}.${String(ms % 1000).padStart(3, "0")}`;
 
+// The viewer's own zone, in which every time here is written: UTC+2.
+export function zone(ms) {
+  const minutes = -new Date(ms).getTimezoneOffset();
+  const rest = Math.abs(minutes) % 60;
+  return `UTC${minutes ? `${minutes < 0 ? "−" : "+"}${Math.floor(Math.abs(minutes) / 60)}${rest ? `:${two(rest)}` : ""}` : ""}`;
+}
+
 // Today's times without the date.
 export const brief = (ms, now) => (day(ms) === day(now) ? time(ms) : moment(ms).slice(0, 16));
 

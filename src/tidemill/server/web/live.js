@@ -3,7 +3,7 @@
 // after a hundred, so an open dashboard takes at most a hundredth of a core. On a busy machine an answer takes
 // long without costing much, so nobody waits for more than a few turns.
 
-import { h, fill } from "./dom.js";
+import { h, fill, prose } from "./dom.js";
 import { spent } from "./api.js";
 
 const COST_TO_PAUSE = 100;
@@ -25,7 +25,7 @@ const shown = (signal) =>
 
 export const loading = () => h("div.state", { role: "status", "aria-label": "Loading" }, h("div.skeleton", { style: { width: "min(320px, 80%)" } }), h("div.skeleton", { style: { width: "min(220px, 60%)" } }));
 
-export const empty = (title, text, ...actions) => h("div.state", h("strong", title), h("p", text), ...actions);
+export const empty = (title, text, ...actions) => h("div.state", h("strong", title), h("p", typeof text === "string" ? prose(text) : text), ...actions);
 
 const ADVICE = {
   unreachable: "Is it running? Start it with `tidemill serve`; this page goes on by itself as soon as it answers.",
@@ -36,8 +36,26 @@ const ADVICE = {
 
 export function failed(error, retry) {
   const advice = ADVICE[error.code] || (error.status >= 500 || error.status === 429 ? "It is tried again in a few seconds." : "");
-  return h("div.state", { role: "alert" }, h("strong", error.status === 503 ? "The broker is not ready" : "This did not work"), h("p", error.message), advice && h("p", advice), retry && h("button", { onclick: retry }, "Try again"));
+  return h("div.state", { role: "alert" }, h("strong", error.status === 503 ? "The broker is not ready" : "This did not work"), h("p", prose(error.message)), advice && h("p", prose(advice)), retry && h("button", { onclick: retry }, "Try again"));
 }
+
+// Whoever is pressing a button keeps it: a part drawn anew between press and release would swallow the click.
+let pressed = null;
+let released = () => {};
+addEventListener("pointerdown", () => { pressed = new Promise((resolve) => { released = resolve; }); }, true);
+const letGo = () => setTimeout(() => { pressed = null; released(); });
+for (const end of ["pointerup", "pointercancel"]) addEventListener(end, letGo, true);
+addEventListener("blur", letGo);
+
+// Draws a part anew and leaves the keyboard where it was: on the element with the same `data-focus`.
+function drawnAnew(box, draw) {
+  const focused = box.contains(document.activeElement) ? document.activeElement.dataset.focus : undefined;
+  draw();
+  if (focused !== undefined && !box.contains(document.activeElement)) box.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+}
+
+// What an answer says, its time left out: two answers with the same words need no second drawing.
+export const wordsOf = (data) => JSON.stringify(data, (name, value) => (name === "now_ms" ? undefined : value));
 
 // Runs `task` now and then until the signal says stop. Returns a function that runs it at once.
 export function repeat(task, every, signal, onError) {
@@ -64,23 +82,29 @@ export function repeat(task, every, signal, onError) {
   return () => hurry();
 }
 
-// A box that loads and draws by itself: `load(signal)` asks, `draw(data, box)` shows.
-export function section(box, { load, draw, every = 2000, signal }) {
+// A box that loads and draws by itself: `load(signal)` asks, `draw(data, box)` shows. With `isStill` it is drawn
+// again only when the answer has changed, so that a selection in it stays. `also` are boxes that `draw` fills too.
+export function section(box, { load, draw, every = 2000, signal, isStill = false, also = [] }) {
   let hasData = false;
+  let words = "";
   fill(box, loading());
   const again = repeat(
     async (stop) => {
       const data = await load(stop);
+      await pressed;
       if (stop.aborted) return;
       if (!hasData) fill(box);
+      [box, ...also].forEach((one) => one.removeAttribute("data-stale"));
+      const said = isStill ? wordsOf(data) : "";
+      if (hasData && isStill && said === words) return;
       hasData = true;
-      box.removeAttribute("data-stale");
-      draw(data, box);
+      words = said;
+      drawnAnew(box, () => draw(data, box));
     },
     every,
     signal,
     (error) => {
-      if (hasData && error.status !== 403) box.dataset.stale = error.message;
+      if (hasData && error.status !== 403) [box, ...also].forEach((one) => { one.dataset.stale = error.message; });
       else { hasData = false; fill(box, failed(error, () => again())); }
     },
   );

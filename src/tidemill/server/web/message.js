@@ -1,13 +1,15 @@
 // One message, opened: what it holds, where it is, what happened to it; and the three things one can do to it.
-// Every deed ends with the broker's own, definite answer.
+// Every deed ends with the broker's own, definite answer. While it is open it is looked at again, so that it is
+// seen to fall due; whoever is just writing a new time is disturbed only when it is too late for one.
 
-import { h, fill } from "./dom.js";
+import { h, fill, prose, say } from "./dom.js";
 import { get, post, now } from "./api.js";
-import { loading, failed } from "./live.js";
+import { loading, failed, repeat, wordsOf } from "./live.js";
 import { bytes, exact, until, toInput, fromInput, millis, count } from "./format.js";
 import { bodyView } from "./body_view.js";
 
 const dialog = document.getElementById("message");
+const LOOK_EVERY_MS = 2000;
 
 const SAID = {
   cancelled: ["Cancelled. It will never be released.", ""],
@@ -17,22 +19,36 @@ const SAID = {
 };
 
 export function opener({ handle, may, onChange }) {
-  fill(dialog, h("div.inner", loading()));
+  closed.abort();
+  closed = new AbortController();
+  fill(dialog, h("div.inner", h("header", h("div"), closeButton()), loading()));
   if (!dialog.open) dialog.showModal();
-  const view = { handle, may, onChange: onChange || (() => {}), said: null };
-  return load(view);
+  const view = { handle, may, onChange: onChange || (() => {}), said: null, signal: closed.signal, shown: "", how: "", isMoving: false, isUnsure: false, bodyLimit: undefined, times: [] };
+  const tick = setInterval(() => view.times.forEach(([element, text]) => say(element, text())), 1000);
+  view.signal.addEventListener("abort", () => clearInterval(tick));
+  repeat(() => look(view), LOOK_EVERY_MS, view.signal, (error) => { if (!view.shown) fill(dialog, h("div.inner", h("header", h("div"), closeButton()), failed(error, () => load(view)))); });
 }
 
+let closed = new AbortController();  // of the message that is open
 dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+dialog.addEventListener("close", () => { closed.abort(); if (document.activeElement === document.body) document.getElementById("main").focus({ preventScroll: true }); });
+
+// Looks whether anything but the body (which never changes) is new, and draws it then.
+async function look(view) {
+  if (!view.shown) return load(view);
+  const { body, body_base64, is_body_cut, ...rest } = await get("/v1/message", { handle: view.handle, body_limit: 0 }, view.signal);
+  if (view.isUnsure) { view.isUnsure = false; view.said = null; view.shown = ""; }
+  if (view.signal.aborted || wordsOf(rest) === view.shown || (view.isMoving && rest.state === "pending")) return;
+  await load(view);
+}
 
 async function load(view) {
-  try {
-    const message = await get("/v1/message", { handle: view.handle });
-    view.handle = message.handle;
-    draw(view, message);
-  } catch (error) {
-    fill(dialog, h("div.inner", h("header", h("div"), closeButton()), failed(error, () => load(view))));
-  }
+  const message = await get("/v1/message", { handle: view.handle, body_limit: view.bodyLimit }, view.signal);
+  if (view.signal.aborted) return;
+  const { body, body_base64, is_body_cut, ...rest } = message;
+  view.handle = message.handle;
+  view.shown = wordsOf(rest);
+  draw(view, message);
 }
 
 const closeButton = () => h("button.quiet", { onclick: () => dialog.close(), "aria-label": "Close" }, "✕");
@@ -40,22 +56,34 @@ const closeButton = () => h("button.quiet", { onclick: () => dialog.close(), "ar
 const BADGES = { pending: "badge", released: "badge plain", cancelled: "badge warn" };
 
 function draw(view, message) {
+  view.times = [];
+  view.isMoving = false;
+  view.note = h("div", noteOf(view.said));
   const title = message.keys.join(", ") || message.message_id;
   fill(dialog, h("div.inner",
     h("header",
       h("div", h("h1", { id: "message-title", class: "cut", style: { "max-width": "100%" } }, title), h("p.dim", h("span", { class: BADGES[message.state] }, message.state), " ", message.topic)),
       closeButton()),
     deeds(view, message),
-    view.said && h("p", { class: `note ${view.said[1]}`, role: "status" }, view.said[0]),
-    h("section", h("h3", "Body"), bodyView(message)),
-    h("section", h("h3", "Facts"), facts(message)),
+    view.note,
+    h("section", h("h3", "Body"), bodyView(message, view.how, (how) => { view.how = how; }, () => { view.bodyLimit = message.body_size; return load(view); })),
+    h("section", h("h3", "Facts"), facts(view, message)),
     Object.keys(message.properties).length ? h("section", h("h3", "Properties"), h("dl.facts", Object.entries(message.properties).map(([key, value]) => [h("dt.mono", key), h("dd.mono", value)]))) : null,
-    h("section", h("h3", { style: { "margin-bottom": "8px" } }, "History"), timeline(message))));
+    h("section", h("h3", { style: { "margin-bottom": "8px" } }, "History"), timeline(view, message))));
 }
 
-function facts(message) {
+const noteOf = (said) => said && h("p", { class: `note ${said[1]}`, role: said[1] === "bad" ? "alert" : "status" }, prose(said[0]));
+
+// A due time that counts down by itself.
+function due(view, message, tag) {
+  const text = () => `${exact(message.deliver_at_ms)}${message.state === "pending" ? ` · ${until(message.deliver_at_ms, now())}` : ""}`;
+  const element = h(tag, text());
+  view.times.push([element, text]);
+  return element;
+}
+
+function facts(view, message) {
   const rows = [
-    ["Due", `${exact(message.deliver_at_ms)}${message.state === "pending" ? ` · ${until(message.deliver_at_ms, now())}` : ""}`],
     ["Keys", message.keys.join(", ")],
     ["Tag", message.tag],
     ["Message group", message.message_group],
@@ -64,16 +92,16 @@ function facts(message) {
     ["Size", `${bytes(message.size)} stored, body ${bytes(message.body_size)}`],
     ["In its topic", message.offset === null ? "" : `queue ${message.queue}, offset ${count(message.offset)}${message.via ? `, released by way of ${message.via}` : ""}`],
   ];
-  return h("dl.facts", { style: { "margin-top": "8px" } }, rows.filter(([, text]) => text).map(([name, text]) => [h("dt", name), h("dd", text)]));
+  return h("dl.facts", { style: { "margin-top": "8px" } }, h("dt", "Due"), due(view, message, "dd"), rows.filter(([, text]) => text).map(([name, text]) => [h("dt", name), h("dd", text)]));
 }
 
-function timeline(message) {
-  const due = message.deliver_at_ms;
+function timeline(view, message) {
+  const dueMs = message.deliver_at_ms;
   const words = {
     stored: (event) => ["Stored", event.deliver_at_ms ? `due ${exact(event.deliver_at_ms)}` : ""],
     rescheduled: (event) => ["Rescheduled", `now due ${exact(event.deliver_at_ms)}`],
     kept: () => ["Kept past the log's retention", "moved to the end of the log, same due time"],
-    released: (event) => ["Released into its topic", event.at_ms === null ? "when is not known any more: its place in the queue is past the retention" : event.at_ms <= due ? "on time" : `${millis(event.at_ms - due)} after its due time`],
+    released: (event) => ["Released into its topic", event.at_ms === null ? "when is not known any more: its place in the queue is past the retention" : event.at_ms <= dueMs ? "on time" : `${millis(event.at_ms - dueMs)} after its due time`],
     cancelled: (event) => ["Cancelled", event.at_ms === null ? "never to be released · when is not known any more: too much was written since" : "never to be released"],
   };
   const items = message.history.map((event) => {
@@ -81,7 +109,7 @@ function timeline(message) {
     return h("li", h("div", h("strong", what), h("div.dim.small", [event.at_ms === null ? null : exact(event.at_ms), detail].filter(Boolean).join(" · "))));
   });
   const groups = message.groups.map((group) => h("li", { class: group.standing === "waiting" ? "todo" : "" }, h("div", h("strong", { waiting: `Group ${group.group} has not taken it yet`, taken: `Taken by group ${group.group}`, settled: `Settled by group ${group.group}` }[group.standing]), group.attempt ? h("div.dim.small", `attempt ${group.attempt}`) : null)));
-  const ahead = message.state === "pending" ? [h("li.todo", h("div", h("strong", "Falls due"), h("div.dim.small", `${exact(due)} · ${until(due, now())}`)))] : [];
+  const ahead = message.state === "pending" ? [h("li.todo", h("div", h("strong", "Falls due"), due(view, message, "div.dim.small")))] : [];
   return h("ul.timeline", items, groups, ahead);
 }
 
@@ -95,9 +123,12 @@ function deeds(view, message) {
       view.said = await deed();
       view.onChange();
     } catch (error) {
-      view.said = [error.message, "bad"];
+      view.isUnsure = error.code === "unreachable";
+      view.said = [view.isUnsure ? `${error.message} Whether it was done shows here as soon as it answers.` : error.message, "bad"];
+      fill(view.note, noteOf(view.said));
     }
-    await load(view);
+    button.disabled = false;
+    await load(view).catch(() => {});  // looked at again shortly
   };
   const cancel = h("button.danger", {
     onclick: () => {
@@ -107,7 +138,7 @@ function deeds(view, message) {
     onblur: () => { cancel.classList.remove("sure"); cancel.textContent = "Cancel"; },
   }, "Cancel");
   const release = h("button", { onclick: () => run(release, () => move(view, { delay_ms: 0 }, true)) }, "Release now");
-  const reschedule = h("button", { "aria-expanded": "false", onclick: () => { const isOpen = more.childElementCount > 0; fill(more, isOpen ? null : rescheduleForm(view, message, run)); reschedule.setAttribute("aria-expanded", String(!isOpen)); more.querySelector("input")?.focus(); } }, "Reschedule");
+  const reschedule = h("button", { "aria-expanded": "false", onclick: () => { const isOpen = more.childElementCount > 0; view.isMoving = !isOpen; fill(more, isOpen ? null : rescheduleForm(view, message, run)); reschedule.setAttribute("aria-expanded", String(!isOpen)); more.querySelector("input")?.focus(); } }, "Reschedule");
   return h("div", h("div.buttons", release, reschedule, cancel), more);
 }
 

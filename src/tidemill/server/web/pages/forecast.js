@@ -1,4 +1,5 @@
-// Forecast: what falls due, per second to per month, by topic; drag in the chart to look closer.
+// Forecast: what falls due, per second to per week, by topic; drag in the chart, or click a bar, to look closer, and
+// buttons do the same for a keyboard.
 
 import { h, fill } from "../dom.js";
 import { get, now } from "../api.js";
@@ -30,6 +31,10 @@ export function page({ signal, query }) {
   const summary = h("section.panel.tiles", { "aria-label": "Totals" });
   const legendBox = h("div");
   const stepBox = h("span.dim.small");
+  const current = () => { const { from_ms: from, step_ms: size, steps } = windowNow(); return [from, from + size * steps]; };
+  const shift = (share) => { const [from, to] = current(); const by = (to - from) * share; state.zoom.splice(Math.max(0, state.zoom.length - 1), 1, [from + by, to + by]); again(); };
+  const closer = () => { const [from, to] = current(); const fourth = (to - from) / 4; zoomTo((from + fourth) / 1000, (to - fourth) / 1000); };
+  const moves = [["‹", "Earlier", () => shift(-0.5)], ["›", "Later", () => shift(0.5)], ["+", "Look closer", closer]].map(([sign, name, onclick]) => h("button.small", { onclick, "aria-label": name, title: name }, sign));
   const back = h("button.small", { hidden: true, onclick: () => { state.zoom.pop(); again(); } }, "Zoom out");
 
   const windowNow = () => {
@@ -69,7 +74,7 @@ export function page({ signal, query }) {
   const zoomTo = (from, to) => {
     const start = Math.floor((from * 1000) / step) * step;
     const end = Math.ceil((to * 1000) / step) * step;
-    if (end - start >= 2 * S) { state.zoom.push([start, Math.max(end, start + 10 * S)]); again(); }
+    if (step > S || end - start >= 2 * S) { state.zoom.push([start, Math.max(end, start + 10 * S)]); again(); }
   };
 
   const topics = topicSelect({ id: "forecast-topic", chosen: state.topic, signal, onchange: (event) => { state.topic = event.target.value; again(); } });
@@ -78,7 +83,7 @@ export function page({ signal, query }) {
   return h("div.page",
     h("div.head", h("h1", "Forecast"), h("span.grow"), topics, choice("Span", RANGES, state.range, (range) => { state.range = range; state.zoom = []; again(); })),
     summary,
-    h("section.panel", h("header", h("h2", "Messages that fall due"), stepBox, h("span.grow"), back, h("span.dim.small", "drag to zoom")), chartBox, legendBox));
+    h("section.panel", h("header", h("h2", "Messages that fall due"), stepBox, h("span.grow"), h("span.dim.small", "drag, or click a bar, to look closer"), back, h("div.buttons", moves)), chartBox, legendBox));
 }
 
 function drawTotals(box, found, total) {

@@ -17,9 +17,10 @@ export function page({ signal, query }) {
   const heat = h("div");
   const sinceBox = h("span.dim.small");
 
-  const part = section(h("div"), {
+  const part = section(tiles, {
     signal,
     every: 3000,
+    also: [bars, heat],
     load: (stop) => get("/v1/pulse", { every_ms: chosen[2] }, stop),
     draw: (pulse) => {
       const columns = columnsOf(pulse, chosen[3]);

@@ -1,11 +1,12 @@
 // Now: what comes in, what goes out, what waits, how punctual it is, who turns the wheel, how the disk is.
 
-import { h, fill, say } from "../dom.js";
-import { get } from "../api.js";
+import { h, fill, say, prose } from "../dom.js";
+import { get, now } from "../api.js";
 import { section } from "../live.js";
 import { lines, stack } from "../chart.js";
 import { short, rate, bytes, millis, span, time, count, until } from "../format.js";
 import { quantile, difference } from "../lateness.js";
+import { waitsNote, waitWords } from "../waits.js";
 
 const SAMPLES = 900;
 const RATE_OVER_MS = 5000;
@@ -46,14 +47,15 @@ export function page({ signal }) {
     const perSecond = (values) => values.slice(1).map((value, i) => Math.max(0, (value - values[i]) * 1000 / (pulse.at[i + 1] - pulse.at[i])));
     flowChart ||= lines(flow, [{ label: "in", tint: "--t4" }, { label: "out", tint: "--t2", isArea: true }], { height: 190, unit: (value) => rate(value), signal });
     flowChart.set([at, perSecond(pulse.sent), perSecond(pulse.released)]);
-    lateChart ||= lines(late, [{ label: "p50", tint: "--t4" }, { label: "p99", tint: "--t2", isArea: true }], { height: 190, unit: (value) => millis(value), signal });
+    lateChart ||= lines(late, [{ label: "p50", tint: "--t4" }, { label: "p99", tint: "--t2", isArea: true }], { height: 190, unit: millis, axisUnit: (value) => (value < 1 ? `${Number(value.toFixed(2))} ms` : millis(value)), signal });
     const windows = pulse.lateness.slice(1).map((row, i) => difference(row, pulse.lateness[Math.max(0, i - 8)]));
     lateChart.set([at, windows.map((row) => quantile(row, pulse.bounds, 0.5)), windows.map((row) => quantile(row, pulse.bounds, 0.99))]);
   };
 
-  section(h("div"), {
+  section(tiles, {
     signal,
     every: 2000,
+    also: [flow, late, runner, disk],
     load: async (stop) => {
       const since = pulse.at.length ? pulse.at[pulse.at.length - 1] : 0;
       const [status, news] = await Promise.all([get("/v1/status", {}, stop), get("/v1/pulse", { since_ms: since }, stop)]);
@@ -62,6 +64,7 @@ export function page({ signal }) {
       return status;
     },
     draw: (status) => {
+      if (!tiles.childElementCount) figures.clear();
       drawTiles(status, pulse, tile);
       drawPulse();
       drawRunner(runner, status);
@@ -74,7 +77,7 @@ export function page({ signal }) {
   section(next, {
     signal,
     every: 10_000,
-    load: (stop) => get("/v1/forecast/window", { from_ms: Math.floor(Date.now() / 60_000) * 60_000, step_ms: 60_000, steps: 60 }, stop),
+    load: (stop) => get("/v1/forecast/window", { from_ms: Math.floor(now() / 60_000) * 60_000, step_ms: 60_000, steps: 60 }, stop),
     draw: (found, box) => {
       nextChart ||= stack(box, { height: 150, signal, width: () => 60 });
       nextChart.set(found.due.map((_, i) => (found.from_ms + i * 60_000) / 1000), [{ label: "due", values: found.due }]);
@@ -117,7 +120,8 @@ function drawTiles(status, pulse, tile) {
     const [value, ms] = p99 < 1 ? ["< 1", "ms"] : split(millis(p99));
     tile("Lateness p99", value, ms, p50 >= 1 && max < 1000 ? `p50 ${Math.round(p50)} · max ${millis(max)}` : `p50 ${millis(p50)} · max ${millis(max)}`);
   }
-  tile("Held back", short(status.backlog), "", status.backlog ? "paused or limited topics" : "no topic waits");
+  const held = status.waits.reduce((sum, wait) => sum + wait.messages, 0);
+  tile("Held back", short(held), "", held ? waitsNote(status.waits) : "nothing due waits");
   tile("Cancelled", short(status.cancelled), "", "in all");
 }
 
@@ -131,7 +135,7 @@ function drawRunner(box, { pipeline, now_ms: now }) {
     h("dt", "State"), h("dd", h("i.dot", { class: `dot ${dot}`, style: { display: "inline-block", "margin-right": "8px" } }), pipeline.state),
     h("dt", "Behind"), h("dd", pipeline.lag_ms ? millis(pipeline.lag_ms) : "not at all"),
     h("dt", "Takeovers"), h("dd", count(pipeline.takeovers))),
-    pipeline.problem ? h("p.note.warn", { style: { "margin-top": "12px" } }, pipeline.problem) : null);
+    pipeline.problem ? h("p.note.warn", { style: { "margin-top": "12px" } }, prose(pipeline.problem)) : null);
 }
 
 function drawDisk(box, { disk }) {
@@ -146,9 +150,10 @@ function drawNotes(box, status) {
   const notes = [];
   if (status.disk.is_full) notes.push(["bad", "The disk is full. Sends are refused until there is room; releases and cancels go on."]);
   else if (status.disk.is_low) notes.push(["warn", "The disk is nearly full. Make room, or start with a shorter --retention."]);
+  status.waits.forEach((wait) => notes.push(["warn", waitWords(wait)]));
   if (status.is_clock_simulated) notes.push(["", "The clock is simulated; `tidemill advance 1h` moves it."]);
-  if (!status.sent) notes.push(["", h("span", "Nothing was sent yet. ", h("a", { href: "#/schedule" }, "Schedule a message"), " or run `tidemill send hello \"hi\" --delay 30s`.")]);
-  fill(box, notes.map(([kind, text]) => h("p", { class: `note ${kind}`, style: { "margin-bottom": "8px" } }, text)));
+  if (!status.sent) notes.push(["", h("span", "Nothing was sent yet. ", h("a", { href: "#/schedule" }, "Schedule a message"), " or run ", h("code", 'tidemill send hello "hi" --delay 30s'), ".")]);
+  fill(box, notes.map(([kind, text]) => h("p", { class: `note ${kind}`, style: { "margin-bottom": "8px" } }, typeof text === "string" ? prose(text) : text)));
   box.hidden = !notes.length;
 }
 

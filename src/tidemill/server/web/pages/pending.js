@@ -1,6 +1,6 @@
 // Pending: search what waits by topic, key and due time; open a message; cancel or move many at once.
 
-import { h, fill, say } from "../dom.js";
+import { h, fill, say, prose } from "../dom.js";
 import { get, post, now } from "../api.js";
 import { section, empty } from "../live.js";
 import { count, bytes, brief, until, fromInput, toInput, exact } from "../format.js";
@@ -39,6 +39,7 @@ export function page({ signal, query, open, may, go }) {
   const part = section(list, {
     signal,
     every: 3000,
+    isStill: true,
     load: (stop) => get("/v1/pending", { topic: wanted.topic, key: wanted.key, from_ms: fromInput(wanted.from), to_ms: fromInput(wanted.to), limit: wanted.limit }, stop),
     draw: ({ pending }) => {
       times.length = 0;
@@ -48,10 +49,8 @@ export function page({ signal, query, open, may, go }) {
           : empty("Nothing waits", "Messages that were sent with a delay or a time stand here until they fall due.", h("a", { href: "#/schedule" }, "Schedule a message")));
         return;
       }
-      const focused = document.activeElement?.dataset?.handle;
       fill(list, table(pending, Boolean(wanted.topic), (handle) => open(handle, () => { part.refresh(); figures.refresh(); }), times), pending.length >= wanted.limit && wanted.limit < 10_000
-        ? h("div.state", h("button", { onclick: () => { wanted.limit += MORE; part.refresh(); } }, `Show ${MORE} more`)) : null);
-      if (focused) list.querySelector(`[data-handle="${CSS.escape(focused)}"]`)?.focus();
+        ? h("div.state", h("button", { onclick: () => { wanted.limit += MORE; part.refresh(); }, "data-focus": "more" }, `Show ${MORE} more`)) : null);
     },
   });
   const figures = section(h("div"), { signal, every: 2000, load: (stop) => (wanted.topic ? get("/v1/topics", {}, stop) : get("/v1/status", {}, stop)), draw: (found) => {
@@ -78,8 +77,8 @@ function table(pending, isTopicKnown, open, times) {
       const left = h("td.dim.nowrap", until(message.deliver_at_ms, at));
       times.push([left, message.deliver_at_ms]);
       return h("tr.opens", { onclick: () => open(message.handle) },
-        h("td.nowrap", h("button.link", { type: "button", "data-handle": message.handle, title: exact(message.deliver_at_ms) }, brief(message.deliver_at_ms, at))),
-        left, h("td.cut", message.keys.join(", ")), h("td", { class: topicClass }, message.topic), h("td.spare", message.tag), h("td.mono.cut.dim.spare", message.message_id), h("td.num.spare", bytes(message.size)));
+        h("td.nowrap", h("button.link", { type: "button", "data-focus": message.handle, title: exact(message.deliver_at_ms) }, brief(message.deliver_at_ms, at))),
+        left, h("td.cut", message.keys.join(", ")), h("td", { class: `${topicClass} cut`, title: message.topic }, message.topic), h("td.spare", message.tag), h("td.mono.cut.dim.spare", message.message_id), h("td.num.spare", bytes(message.size)));
     }))));
 }
 
@@ -96,7 +95,7 @@ function manyButtons(wanted, onDone) {
       try {
         said.textContent = `${count((await post("/v1/cancel", which)).cancelled)} cancelled`;
       } catch (error) {
-        said.textContent = error.message;
+        fill(said, prose(error.message));
       }
       cancel.disabled = false;
       cancel.blur();
@@ -110,7 +109,7 @@ function manyButtons(wanted, onDone) {
       try {
         said.textContent = `${count((await post("/v1/reschedule", { ...which, by_ms: 3_600_000 })).moved)} moved by 1 h`;
       } catch (error) {
-        said.textContent = error.message;
+        fill(said, prose(error.message));
       }
       later.disabled = false;
       onDone();

@@ -1,6 +1,6 @@
 // Schedule: a form that sends a message, now or for later, and shows the receipt.
 
-import { h, fill } from "../dom.js";
+import { h, fill, prose } from "../dom.js";
 import { post, now } from "../api.js";
 import { choice } from "../picks.js";
 import { exact, until, toInput, fromInput } from "../format.js";
@@ -14,15 +14,15 @@ export function page({ signal, query, open, may }) {
   const field = (id, label, input) => h("label.field", { for: id }, label, input);
 
   const names = h("datalist", { id: "topic-names" });
-  get("/v1/topics", {}, signal).then(({ topics }) => fill(names, topics.filter((topic) => !topic.name.startsWith("%")).map((topic) => h("option", { value: topic.name })))).catch(() => {});
+  get("/v1/topics", {}, signal).then(({ topics }) => fill(names, topics.filter((topic) => !/^%(RETRY|DLQ)%/.test(topic.name)).map((topic) => h("option", { value: topic.name })))).catch(() => {});
   const topic = h("input", { id: "send-topic", list: "topic-names", required: true, maxlength: 127, value: query.topic || "", placeholder: "order-timeouts" });
-  const body = h("textarea", { id: "send-body", required: true, placeholder: '{"order": 17}' });
+  const body = h("textarea", { id: "send-body", placeholder: '{"order": 17}' });
   const key = h("input", { id: "send-key", maxlength: 256, placeholder: "to find or cancel it by" });
   const tag = h("input", { id: "send-tag", maxlength: 128 });
-  const amount = h("input", { id: "send-amount", type: "number", min: 0, step: "any", value: "30" });
+  const amount = h("input", { id: "send-amount", type: "number", min: 0, step: "any", required: true, value: "30" });
   const unit = h("select", { id: "send-unit", "aria-label": "Unit" }, UNITS.map(([value, name]) => h("option", { value }, name)));
-  const at = h("input", { id: "send-at", type: "datetime-local", step: "1", value: toInput(now() + 600_000) });
-  const level = h("input", { id: "send-level", type: "number", min: 1, max: 18, value: "3" });
+  const at = h("input", { id: "send-at", type: "datetime-local", step: "1", required: true, value: toInput(now() + 600_000) });
+  const level = h("input", { id: "send-level", type: "number", min: 1, max: 18, required: true, value: "3" });
   const once = h("select", { id: "send-once" }, [["no", "send another"], ["keep", "keep the first"], ["replace", "move it to the new time"]].map(([value, name]) => h("option", { value }, name)));
   const properties = h("textarea", { id: "send-properties", placeholder: "source=dashboard", style: { "min-height": "58px" } });
 
@@ -43,7 +43,7 @@ export function page({ signal, query, open, may }) {
         const receipt = await post("/v1/messages", { topic: topic.value.trim(), body: body.value, keys: key.value.trim() ? [key.value.trim()] : [], tag: tag.value.trim(), properties: given, once: once.value, ...when });
         fill(answer, receiptView(receipt, open));
       } catch (error) {
-        fill(answer, h("p.note.bad", { role: "alert" }, error.message));
+        fill(answer, h("p.note.bad", { role: "alert" }, prose(error.message)));
       }
       send.disabled = false;
     },

@@ -1,22 +1,23 @@
 // Topics and groups: how much each holds and how far each has come; make, pause and resume topics.
 
-import { h, fill, toast } from "../dom.js";
+import { h, fill, toast, prose, once } from "../dom.js";
 import { get, post } from "../api.js";
 import { section, empty } from "../live.js";
 import { count, short } from "../format.js";
 import { deadLetters } from "../dead_letters.js";
 
 const TYPES = ["mixed", "delay", "normal", "fifo", "transaction"];
-const isInternal = (name) => name.startsWith("%");
+const isInternal = (name) => /^%(RETRY|DLQ)%/.test(name);
 
 export function page({ signal, may }) {
   const topicBox = h("div");
   const groupBox = h("div");
   const formBox = h("div");
-  const topics = section(topicBox, { signal, every: 3000, load: (stop) => get("/v1/topics", {}, stop), draw: (found) => drawTopics(topicBox, found.topics, may, () => topics.refresh()) });
+  const topics = section(topicBox, { signal, every: 3000, isStill: true, load: loadTopics, draw: ({ topics: found, held }) => drawTopics(topicBox, found, new Map(held), may, () => topics.refresh()) });
   section(groupBox, {
     signal,
     every: 3000,
+    isStill: true,
     load: async (stop) => {
       const [{ groups }, { topics: all }] = await Promise.all([get("/v1/groups", {}, stop), get("/v1/topics", {}, stop)]);
       return { groups, all };
@@ -38,22 +39,31 @@ export function page({ signal, may }) {
     deadLetters({ signal, may }));
 }
 
-function drawTopics(box, topics, may, refresh) {
+// Topics, and how many of each are due and held back: by a pause or its own limit.
+async function loadTopics(stop) {
+  const [{ topics }, { waits }] = await Promise.all([get("/v1/topics", {}, stop), get("/v1/status", {}, stop)]);
+  const held = new Map();  // a topic may be called "constructor"
+  for (const wait of waits) if (wait.topic) held.set(wait.topic, (held.get(wait.topic) || 0) + wait.messages);
+  return { topics, held: [...held] };
+}
+
+function drawTopics(box, topics, held, may, refresh) {
   const own = topics.filter((topic) => !isInternal(topic.name)).sort((a, b) => b.pending - a.pending || a.name.localeCompare(b.name));
   if (!own.length) { fill(box, empty("There are no topics yet", "The first message to a topic makes it; or make one here.", h("a", { href: "#/schedule" }, "Schedule a message"))); return; }
   fill(box, h("div.tablewrap", h("table", { id: "topic-table" },
-    h("thead", h("tr", h("th", "Topic"), h("th.spare", "Type"), h("th.num.spare", "Queues"), h("th.num", "Pending"), h("th.num.spare", "Sent"), h("th.num", "Released"), h("th.num.spare", "Cancelled"), h("th.num.spare", "In topic"), h("th", ""))),
+    h("thead", h("tr", h("th", "Topic"), h("th.spare", "Type"), h("th.num.spare", "Queues"), h("th.num", { title: "wait for their time, or are held back" }, "Pending"), h("th.num.spare", { title: "due, and held by a pause or a limit" }, "Held back"), h("th.num.spare", "Sent"), h("th.num", "Released"), h("th.num.spare", "Cancelled"), h("th.num.spare", "In topic"), h("th", ""))),
     h("tbody", own.map((topic) => h("tr", { "data-topic": topic.name },
-      h("td", h("a", { href: `#/pending?${new URLSearchParams({ topic: topic.name })}` }, topic.name), topic.is_paused ? [" ", h("span.badge.warn", "paused")] : null, topic.release_rate_max ? [" ", h("span.badge.plain", `max ${count(topic.release_rate_max)}/s`)] : null),
-      h("td.dim.spare", topic.type), h("td.num.spare", count(topic.queues)), h("td.num", count(topic.pending)), h("td.num.spare", short(topic.sent)), h("td.num", short(topic.released)), h("td.num.spare", short(topic.cancelled)), h("td.num.spare", short(topic.visible)),
+      h("td", h("a.cut", { title: topic.name, href: `#/pending?${new URLSearchParams({ topic: topic.name })}` }, topic.name), topic.is_paused ? [" ", h("span.badge.warn", "paused")] : null, topic.release_rate_max ? [" ", h("span.badge.plain", `max ${count(topic.release_rate_max)}/s`)] : null),
+      h("td.dim.spare", topic.type), h("td.num.spare", count(topic.queues)), h("td.num", count(topic.pending)), h("td.num.spare", count(held.get(topic.name) || 0)), h("td.num.spare", short(topic.sent)), h("td.num", short(topic.released)), h("td.num.spare", short(topic.cancelled)), h("td.num.spare", short(topic.visible)),
       h("td.num", may("admin") ? pauseButton(topic, refresh) : null)))))));
 }
 
 function pauseButton(topic, refresh) {
   const verb = topic.is_paused ? "resume" : "pause";
   const button = h("button.small", {
-    onclick: async () => {
-      button.disabled = true;
+    "data-focus": `pause ${topic.name}`,
+    "aria-label": `${verb === "pause" ? "Pause" : "Resume"} ${topic.name}`,
+    onclick: () => once(button, async () => {
       try {
         await post(`/v1/topics/${encodeURIComponent(topic.name)}/${verb}`, {});
         toast(verb === "pause" ? `${topic.name} is paused: what falls due waits` : `${topic.name} goes on`);
@@ -61,7 +71,7 @@ function pauseButton(topic, refresh) {
         toast(error.message);
       }
       refresh();
-    },
+    }),
   }, verb === "pause" ? "Pause" : "Resume");
   return button;
 }
@@ -73,7 +83,7 @@ function drawGroups(box, groups, topics) {
     const names = Object.keys(group.lag).filter((name) => !isInternal(name)).sort();
     return (names.length ? names : [""]).map((name, i) => h("tr",
       h("td", i === 0 ? [group.name, group.is_fifo ? [" ", h("span.badge.plain", "fifo")] : null] : ""),
-      h("td", name), h("td.num", name ? count(group.lag[name]) : ""), h("td.num", name ? count(group.unsettled[name] || 0) : ""),
+      h("td", name), h("td.num", name ? count(group.lag[name]) : ""), h("td.num", name ? count(Object.hasOwn(group.unsettled, name) ? group.unsettled[name] : 0) : ""),
       h("td.num", i === 0 ? count(waiting[`%RETRY%${group.name}`] || 0) : ""), h("td.num.spare", i === 0 ? count(group.max_attempts) : "")));
   });
   fill(box, h("div.tablewrap", h("table", h("thead", h("tr", h("th", "Group"), h("th", "Topic"), h("th.num", { title: "in the topic, not handed out yet" }, "Lag"), h("th.num", { title: "handed out, not settled yet" }, "In hand"), h("th.num", { title: "put off for another attempt" }, "Retries"), h("th.num.spare", "Attempts at most"))), h("tbody", rows))));
@@ -95,7 +105,7 @@ function createForm(onDone) {
         onDone();
       } catch (error) {
         problem.hidden = false;
-        problem.textContent = error.message;
+        fill(problem, prose(error.message));
         save.disabled = false;
       }
     },

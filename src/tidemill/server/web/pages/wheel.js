@@ -37,7 +37,7 @@ export function page({ signal }) {
   signal.addEventListener("abort", () => clearInterval(timer));
 
   const draw = (wheel) => {
-    if (!wheel.has_wheel) { fill(picture, empty("There is no wheel to draw", "This broker keeps its timers in another store; the forecast shows what falls due.", h("a", { href: "#/forecast" }, "Forecast"))); hands = []; return; }
+    if (!wheel.has_wheel) { fill(picture, empty("There is no wheel to draw", "This broker keeps its timers in another store; the forecast shows what falls due.", h("a", { href: "#/forecast" }, "Forecast"))); hands = []; fill(facts, h("p.dim", "No slots: the timers are kept sorted by their due time.")); drawShards(shards, wheel); return; }
     const at = wheel.now_ms;
     const parts = wheel.dials.map((dial, d) => {
       const [inner, outer] = R[d];
