@@ -75,6 +75,36 @@ def reschedules(world: World) -> None:
     world.check_exact()
 
 
+def released_now(world: World) -> None:
+    """Waiting in the wheel, rolling in it, handed over, near: told to go, each goes at once, and once."""
+    handles = world.send([(f"n{i}".encode(), due) for i, due in enumerate((9 * DAY_MS, HOUR_MS, 200_000))])
+    world.advance_to(150_000)  # absorbed; the last is handed over already
+    (near,) = world.send([(b"near", 190_000)])
+    (untouched,) = world.send([(b"untouched", 300_000)])
+    assert world.reschedule([*handles, near], 150_000) == ["moved"] * 4
+    world.advance_to(150_001)
+    assert {queued.message.body for _, _, queued in world.came_out()} == {b"n0", b"n1", b"n2", b"near"}
+    assert world.reschedule([*handles, near], 150_002) == ["released"] * 4
+    world.advance_to(10 * DAY_MS)
+    assert world.cancel([untouched]) == ["released"]
+    world.check_exact()
+
+
+def on_levels(world: World) -> None:
+    """All eighteen, beside messages of the wheel in the same topic; some cancelled, one moved."""
+    delays_ms = world.broker.settings.level_delays_ms
+    numbers = range(1, len(delays_ms) + 1)
+    first = world.send_on_levels([(f"l{level}".encode(), level) for level in numbers], delays_ms)
+    far = world.send([(f"f{i}".encode(), 120_500 + 1_000 * i) for i in range(20)])
+    world.advance_to(2_500)
+    second = world.send_on_levels([(f"m{level}".encode(), level) for level in numbers], delays_ms)
+    assert world.cancel([first[4], second[17], far[3]]) == ["cancelled"] * 3
+    assert world.reschedule([second[16]], 3 * HOUR_MS) == ["moved"]
+    world.advance_to(HOUR_MS)
+    world.advance_to(4 * HOUR_MS)
+    world.check_exact()
+
+
 def rolls(world: World) -> None:
     """Further than the wheel's window: placed again and again until their day comes."""
     days = (1, 2, 3, 5, 9, 16, 40)
@@ -168,6 +198,8 @@ SCENARIOS: dict[str, Callable[[World], None]] = {
         near_and_far,
         cancels,
         reschedules,
+        released_now,
+        on_levels,
         rolls,
         leaps,
         ordered_groups,

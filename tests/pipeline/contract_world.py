@@ -63,11 +63,23 @@ class World:
             Draft(name, body, deliver_at_ms=self.start_ms + due_ms, **fields)
             for body, due_ms in bodies_and_dues
         ]
+        return self._send(drafts, [due_ms for _, due_ms in bodies_and_dues])
+
+    def send_on_levels(
+        self, bodies_and_levels: Sequence[tuple[bytes, int]], delays_ms: Sequence[int], *, topic: str = "t"
+    ) -> list[Handle]:
+        """Messages that wait on delay levels, due as long from now as their level says."""
+        name = self._topic(topic)
+        drafts = [Draft(name, body, level=level) for body, level in bodies_and_levels]
+        return self._send(drafts, [self.now_ms + delays_ms[level - 1] for _, level in bodies_and_levels])
+
+    def _send(self, drafts: list[Draft], dues_ms: Sequence[int]) -> list[Handle]:
         handles = []
-        for (body, due_ms), receipt in zip(bodies_and_dues, self.broker.send(drafts), strict=True):
+        for draft, due_ms, receipt in zip(drafts, dues_ms, self.broker.send(drafts), strict=True):
             assert receipt.handle is not None
+            assert receipt.deliver_at_ms == self.start_ms + due_ms
             handles.append(receipt.handle)
-            self.expect(body, due_ms, receipt.handle)
+            self.expect(draft.body, due_ms, receipt.handle)
         return handles
 
     def expect(self, body: bytes, due_ms: int, handle: Handle) -> None:

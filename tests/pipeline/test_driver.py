@@ -1,4 +1,4 @@
-"""The pipeline process ends with the broker, and takes along also what would not notice. No Spark here."""
+"""Processes of the pipeline: they end with the broker, and workers share what they need. No Spark here."""
 
 from __future__ import annotations
 
@@ -36,3 +36,23 @@ def test_it_ends_with_the_broker_and_so_does_what_is_stopped_below_it() -> None:
             wait_for("the stopped one is gone too", lambda: not is_alive(below))
         finally:
             kill([below])
+
+
+_LOADED = """
+import gc, sys
+from tidemill.pipeline.worker_daemon import load_before_the_fork
+load_before_the_fork()
+assert gc.get_freeze_count() > 10_000, "each worker would copy what it could share"
+assert "pandas" not in sys.modules, "tens of megabytes that nobody needs"
+before = set(sys.modules)
+import pyarrow as pa, pyspark.worker, tidemill.pipeline.step, tidemill.pipeline.source
+pa.array([1])
+new = set(sys.modules) - before
+assert not new, new
+"""
+
+
+def test_workers_share_what_they_need() -> None:
+    pytest.importorskip("pyspark", reason="PySpark is not installed")
+    done = subprocess.run([sys.executable, "-c", _LOADED], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidemill.broker.memory import give_back_memory, keep_memory_flat
 from tidemill.broker.sender import Sender
 from tidemill.core.config import BrokerSettings
 from tidemill.core.limits import MIB
 from tidemill.store.head_cut import cut_head
+from tidemill.store.memory import give_back_memory, keep_memory_flat
 from tidemill.store.message_store import MessageStore, MovedMessages
 
 _EVERY_MS = 1_000

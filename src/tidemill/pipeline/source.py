@@ -25,6 +25,7 @@ from tidemill.pipeline.sink import ProgressSink
 from tidemill.pipeline.wire import ENTRY_COLUMNS, NO_ENTRIES, Order, order_batch
 from tidemill.store.entry_files import EntryFiles
 from tidemill.store.entry_format import FLAG_LEVEL, FLAG_NEAR
+from tidemill.store.memory import give_back_memory
 from tidemill.timer.calling import target_tick
 from tidemill.timer.cursor import Cursor
 from tidemill.timer.far_scan import FarScan
@@ -112,6 +113,7 @@ class TimerStreamReader(DataSourceStreamReader):
             rows = files.rows(start, min(end, start + _ROWS_PER_PIECE))
             piece = admit(rows, start, partition.shard, settings.shards, FLAG_NEAR | FLAG_LEVEL)
             yield order_batch(order, piece)
+        give_back_memory()
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: the shards' cursors are the progress."""

@@ -16,6 +16,7 @@ from tidemill.log.disk import RealDisk
 from tidemill.pipeline.settings import PipelineSettings
 from tidemill.pipeline.wire import OUTCOME_SCHEMA, Order, read_order
 from tidemill.store.entry_files import EntryFiles
+from tidemill.store.memory import give_back_memory
 from tidemill.timer.engine import Admitted, ShardEngine, StepOutcome, StepTarget
 from tidemill.timer.ready_format import Runner
 from tidemill.timer.stages.admit import Batch
@@ -31,7 +32,11 @@ def step_function(
         arrived = read_order(batches)
         if arrived is not None:
             order, entries = arrived
-            yield _outcome_batch(order, take_step(settings, order, entries))
+            del arrived
+            outcome = take_step(settings, order, entries)
+            del entries
+            give_back_memory()  # the next large step may be hours away
+            yield _outcome_batch(order, outcome)
 
     return step
 

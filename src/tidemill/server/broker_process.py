@@ -37,7 +37,7 @@ from tidemill.server.gateway import Gateway
 from tidemill.server.guard import guard_of
 from tidemill.server.rates import Rates
 from tidemill.server.serve_plan import ServePlan
-from tidemill.server.without_pandas import keep_pandas_out
+from tidemill.store.without_pandas import keep_pandas_out
 
 logger = logging.getLogger(__name__)
 

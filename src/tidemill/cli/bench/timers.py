@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 from rich.table import Table
 
-from tidemill.broker.memory import give_back_memory, keep_memory_flat
 from tidemill.cli.bench.options import DataOption, JsonOption, QuickOption
 from tidemill.cli.bench.own_usage import anonymous_mb, written_bytes
 from tidemill.cli.output import console
@@ -30,6 +29,7 @@ from tidemill.core.errors import StorageError
 from tidemill.core.limits import DAY_MS, HOUR_MS, MINUTE_MS
 from tidemill.log.disk import RealDisk
 from tidemill.store.entry_format import ENTRY, Entries
+from tidemill.store.memory import give_back_memory, keep_memory_flat
 from tidemill.timer.embedded_runner import EmbeddedRunner
 from tidemill.timer.settings import StoreKind, TimerSettings
 from tidemill.timer.target import raise_epoch

@@ -9,7 +9,7 @@ _SCRIPT = """
 import sys
 import tidemill.broker.broker, tidemill.server.admin_api, tidemill.server.app, tidemill.server.flight_door
 assert "pandas" not in sys.modules, "something imports it at the start"
-from tidemill.server.without_pandas import keep_pandas_out
+from tidemill.store.without_pandas import keep_pandas_out
 keep_pandas_out()
 import pyarrow as pa
 assert pa.array(["a", None]).null_count == 1

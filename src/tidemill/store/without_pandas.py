@@ -1,9 +1,10 @@
-"""Keeps pandas out of the broker process.
+"""Keeps pandas out of the broker process and of the pipeline's workers.
 
 pyarrow looks for pandas the first time that an array is made from a Python list, to know its types when it
-meets them. The broker never meets one, and the import takes hundreds of milliseconds with the interpreter
-locked: at the start it keeps everybody waiting, later it makes timers late. pyarrow looks once, so it is made
-to look while pandas is not to be found. Only for a process of our own: in a user's program pandas is theirs.
+meets them. We never meet one, and the import takes hundreds of milliseconds with the interpreter locked: at
+the start it keeps everybody waiting, later it makes timers late; and it takes tens of megabytes in each
+process. pyarrow looks once, so it is made to look while pandas is not to be found. Only for a process of our
+own: in a user's program pandas is theirs.
 """
 
 from __future__ import annotations
