@@ -147,7 +147,10 @@ class Http2:
                     sent += room
                     self.flush()
                 else:
-                    self.state.receive_data(self.socket.recv(65_536))
+                    data = self.socket.recv(65_536)
+                    if not data:
+                        break  # closed by the other side
+                    self.state.receive_data(data)
         return sent
 
     def close(self) -> None:

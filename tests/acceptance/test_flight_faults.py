@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import struct
 import urllib.request
 
+import pyarrow as pa
 import pytest
 
-from acceptance.bad_callers import Http2, connect, idle_connections, read_to_end, unharmed
+import tidemill
+from acceptance.bad_callers import MIB, Http2, connect, idle_connections, read_to_end, unharmed
 from acceptance.secured import PERMISSIONS
 from acceptance.serving import PATIENCE_S, Served, wait_until
 
-_PUT = "/arrow.flight.protocol.FlightService/DoPut"
+_SERVICE = "/arrow.flight.protocol.FlightService/"
+_PUT = _SERVICE + "DoPut"
 _IDLE_CONNECTIONS = 2_000
 _CONNECTIONS_MAX = 200
 
@@ -71,6 +75,43 @@ def test_more_connections_than_allowed_are_closed(tmp_path):
         served.stop()
 
 
+@pytest.mark.parametrize("method", ["DoPut", "DoGet", "DoAction"])
+def test_a_gibibyte_is_cut_off_before_it_is_gathered(served, method):
+    # What is gathered before it is noticed depends on how busy the machine is; here it is about 100 MiB.
+    with unharmed(served, 700 * MIB), contextlib.closing(Http2(_port(served))) as http2:
+        stream = http2.call(_SERVICE + method, struct.pack(">BI", 0, 1 << 30), ends=False)
+        assert http2.pump(stream, 1 << 30) < 1 << 30
+        read_to_end(http2.socket)
+    wait_until(lambda: "they sent too much at once" in served.log(), "a word of it in the log")
+
+
+def test_callers_that_never_read_are_left_waiting_alone(served):
+    with tidemill.Client(served.endpoint) as client:
+        client.send_many([tidemill.Draft("large", os.urandom(MIB)) for _ in range(40)])
+    ticket = b'{"table": "messages", "topic": "large", "columns": ["body"]}'
+    with unharmed(served, 700 * MIB), contextlib.ExitStack() as stack:
+        for _ in range(20):
+            http2 = Http2(_port(served))
+            stack.callback(http2.close)
+            message = bytes((0x0A, len(ticket))) + ticket
+            http2.call(_SERVICE + "DoGet", struct.pack(">BI", 0, len(message)) + message)
+        with tidemill.Client(served.endpoint) as client:
+            assert client.pending_table("large").num_rows == 0
+
+
+def test_a_stream_that_says_nothing_holds_up_nobody(served):
+    with unharmed(served), contextlib.ExitStack() as stack:
+        for _ in range(50):
+            http2 = Http2(_port(served))
+            stack.callback(http2.close)
+            http2.call(_PUT, b"\x00\x00", ends=False)
+        with tidemill.Client(served.endpoint) as client:
+            assert (
+                len(client.schedule(pa.table({"body": [b"x"] * 1000, "delay_ms": [1] * 1000}), topic="t"))
+                == 1000
+            )
+
+
 def test_nothing_is_gathered_of_a_caller_without_a_token(tmp_path):
     permissions = tmp_path / "permissions.toml"
     permissions.write_text(PERMISSIONS)
@@ -79,5 +120,9 @@ def test_nothing_is_gathered_of_a_caller_without_a_token(tmp_path):
         with contextlib.closing(Http2(_port(served))) as http2:
             stream = http2.call(_PUT, struct.pack(">BI", 0, 1 << 30) + b"the beginning", ends=False)
             assert http2.grpc_status(stream) != "0"  # answered though the message is not there
+        # What is not a stream is gathered before anybody is asked, and cut off as without a token.
+        with contextlib.closing(Http2(_port(served))) as http2:
+            stream = http2.call(_SERVICE + "DoGet", struct.pack(">BI", 0, 1 << 30), ends=False)
+            assert http2.pump(stream, 1 << 30) < 1 << 30
     finally:
         served.stop()

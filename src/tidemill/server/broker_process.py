@@ -56,6 +56,7 @@ class BrokerProcess:
         self._rates = Rates(plan.rate_per_client) if plan.rate_per_client else None
         self.door = Door(self._start, self._stop)
         self._flight: FlightDoor | None = None
+        self._flight_watch: FlightConnections | None = None
         self._opening: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._watching: list[asyncio.Task[None]] = []
@@ -90,9 +91,6 @@ class BrokerProcess:
         self.door.opened = Opened(broker, gateway, http, http.batch_door)
         self.door.state = "open"
         self._watching.append(asyncio.create_task(DiskWatch(broker).run()))
-        if flight_port is not None:
-            limit = FlightConnections(flight_port, self._plan.connections_max)
-            self._watching.append(asyncio.create_task(limit.run()))
         pipeline = "spark" if self._plan.pipeline_command else "embedded"
         _spare_what_stays()
         _tell("opened", broker=broker.id, pipeline=pipeline, flight_port=flight_port)
@@ -119,10 +117,14 @@ class BrokerProcess:
 
     def _open_flight(self, broker: Broker) -> FlightDoor | None:
         try:
-            return open_flight(self._plan, broker, self._rates)
+            flight = open_flight(self._plan, broker, self._rates)
         except (TidemillError, OSError):
             broker.close()
             raise
+        if flight is not None:
+            self._flight_watch = FlightConnections(flight.port, self._plan.connections_max, flight.traffic)
+            self._flight_watch.start()
+        return flight
 
     # -- stopping ---------------------------------------------------------------------------------
 
@@ -144,6 +146,8 @@ class BrokerProcess:
             await self._opening
         for watching in self._watching:
             watching.cancel()
+        if self._flight_watch is not None:
+            self._flight_watch.stop()
         opened, self.door.opened, self.door.state = self.door.opened, None, "stopping"
         if opened is not None:
             if self._flight is not None:

@@ -89,7 +89,10 @@ class _Bearer(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no 
 
 
 class BearerFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
-    """Meets every call before anything of it is read: an unknown caller's bytes are not even gathered."""
+    """Meets every call before a stream of it is read: an unknown caller's batches are not even gathered.
+
+    (A request that is one message, such as a ticket, is there already; `flight_connections.py` bounds it.)
+    """
 
     def __init__(self, gate: FlightGate, authorizer: Authorizer) -> None:
         super().__init__()

@@ -1,98 +1,202 @@
-"""How many connections the Flight port may have: whoever comes when there are enough is sent away.
+"""The connections of the Flight port: how many there may be, how much each may send at once, how long rest.
 
-Flight's server takes every connection and has no limit to set, and each holds a file of the broker's process.
-So the port's connections are counted now and then among the process's own files, and those over the limit
-are shut down, the latest to be seen first: whoever was here before stays, whatever it is doing.
+Flight's server takes every connection and gathers every message whole before anybody sees it, and has no
+limit to set for either. So the port's connections are looked at many times a second among the process's own
+files, and the operating system is asked what each has received. Less what was handed over
+(`flight_traffic.py`), that lies in memory. Shut down are
 
-Invariant: only connections to the Flight port are touched. Each is looked at through a duplicate, which stays
-the same socket even if the server closes its own and the number is used again.
+- connections over the limit, the latest to be seen first: whoever was here before stays, whatever it does;
+- a connection with more in memory than a message of the largest size for each of its streams;
+- while all of them together have too much there, the one with most;
+- while too much is out, those who do not read what they asked for;
+- a connection from which nothing has come for a quarter of an hour.
+
+What a stream sent that was broken off counts as if it were still there: who breaks off many large ones on one
+connection is closed, and comes again.
+
+A look costs a few microseconds for each open file, and there is a pause of ten times as long before the next.
+What comes between two looks is over the limit unseen: some ten MiB from one caller.
+
+Invariant: only connections to the Flight port are touched. What is shut down is a duplicate, which stays the
+same socket even if the server closes its own and the number is used again.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
 import socket
-from collections.abc import Iterator
+import stat
+import struct
+import threading
+from dataclasses import dataclass
 
 from tidemill.core.clock import stopwatch_s
+from tidemill.core.limits import MIB
+from tidemill.server.flight_traffic import FlightTraffic, Handed, caller_at
 
 logger = logging.getLogger(__name__)
 
-_LOOK_EVERY_S = 0.5
-_REST = 20
+MESSAGE_BYTES_MAX = 64 * MIB
+GATHERED_BYTES_MAX = 512 * MIB
+SILENCE_MS_MAX = 15 * 60_000
+_LOOK_EVERY_S = 0.05
+_IDLE_LOOK_EVERY_S = 0.1
+_REST = 10
 _FILES = "/proc/self/fd"
+# Of the kernel's `struct tcp_info`: milliseconds since data came, and all bytes that ever came.
+_INFO_BYTES = 136
+_SILENT_MS = struct.Struct("=I")
+_SILENT_MS_AT = 52
+_RECEIVED = struct.Struct("=Q")
+_RECEIVED_AT = 128
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    """One connection to the port, or any other socket of the process (`caller` is empty)."""
+
+    inode: int  # what the system calls the socket, while it is open
+    family: int
+    caller: str
+    received: int = 0
+    handed: int = 0  # bytes of it that were handed over, never more than were received
+    silent_ms: int = 0
+
+    @property
+    def gathered(self) -> int:
+        """What of it lies in memory."""
+        return self.received - self.handed
 
 
 class FlightConnections:
-    """Keeps the connections of one port within a limit."""
+    """Keeps the connections of one port within their limits, by a thread of its own."""
 
-    def __init__(self, port: int, connections_max: int) -> None:
+    def __init__(
+        self,
+        port: int,
+        connections_max: int,
+        traffic: FlightTraffic | None = None,
+        *,
+        message_bytes_max: int = MESSAGE_BYTES_MAX,
+        gathered_bytes_max: int = GATHERED_BYTES_MAX,
+        silence_ms_max: int = SILENCE_MS_MAX,
+    ) -> None:
         self._port = port
         self._connections_max = connections_max
-        self._can_look = os.path.isdir(_FILES)
-        self._seen: set[int] = set()  # sockets that may stay, by inode
+        self._traffic = traffic or FlightTraffic()
+        self._message_bytes_max = message_bytes_max
+        self._gathered_bytes_max = gathered_bytes_max
+        self._silence_ms_max = silence_ms_max
+        self._sockets: dict[int, _Connection] = {}  # by number, the first to be seen first
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tidemill-flight-watch", daemon=True)
 
-    async def run(self) -> None:
+    def start(self) -> None:
         """Look for as long as the process listens. Nothing to do where files cannot be listed."""
-        while self._can_look:
+        if os.path.isdir(_FILES):
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._is_over.set()
+
+    def _run(self) -> None:
+        pause_s = 0.0
+        while not self._is_over.wait(pause_s):
             begun_s = stopwatch_s()
-            await asyncio.to_thread(self.look)
-            # Where there are very many files a look takes long, and so comes less often.
-            await asyncio.sleep(max(_LOOK_EVERY_S, _REST * (stopwatch_s() - begun_s)))
+            before = self._received()
+            self.look()
+            every_s = _LOOK_EVERY_S if self._received() != before else _IDLE_LOOK_EVERY_S
+            pause_s = max(every_s, _REST * (stopwatch_s() - begun_s))
+
+    def _received(self) -> int:
+        return sum(one.received for one in self._sockets.values())
+
+    # -- looking ----------------------------------------------------------------------------------
 
     def look(self) -> int:
-        """Shut down what is over the limit; says how many those were."""
-        if len(os.listdir(_FILES)) <= self._connections_max:
-            return 0  # all files together are fewer; what has been seen only matters beyond that
-        with contextlib.ExitStack() as stack:
-            found = {os.fstat(one.fileno()).st_ino: stack.enter_context(one) for one in self._connections()}
-            known = [inode for inode in found if inode in self._seen]
-            stays = [*known, *(inode for inode in found if inode not in self._seen)][: self._connections_max]
-            self._seen = set(stays)
-            over = [one for inode, one in found.items() if inode not in self._seen]
-            for one in over:
-                with contextlib.suppress(OSError):  # it has gone by itself
-                    one.shutdown(socket.SHUT_RDWR)
-        if over:
-            logger.warning(
-                "%d Flight connections are open, %d more were closed; raise --max-connections if they are "
-                "wanted",
-                len(stays),
-                len(over),
-            )
-        return len(over)
+        """Shut down what is over a limit; says how many those were."""
+        self._find()
+        found = [(number, one) for number, one in self._sockets.items() if one.caller]
+        handed = self._traffic.take()
+        kept, over = found[: self._connections_max], found[self._connections_max :]
+        for number, one in kept:
+            _ask(number, one)
+            one.handed = min(one.received, one.handed + handed.sizes.get(one.caller, 0))
+        large = self._large([one for _, one in kept], handed)
+        deaf = self._traffic.deaf(stopwatch_s())
+        faults = (
+            (over, "too many were open; raise --max-connections if they are wanted"),
+            ([pair for pair in kept if pair[1] in large], "they sent too much at once; send smaller batches"),
+            ([pair for pair in kept if pair[1].caller in deaf], "they did not read what they had asked for"),
+            ([pair for pair in kept if pair[1].silent_ms > self._silence_ms_max], ""),
+        )
+        return sum(self._shut(found, why) for found, why in faults)
 
-    def _connections(self) -> Iterator[socket.socket]:
-        """Duplicates of the port's connections, in the order of their files."""
-        for number in sorted(map(int, os.listdir(_FILES))):
-            one = _socket_at(number)
-            if one is not None and _is_connection_to(one, self._port):
-                yield one
-            elif one is not None:
-                one.close()
+    def _find(self) -> None:
+        """Bring the list of sockets up to date."""
+        inodes = {}
+        for name in os.listdir(_FILES):
+            try:
+                status = os.fstat(number := int(name))
+            except OSError:  # closed meanwhile
+                continue
+            if stat.S_ISSOCK(status.st_mode):
+                inodes[number] = status.st_ino
+        for number in [n for n, one in self._sockets.items() if inodes.get(n) != one.inode]:
+            del self._sockets[number]
+        for number in sorted(inodes.keys() - self._sockets.keys()):
+            self._sockets[number] = self._seen_first(number, inodes[number])
+
+    def _seen_first(self, number: int, inode: int) -> _Connection:
+        try:
+            with socket.socket(fileno=os.dup(number)) as one:
+                if one.type == socket.SOCK_STREAM and one.family in (socket.AF_INET, socket.AF_INET6):
+                    host, port, *_ = one.getpeername()
+                    if one.getsockname()[1] == self._port:
+                        return _Connection(inode, one.family, caller_at(host, port))
+        except OSError:  # it listens, or is gone
+            pass
+        return _Connection(inode, 0, "")
+
+    def _large(self, kept: list[_Connection], handed: Handed) -> set[_Connection]:
+        """Connections that have too much in memory, each for itself or the largest of all together."""
+        large: set[_Connection] = set()
+        total = 0
+        for one in sorted(kept, key=lambda one: one.gathered):
+            total += one.gathered
+            allowed = self._message_bytes_max * max(1, handed.streams.get(one.caller, 0))
+            if one.gathered > allowed or total > self._gathered_bytes_max:
+                large.add(one)
+                total -= one.gathered
+        return large
+
+    # -- shutting ---------------------------------------------------------------------------------
+
+    def _shut(self, found: list[tuple[int, _Connection]], why: str) -> int:
+        """Shut connections down; says how many that had not been before."""
+        alive = [(number, one) for number, one in found if self._sockets[number] is one]
+        for number, one in alive:
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as duplicate:
+                if os.fstat(duplicate.fileno()).st_ino == one.inode:
+                    duplicate.shutdown(socket.SHUT_RDWR)
+            # Until the server has closed its own end, the socket is there and nothing to us.
+            self._sockets[number] = _Connection(one.inode, 0, "")
+        if alive and why:
+            logger.warning("%d Flight connections were closed: %s", len(alive), why)
+        return len(alive)
 
 
-def _socket_at(number: int) -> socket.socket | None:
-    """A duplicate of the socket behind a number; None where it is something else, or closed meanwhile."""
-    try:
-        duplicate = os.dup(number)
-    except OSError:
-        return None
-    try:
-        return socket.socket(fileno=duplicate)
-    except OSError:
-        os.close(duplicate)
-        return None
-
-
-def _is_connection_to(one: socket.socket, port: int) -> bool:
-    try:
-        if one.family not in (socket.AF_INET, socket.AF_INET6) or one.type != socket.SOCK_STREAM:
-            return False
-        one.getpeername()
-        return bool(one.getsockname()[1] == port)
-    except OSError:  # it listens
-        return False
+def _ask(number: int, one: _Connection) -> None:
+    """Ask the system about a connection. Asked of the number itself: should it have become another's
+    meanwhile, the answer is of no use, and does no harm."""
+    with contextlib.suppress(OSError):
+        borrowed = socket.socket(one.family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=number)
+        try:
+            info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+        finally:
+            borrowed.detach()
+        if len(info) == _INFO_BYTES:
+            (one.received,) = _RECEIVED.unpack_from(info, _RECEIVED_AT)
+            (one.silent_ms,) = _SILENT_MS.unpack_from(info, _SILENT_MS_AT)

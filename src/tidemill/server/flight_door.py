@@ -44,6 +44,7 @@ from tidemill.server.flight_requests import (
     ticket_content,
     wanted_of,
 )
+from tidemill.server.flight_traffic import FlightTraffic, caller_of
 from tidemill.server.permissions import Verb
 
 T = TypeVar("T")
@@ -79,6 +80,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
             middleware={MIDDLEWARE: BearerFactory(self._gate, self._authorizer)},
         )
         self._broker = broker
+        self.traffic = FlightTraffic()
         self._writes = threading.BoundedSemaphore(_PUTS_MAX)  # bounds the batches in memory at once
         self._is_closing = False
 
@@ -95,9 +97,12 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Schedule every batch of the stream; answers each with its receipt."""
         topic = _said(put_topic_of, descriptor)
-        for number, batch in enumerate(_batches(reader)):
-            receipt = _said(self._put, context, batch, topic, number)
-            writer.write(_receipt_content(receipt, number))
+        caller = caller_of(context.peer())
+        with self.traffic.stream(caller):
+            for number, batch in enumerate(_batches(reader)):
+                with self.traffic.handing(caller, batch.nbytes):
+                    receipt = _said(self._put, context, batch, topic, number)
+                writer.write(_receipt_content(receipt, number))
 
     def _put(self, context: Any, batch: pa.RecordBatch, topic: str | None, number: int) -> BulkReceipt:
         try:
@@ -115,12 +120,17 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
         verb, topic = said.get("do", said.get("table")), said.get("topic")
         if verb != _CANCEL or not (topic is None or isinstance(topic, str)):
             raise refusal_of(RequestError('an exchange is a cancel: {"do": "cancel", "topic": "orders"}'))
-        writer.begin(ANSWER)
-        for batch in _batches(reader):
-            writer.write_batch(_said(self._cancel, context, batch, topic))
+        caller = caller_of(context.peer())
+        with self.traffic.stream(caller):
+            writer.begin(ANSWER)
+            for batch in _batches(reader):
+                with self.traffic.handing(caller, batch.nbytes):
+                    answer = _said(self._cancel, context, batch, topic)
+                writer.write_batch(answer)
 
     def do_action(self, context: Any, action: Any) -> Iterator[pa.Buffer]:
         """`cancel`: an Arrow stream of handles in, an Arrow stream of answers out."""
+        self._handed(context, action.body.size)
         if action.type != _CANCEL:
             raise refusal_of(RequestError(f"there is no action {action.type!r}; there is {_CANCEL}"))
         sink = pa.BufferOutputStream()
@@ -150,6 +160,10 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
         answers = pa.concat_arrays(parts) if parts else pa.array([], pa.string())
         return pa.RecordBatch.from_arrays([answers], schema=ANSWER)
 
+    def _handed(self, context: Any, size: int) -> None:
+        """A request that is one message has come."""
+        self.traffic.handed(caller_of(context.peer()), size)
+
     def _count(self, context: Any) -> None:
         self._gate.spend(self._authorizer.user_of(authorization_of(context)), context)
 
@@ -169,23 +183,27 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """A table as a stream."""
+        self._handed(context, len(ticket.ticket))
         wanted = _said(parse_ticket, ticket.ticket)
         batches = _said(self._read, context, wanted)
-        return flight.GeneratorStream(wanted.schema(), self._stream_out(batches))
+        return flight.GeneratorStream(wanted.schema(), self._stream_out(batches, caller_of(context.peer())))
 
     def _read(self, context: Any, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+        self.traffic.require_room()
         self._count(context)
         self._authorizer.authorize(authorization_of(context), Verb.LOOK, wanted.only_topic)
         self._broker.require_open()
         return self._broker.tables.read(wanted)
 
-    def _stream_out(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _stream_out(self, batches: Iterator[pa.RecordBatch], caller: str) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             _said(self._require_open)
-            yield batch
+            with self.traffic.out(caller, batch.nbytes):  # asked for the next one, it has been taken
+                yield batch
 
     def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:
         """The tables: pending, history, and the messages of every topic the caller may look at."""
+        self._handed(context, len(criteria))
         topics = [view.name for view in self._broker.views.topics()]
         for wanted in (Wanted("pending"), Wanted("history"), *(Wanted("messages", name) for name in topics)):
             try:
@@ -198,6 +216,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """The table's schema and a ticket for each of its parts, which may be read side by side."""
+        self._handed(context, _size_of(descriptor))
         said = _said(command_of, descriptor)
         count = _said(parts_of, said)
         wanted = _said(wanted_of, said)
@@ -210,12 +229,17 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
         return self._broker.table_parts.parts(wanted, count) if count > 1 else [wanted]
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
+        self._handed(context, _size_of(descriptor))
         return flight.SchemaResult(_said(lambda: wanted_of(command_of(descriptor)).schema()))
 
 
 def _path(wanted: Wanted) -> Any:
     names = [wanted.table] if wanted.topic is None else [wanted.table, wanted.topic]
     return flight.FlightDescriptor.for_path(*names)
+
+
+def _size_of(descriptor: Any) -> int:
+    return len(descriptor.command or b"") + sum(map(len, descriptor.path or ()))
 
 
 def _info(parts: list[Wanted], descriptor: Any) -> Any:

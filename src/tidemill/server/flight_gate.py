@@ -7,16 +7,14 @@ are counted in the buckets that the other doors use too.
 
 from __future__ import annotations
 
-import re
 import threading
 from typing import Any
-from urllib.parse import unquote
 
 from tidemill.core.errors import TooManyRequests
+from tidemill.server.flight_traffic import caller_of
 from tidemill.server.rates import Rates
 
 CALLS_MAX = 256
-_PEER = re.compile(r"ipv[46]:(.+):\d+")
 
 
 class FlightGate:
@@ -44,10 +42,5 @@ class FlightGate:
     def spend(self, user: str, context: Any) -> None:
         """Count a call or a batch of it; `TooManyRequests` if its client comes too often."""
         if self._rates is not None:
-            self._rates.spend(f"user {user}" if user else f"address {_address_of(context.peer())}")
-
-
-def _address_of(peer: str) -> str:
-    """The address in what gRPC calls a peer: `ipv4:10.0.0.7:5123`, `ipv6:%5B::1%5D:5123`."""
-    found = _PEER.fullmatch(unquote(peer))
-    return found.group(1).strip("[]") if found else peer
+            address, _, _ = caller_of(context.peer()).partition(" ")
+            self._rates.spend(f"user {user}" if user else f"address {address}")

@@ -1,17 +1,22 @@
-"""Idle connections to the Flight port: the latest are closed, those before them and all others stay."""
+"""Connections to the Flight port: those over a limit are closed, all others stay."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import socket
+import struct
 
 import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tidemill.server.flight_connections import FlightConnections
+from acceptance.bad_callers import MIB, Http2
+from tidemill.core.clock import stopwatch_s
+from tidemill.core.model import Draft
+from tidemill.server.flight_connections import FlightConnections, _Connection
 from tidemill.server.flight_door import FlightDoor
+from tidemill.server.flight_traffic import OUT_BYTES_MAX, FlightTraffic, caller_at, caller_of
 
 _MAX = 5
 
@@ -44,12 +49,6 @@ def _wait_for_end(connection: socket.socket) -> None:
     with contextlib.suppress(ConnectionError):
         while connection.recv(4096):
             pass
-
-
-@pytest.fixture
-def few_files(monkeypatch):
-    """The process has fewer files than the limit, whatever else is open."""
-    monkeypatch.setattr(os, "listdir", lambda _: [])
 
 
 def test_the_latest_are_closed_and_those_before_stay(door) -> None:
@@ -95,5 +94,177 @@ def test_looking_leaves_no_file_open(door) -> None:
     assert len(os.listdir("/proc/self/fd")) < before + 20
 
 
-def test_few_files_are_not_looked_at(door, few_files) -> None:
-    assert FlightConnections(door.port, 0).look() == 0
+# -- how much each may send at once ---------------------------------------------------------------
+
+_PUT = "/arrow.flight.protocol.FlightService/DoPut"
+_GET = "/arrow.flight.protocol.FlightService/DoGet"
+
+
+def _announce(door: FlightDoor, path: str) -> tuple[Http2, int]:
+    """A call whose first message is said to have a gibibyte."""
+    connection = Http2(door.port)
+    return connection, connection.call(path, struct.pack(">BI", 0, 1 << 30), ends=False)
+
+
+@pytest.mark.parametrize("path", [_PUT, _GET])
+def test_whoever_has_too_much_gathered_is_closed_and_nobody_else(door, path) -> None:
+    limit = FlightConnections(door.port, 100, door.traffic, message_bytes_max=MIB)
+    with contextlib.ExitStack() as stack:
+        early = stack.enter_context(_connect(door))
+        connection, stream = _announce(door, path)
+        stack.callback(connection.close)
+        connection.pump(stream, MIB // 2)
+        assert limit.look() == 0
+        while not limit.look():
+            assert connection.pump(stream, MIB // 4), "the server takes no more, and we did not notice"
+        _wait_for_end(connection.socket)
+        assert _is_open(early)
+        assert limit.look() == 0
+
+
+def test_all_together_are_bounded_and_the_largest_goes(door) -> None:
+    limit = FlightConnections(door.port, 100, door.traffic, gathered_bytes_max=2 * MIB)
+    with contextlib.ExitStack() as stack:
+        sizes = (MIB // 4, MIB, MIB // 2, MIB)
+        calls = [_announce(door, _PUT) for _ in sizes]
+        for (connection, stream), size in zip(calls, sizes, strict=True):
+            stack.callback(connection.close)
+            assert connection.pump(stream, size) >= size
+        while not limit.look():  # the system has not told of everything yet
+            pass
+        assert limit.look() == 0
+        while not (ended := [n for n, (connection, _) in enumerate(calls) if _has_ended(connection.socket)]):
+            pass
+        assert ended in ([1], [3])
+
+
+def _has_ended(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        while connection.recv(65_536):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+    return True
+
+
+def test_what_was_handed_over_does_not_count(door) -> None:
+    limit = FlightConnections(door.port, 100, door.traffic, message_bytes_max=MIB // 2)
+    batch = pa.record_batch({"body": [b"x" * 100] * 2_000})
+    with flight.connect(f"grpc://127.0.0.1:{door.port}") as client:
+        writer, answers = client.do_put(flight.FlightDescriptor.for_path("t"), batch.schema)
+        for _ in range(10):
+            writer.write_batch(batch)
+            assert answers.read() is not None
+            assert limit.look() == 0
+        writer.close()
+        ticket = flight.Ticket(b'{"table": "messages", "topic": "t", "columns": ["id", "body"]}')
+        for _ in range(20):
+            client.get_schema(flight.FlightDescriptor.for_path("pending"))
+            assert len(list(client.list_flights())) == 3
+            assert client.do_get(ticket).read_all().num_rows == 20_000
+            assert limit.look() == 0
+
+
+def test_small_requests_without_end_do_not_add_up(door) -> None:
+    limit = FlightConnections(door.port, 100, door.traffic, message_bytes_max=8_000)
+    batch = pa.record_batch({"body": [b"x"]})
+    with flight.connect(f"grpc://127.0.0.1:{door.port}") as client:
+        writer, answers = client.do_put(flight.FlightDescriptor.for_path("t"), batch.schema)
+        for _ in range(50):
+            writer.write_batch(batch)
+            assert answers.read() is not None
+            client.get_schema(flight.FlightDescriptor.for_path("pending"))
+            assert limit.look() == 0
+        writer.close()
+
+
+def test_what_was_refused_does_not_count(door) -> None:
+    limit = FlightConnections(door.port, 100, door.traffic, message_bytes_max=MIB)
+    batch = pa.record_batch({"body": [b"x" * 100] * 2_000, "level": [-1] * 2_000})
+    with flight.connect(f"grpc://127.0.0.1:{door.port}") as client:
+        for _ in range(20):
+            writer, answers = client.do_put(flight.FlightDescriptor.for_path("t"), batch.schema)
+            writer.write_batch(batch)
+            assert answers.read() is None
+            with pytest.raises(pa.ArrowException, match="level"):
+                writer.close()
+            assert limit.look() == 0
+
+
+def test_each_stream_of_a_connection_may_have_a_message(door) -> None:
+    limit = FlightConnections(door.port, 100, door.traffic, message_bytes_max=MIB)
+    with flight.connect(f"grpc://127.0.0.1:{door.port}") as client, contextlib.ExitStack() as stack:
+        batch = pa.record_batch({"body": [b"x"]})
+        for _ in range(3):
+            writer, answers = client.do_put(flight.FlightDescriptor.for_path("t"), batch.schema)
+            stack.callback(writer.close)
+            writer.write_batch(batch)
+            assert answers.read() is not None
+        (caller,) = door.traffic.take().streams
+        assert door.traffic.take().streams == {caller: 3}
+        connections = [one for one in _found(limit) if one.caller == caller]
+        for one, size, is_large in ((connections[0], 3 * MIB, False), (connections[0], 3 * MIB + 1, True)):
+            one.received, one.handed = size, 0
+            assert bool(limit._large([one], door.traffic.take())) is is_large
+
+
+def _found(limit: FlightConnections) -> list[_Connection]:
+    limit.look()
+    return list(limit._sockets.values())
+
+
+def test_whoever_is_silent_for_too_long_is_closed(door) -> None:
+    with _connect(door) as connection:
+        assert FlightConnections(door.port, 100).look() == 0
+        assert FlightConnections(door.port, 100, silence_ms_max=-1).look() == 1
+        _wait_for_end(connection)
+
+
+def test_while_much_is_out_no_stream_begins(small, door) -> None:
+    small.broker.send([Draft("t", b"x" * 1000) for _ in range(100)])
+    ticket = flight.Ticket(b'{"table": "messages", "topic": "t"}')
+    with flight.connect(f"grpc://127.0.0.1:{door.port}") as client:
+        with (
+            door.traffic.out("somebody 1", OUT_BYTES_MAX + 1),
+            pytest.raises(flight.FlightUnavailableError, match="do not read"),
+        ):
+            client.do_get(ticket).read_all()
+        client.do_get(ticket).cancel()
+        assert client.do_get(ticket).read_all().num_rows == 100
+    while door.traffic.out_bytes:  # a stream that was given up ends by itself
+        pass
+
+
+def test_those_who_do_not_read_are_sent_away_while_much_is_out(door) -> None:
+    traffic = FlightTraffic(out_bytes_max=250)
+    now_s = stopwatch_s()
+    with contextlib.ExitStack() as stack:
+        for caller in ("first 1", "second 2", "third 3", "fourth 4"):
+            stack.enter_context(traffic.out(caller, 100))
+        assert traffic.deaf(now_s + 1) == set()
+        assert traffic.deaf(now_s + 60) == {"first 1", "second 2"}
+        traffic = FlightTraffic(out_bytes_max=0)
+        connection = stack.enter_context(_connect(door))
+        host, port = connection.getsockname()
+        stack.enter_context(traffic.out(caller_at(host, port), 1))
+        limit = FlightConnections(door.port, 100, traffic)
+        assert limit.look() == 0
+        traffic.deaf = lambda _: {caller_at(host, port)}  # as it says a while later
+        assert limit.look() == 1
+        _wait_for_end(connection)
+
+
+@pytest.mark.parametrize(
+    ("peer", "caller"),
+    [
+        ("ipv4:10.0.0.7:5123", "10.0.0.7 5123"),
+        ("ipv6:%5B::1%5D:5123", "::1 5123"),
+        ("ipv6:[::ffff:10.0.0.7]:5123", "10.0.0.7 5123"),
+        ("unix:", "unix:"),
+    ],
+)
+def test_a_caller_is_called_the_same_by_the_server_and_by_the_socket(peer: str, caller: str) -> None:
+    assert caller_of(peer) == caller

@@ -1,0 +1,135 @@
+"""What the Flight door has been handed, by caller, and what it has out: the counts behind two bounds.
+
+Flight gathers a message before anybody is asked, however long it is. What was gathered and handed over is
+told here by the door; `flight_connections.py` compares it with what the sockets have received, and the
+difference lies in memory. On the way out each stream has one batch in the hands of the server until the
+caller has taken it; a caller that never reads keeps it there. So while very much is out nobody begins another
+stream, and those who have not taken theirs for long are named, to be sent away.
+
+A caller is the address and port of its connection, written as `caller_of` does.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from tidemill.core.clock import stopwatch_s
+from tidemill.core.errors import TooManyRequests
+from tidemill.core.limits import KIB, MIB
+
+OUT_BYTES_MAX = 256 * MIB
+# What comes along with a message: its head, its frames, and the signs of life of a caller that reads.
+_BESIDE_BYTES = 4 * KIB
+_SIGNS_SHARE = 1024
+_DEAF_S = 10.0
+_PEER = re.compile(r"ipv[46]:(.+):(\d+)")
+
+
+class Handed(NamedTuple):
+    """What changed since the last look: bytes handed over, and streams under way, by caller."""
+
+    sizes: dict[str, int]
+    streams: dict[str, int]
+
+
+class FlightTraffic:
+    """Counts in both directions. Thread-safe."""
+
+    def __init__(self, out_bytes_max: int = OUT_BYTES_MAX) -> None:
+        self._out_bytes_max = out_bytes_max
+        self._lock = threading.Lock()  # protects all below
+        self._sizes: Counter[str] = Counter()
+        self._streams: Counter[str] = Counter()
+        self._out: dict[object, tuple[str, int, float]] = {}  # caller, size, since when; the longest first
+        self.out_bytes = 0
+
+    def handed(self, caller: str, size: int) -> None:
+        """A message of a caller was gathered, handed over and dealt with."""
+        with self._lock:
+            self._sizes[caller] += size + _BESIDE_BYTES
+
+    @contextmanager
+    def handing(self, caller: str, size: int) -> Iterator[None]:
+        """A message is dealt with, and stays in memory until it is."""
+        try:
+            yield
+        finally:
+            self.handed(caller, size)
+
+    @contextmanager
+    def stream(self, caller: str) -> Iterator[None]:
+        """A stream of messages from a caller is under way."""
+        with self._lock:
+            self._streams[caller] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._streams[caller] -= 1
+                if not self._streams[caller]:
+                    del self._streams[caller]
+
+    def take(self) -> Handed:
+        """What was handed over since this was last asked."""
+        with self._lock:
+            sizes, self._sizes = self._sizes, Counter()
+            return Handed(sizes, dict(self._streams))
+
+    # -- out --------------------------------------------------------------------------------------
+
+    def require_room(self) -> None:
+        """Return if another stream may begin; `TooManyRequests` if callers have not taken what is out."""
+        if self.out_bytes > self._out_bytes_max:
+            raise TooManyRequests(
+                f"{self.out_bytes} bytes wait for Flight callers that do not read them; ask again shortly"
+            )
+
+    @contextmanager
+    def out(self, caller: str, size: int) -> Iterator[None]:
+        """A batch is in the server's hands."""
+        batch = object()
+        with self._lock:
+            self._out[batch] = (caller, size, stopwatch_s())
+            self.out_bytes += size
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._out[batch]
+                self.out_bytes -= size
+            self.handed(caller, size // _SIGNS_SHARE)
+
+    def deaf(self, now_s: float) -> set[str]:
+        """Callers to be sent away: too much is out, and they have not taken theirs for the longest time."""
+        found: set[str] = set()
+        with self._lock:
+            over = self.out_bytes - self._out_bytes_max
+            for caller, size, since_s in self._out.values():
+                if over <= 0 or now_s - since_s < _DEAF_S:
+                    break
+                found.add(caller)
+                over -= size
+        return found
+
+
+def caller_of(peer: str) -> str:
+    """The caller behind what gRPC calls a peer: `ipv4:10.0.0.7:5123`, `ipv6:%5B::1%5D:5123`."""
+    found = _PEER.fullmatch(unquote(peer))
+    return caller_at(found[1].strip("[]"), int(found[2])) if found else peer
+
+
+def caller_at(host: str, port: int) -> str:
+    """The caller at an address; one of IPv4 is the same whichever socket it came through."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return f"{host} {port}"
+    mapped = getattr(address, "ipv4_mapped", None)
+    return f"{mapped or address} {port}"
