@@ -23,7 +23,7 @@ _TRANSACTION = definition.MessageType.TRANSACTION
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     served = Served(tmp_path_factory.mktemp("raw") / "data")
-    served.prepare("orders", "cancelled", "batched", "ordered", "paid", "once")
+    served.prepare("orders", "cancelled", "batched", "placed", "ordered", "paid", "once")
     yield served.start()
     served.stop()
 
@@ -78,6 +78,22 @@ def test_a_batch_answers_each_message(channel):
     codes = [entry.status.code for entry in response.entries]
     assert codes == [Code.OK, Code.ILLEGAL_DELIVERY_TIME, Code.OK]
     assert {m.system_properties.message_id for m in _messages(_poll(channel, "batched"))} <= {"A", "C"}
+
+
+def test_a_send_says_the_offset_at_which_the_message_is_received(channel):
+    sent = {}
+    for number in range(9):  # more than there are queues
+        (entry,) = _send(channel, _message("placed", f"P{number}")).entries
+        sent[entry.message_id] = entry.offset
+    batch = _send(channel, *(_message("placed", f"B{number}") for number in range(9)))
+    sent |= {entry.message_id: entry.offset for entry in batch.entries}
+    found: dict[str, int] = {}
+    while len(found) < len(sent):
+        messages = [message.system_properties for message in _messages(_poll(channel, "placed"))]
+        assert messages, "no more messages came"
+        found |= {system.message_id: system.queue_offset for system in messages}
+    assert found == sent
+    assert max(sent.values()) > 2
 
 
 def test_a_send_that_is_repeated_stores_once(channel):

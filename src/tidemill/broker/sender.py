@@ -119,12 +119,12 @@ class Sender:
                 self._require_room_for_topics(batch, drafts)
                 batch.suspects = self._suspects(batch, drafts)
                 self._each(batch, drafts, is_all_or_none, lambda i, d: self._plan(batch, i, d, now_ms))
-                first_seq = self._append(batch, now_ms)
+                first_seq, offsets = self._append(batch, now_ms)
             self._store.writer.finish_written()
             self._hand_over_held(batch.messages, first_seq)
             for part in batch.moved:
                 self.hand_over(part.deliver_at_ms, part.appended.first_seq, part.flags)
-            self._fill(batch, first_seq)
+            self._fill(batch, first_seq, offsets)
             return [answer for answer in batch.answers if answer is not None]
 
     @staticmethod
@@ -141,19 +141,21 @@ class Sender:
                         raise
                     batch.answers[index] = error
 
-    def _append(self, batch: _Batch, now_ms: int) -> int:
-        """Write what was planned, all or, on a full disk, nothing; returns the first seq it made."""
+    def _append(self, batch: _Batch, now_ms: int) -> tuple[int, Sequence[int]]:
+        """Write what was planned, all or, on a full disk, nothing; returns the first seq it made, and the
+        messages' offsets in their queues."""
         store = self._store
         seqs = np.array(list(batch.moves), np.int64)
         payloads = store.move_payloads(seqs)
         first_seq = store.indexes.ledger.next_seq
+        offsets: Sequence[int] = ()
         if batch.messages:
-            store.writer.put(batch.messages, now_ms, more_bytes=payloads)
+            offsets = store.writer.put(batch.messages, now_ms, more_bytes=payloads).queue_offsets
         elif payloads:
             store.writer.reserve(payloads, len(seqs))
         due, near_below_ms = np.array(list(batch.moves.values())), now_ms + self._settings.lead_ms
         batch.moved = list(store.re_enter_all(seqs, due, near_below_ms, now_ms))
-        return first_seq
+        return first_seq, offsets
 
     # -- planning, under the writer lock ----------------------------------------------------------
 
@@ -333,16 +335,18 @@ class Sender:
             if next_wake_ms is None or int(deliver_at_ms[held].min()) < next_wake_ms:
                 self._wake()
 
-    def _fill(self, batch: _Batch, first_seq: int) -> None:
+    def _fill(self, batch: _Batch, first_seq: int, offsets: Sequence[int]) -> None:
         seq = first_seq
         topic_id, name = 0, ""
-        for message, slot, note in zip(batch.messages, batch.slots, batch.notes, strict=True):
+        for message, slot, note, offset in zip(
+            batch.messages, batch.slots, batch.notes, offsets, strict=True
+        ):
             if message.topic_id != topic_id:
                 topic_id = message.topic_id
                 topic = self._store.indexes.topics.by_id(topic_id)
                 name = topic.name if topic is not None else ""
             if message.deliver_at_ms == NO_TIME_MS:
-                batch.answers[slot] = Receipt(message.id, name, None, NO_TIME_MS, note=note)
+                batch.answers[slot] = Receipt(message.id, name, None, NO_TIME_MS, note=note, offset=offset)
                 continue
             handle = Handle(self._broker_id, name, message.id, seq)
             batch.answers[slot] = Receipt(message.id, name, handle, message.deliver_at_ms, note=note)

@@ -194,7 +194,11 @@ def _entry(message: Any, reply: _Reply) -> Any:
     handle = "" if reply.handle is None else str(reply.handle)
     # Clients of every language read the transaction id, also where there is no transaction.
     return service.SendResultEntry(
-        status=OK, message_id=reply.id, transaction_id=reply.id, recall_handle=handle
+        status=OK,
+        message_id=reply.id,
+        transaction_id=reply.id,
+        offset=max(reply.offset, 0),
+        recall_handle=handle,
     )
 
 
@@ -204,15 +208,28 @@ def _entry(message: Any, reply: _Reply) -> Any:
 # the serialized forms of its fields one after the other.
 _STATUS_FIELD: bytes = service.SendMessageResponse(status=OK).SerializeToString()
 _ENTRY_STATUS_FIELD: bytes = service.SendResultEntry(status=OK).SerializeToString()
-_MESSAGE_ID, _TRANSACTION_ID, _RECALL_HANDLE = 2, 3, 5
+_MESSAGE_ID, _TRANSACTION_ID, _OFFSET, _RECALL_HANDLE = 2, 3, 4, 5
 _ENTRIES = 2
 
 
 def _reply_to_one(receipt: Receipt) -> bytes:
     message_id = receipt.id.encode()
     ids = _bytes_field(_MESSAGE_ID, message_id) + _bytes_field(_TRANSACTION_ID, message_id)
-    handle = b"" if receipt.handle is None else _bytes_field(_RECALL_HANDLE, str(receipt.handle).encode())
-    return _STATUS_FIELD + _bytes_field(_ENTRIES, _ENTRY_STATUS_FIELD + ids + handle)
+    if receipt.handle is not None:
+        rest = _bytes_field(_RECALL_HANDLE, str(receipt.handle).encode())
+    else:
+        rest = _number_field(_OFFSET, receipt.offset) if receipt.offset > 0 else b""
+    return _STATUS_FIELD + _bytes_field(_ENTRIES, _ENTRY_STATUS_FIELD + ids + rest)
+
+
+def _number_field(number: int, value: int) -> bytes:
+    """A protobuf field with a number that is not negative: seven bits a byte, lowest first."""
+    content = bytearray((number << 3,))
+    while value > 0x7F:
+        content.append(value & 0x7F | 0x80)
+        value >>= 7
+    content.append(value)
+    return bytes(content)
 
 
 def _bytes_field(number: int, content: bytes) -> bytes:

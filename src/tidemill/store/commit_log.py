@@ -67,6 +67,7 @@ class Appended:
     end: int
     first_seq: int
     seq_count: int
+    queue_offsets: Sequence[int] = ()  # of a put's messages; -1 for those that are not in their queues
 
 
 class CommitLog:
@@ -123,12 +124,13 @@ class CommitLog:
         those as well, or nothing is written.
         """
         with self.lock:
-            sections = self._sections(messages)
+            offsets = self._offsets_of(messages)
+            sections = self._sections(messages, offsets)
             self.reserve([len(section) for section in sections] + list(more_bytes), len(messages))
             first_seq = self._indexes.ledger.next_seq
             done = [self._append(Kind.MESSAGES, [section], now_ms) for section in sections]
             seq_count = self._indexes.ledger.next_seq - first_seq
-            return Appended(done[0].offset, done[-1].end, first_seq, seq_count)
+            return Appended(done[0].offset, done[-1].end, first_seq, seq_count, offsets)
 
     def put_plain(self, rows: PlainRows) -> Appended:
         """Append plain messages as rows of one frame; the untimed ones go to their queues."""
@@ -177,13 +179,10 @@ class CommitLog:
 
     def _rows(self, messages: Sequence[StoredMessage]) -> list[Bytes]:
         """Messages of one frame, encoded."""
-        self._require_topics({m.topic_id for m in messages})
         return [encode_rows(messages, self._offsets_of(messages), self._indexes.ledger.next_seq)]
 
-    def _sections(self, messages: Sequence[StoredMessage]) -> list[bytes]:
+    def _sections(self, messages: Sequence[StoredMessage], offsets: Sequence[int]) -> list[bytes]:
         """Messages of as many frames as they need, encoded as if appended one frame after the other."""
-        self._require_topics({m.topic_id for m in messages})
-        offsets = self._offsets_of(messages)
         first_seq, start = self._indexes.ledger.next_seq, 0
         sections = []
         for part in framed(messages):
@@ -194,7 +193,8 @@ class CommitLog:
         return sections
 
     def _offsets_of(self, messages: Sequence[StoredMessage]) -> list[int]:
-        """Queue offsets of the untimed messages, -1 for the timed ones."""
+        """Queue offsets of the untimed messages, -1 for the timed ones. All of their topics must exist."""
+        self._require_topics({m.topic_id for m in messages})
         if all(m.deliver_at_ms != NO_TIME_MS for m in messages):
             return [-1] * len(messages)
         topic_ids = np.array([m.topic_id for m in messages], np.int64)

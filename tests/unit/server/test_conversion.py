@@ -190,11 +190,11 @@ def test_a_producer_is_asked_about_the_topic_by_the_name_it_knows() -> None:
     assert (topic.resource_namespace, topic.name) == ("prod", "orders")
 
 
-@given(st.text(min_size=1, max_size=128), st.booleans())
-def test_the_quick_reply_is_the_same_as_the_slow_one(message_id: str, is_timed: bool) -> None:
+@given(st.text(min_size=1, max_size=128), st.booleans(), st.integers(-1, (1 << 63) - 1))
+def test_the_quick_reply_is_the_same_as_the_slow_one(message_id: str, is_timed: bool, offset: int) -> None:
     message_id = message_id.encode("utf-8", "ignore").decode() or "x"
     handle = Handle("ABCD1234", "t" * 100, message_id, 1 << 40) if is_timed else None
-    receipt = Receipt(message_id, "t", handle, 5)
+    receipt = Receipt(message_id, "t", handle, 5, offset=-1 if is_timed else offset)
     quick = service.SendMessageResponse.FromString(_reply_to_send([_message()], [receipt]))
     slow = _reply_to_send([_message(), _message()], [receipt, receipt])
     assert quick.status.code == Code.OK
