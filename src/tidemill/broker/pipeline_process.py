@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from tidemill.core.limits import MIB
 from tidemill.core.processes import descendants, kill
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ _HANGS_MS = 60_000
 # Between two looks no more than this counts as silence: perhaps it was we who stood still.
 _LOOK_MS_MAX = 1_000
 _CLOSE_S = 5
+_LOG_BYTES_MAX = 16 * MIB
 _SAYS_NOTHING = (
     f"the Spark pipeline says nothing; after {_HANGS_MS // 1_000} s of that it is ended and started again"
 )
@@ -122,15 +124,15 @@ class PipelineProcess:
             self._problem = f"Spark said nothing for {seconds} s and was ended; see {log}"
 
     def _start(self, now_ms: int) -> None:
-        with self._log_path.open("ab") as log:
-            try:
+        try:
+            self._keep_log_small()
+            with self._log_path.open("ab") as log:
                 process = subprocess.Popen(
                     self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
                 )
-            except OSError as error:
-                self._problem = f"the pipeline cannot be started: {error}"
-                self._start_at_ms = now_ms + self._pause_ms
-                return
+        except OSError as error:
+            self._cannot_start(error, now_ms)
+            return
         with self._lock:
             self._process, self._is_ready, self._heard_at_ms = process, False, now_ms
             self._silence_ms, self._tended_at_ms = 0, now_ms
@@ -138,6 +140,18 @@ class PipelineProcess:
         threading.Thread(
             target=self._listen, args=(process, process.stdout), name="tidemill-pipeline", daemon=True
         ).start()
+
+    def _keep_log_small(self) -> None:
+        """A cluster that is away for a year is complained about every minute; the last of it is enough."""
+        if self._log_path.exists() and self._log_path.stat().st_size > _LOG_BYTES_MAX:
+            self._log_path.replace(self._log_path.with_suffix(".log.old"))
+
+    def _cannot_start(self, error: OSError, now_ms: int) -> None:
+        with self._lock:
+            self._problem = f"the pipeline cannot be started: {error}"
+            self._say("%s. It is tried again; see status")
+        self._start_at_ms = now_ms + self._pause_ms
+        self._pause_ms = min(_PAUSE_MS_MAX, self._pause_ms * 2)
 
     def _listen(self, process: subprocess.Popen[str], reports: IO[str]) -> None:
         with reports:

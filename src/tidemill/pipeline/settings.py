@@ -8,6 +8,8 @@ from pathlib import Path
 
 from tidemill.timer.settings import StepLimits, StoreKind, TimerSettings
 
+EXECUTOR_MEMORY_MB = 512  # that a worker of a cluster must have free
+
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
@@ -24,7 +26,7 @@ class PipelineSettings:
     poll_ms: int  # how often the idle query looks at the target
     timer_store: str = "wheel"
     driver_memory_mb: int = 512
-    executor_memory_mb: int = 512
+    executor_memory_mb: int = EXECUTOR_MEMORY_MB
 
     @property
     def timer_directory(self) -> Path:

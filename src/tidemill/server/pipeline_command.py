@@ -21,8 +21,10 @@ JAVA_MAJOR_MIN = 17
 POLL_MS = 500  # an idle Spark that looks more often takes noticeably of a core
 # "17.0.15", and "1.8.0_292" for Java 8.
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_COUNT = r"[1-9]\d*"
 _MASTER = re.compile(
-    r"local(\[(\d+|\*)(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://[^\s/:]+:\d+(,[^\s/:]+:\d+)*"
+    rf"local(\[({_COUNT}|\*)(,{_COUNT})?\])?|local-cluster\[{_COUNT},{_COUNT},(?P<worker_mb>{_COUNT})\]"
+    r"|spark://[^\s/:]+:\d+(,[^\s/:]+:\d+)*"
 )
 
 
@@ -50,10 +52,18 @@ def pipeline_command(
 
 def check_master(master: str) -> None:
     """`RequestError` for what Spark would not understand, or could not reach the broker's disk from."""
-    if _MASTER.fullmatch(master) is None:
+    found = _MASTER.fullmatch(master)
+    if found is None:
         raise RequestError(
             f"spark-master {master!r} is unknown; use local[*], local[4], local-cluster[2,1,1024] "
             "or spark://host:port"
+        )
+    from tidemill.pipeline.settings import EXECUTOR_MEMORY_MB
+
+    if found["worker_mb"] is not None and int(found["worker_mb"]) < EXECUTOR_MEMORY_MB:
+        raise RequestError(
+            f"spark-master {master!r} gives each worker {found['worker_mb']} MB, and one needs "
+            f"{EXECUTOR_MEMORY_MB} MB; use local-cluster[2,1,1024]"
         )
 
 

@@ -135,3 +135,28 @@ def test_a_broker_that_stood_still_itself_ends_nobody(start, clock) -> None:
     clock.now_ms += 3_600_000
     process.tend()
     assert process.pid == first
+
+
+def test_what_keeps_it_from_starting_stops_nobody_else(start, clock, tmp_path, caplog) -> None:
+    """The broker turns the wheel in the same breath: what is wrong with Spark must not keep it from that."""
+    (tmp_path / "spark.log").mkdir()
+    process = start(_stays(_READY))
+    assert process.state().name == "stopped"
+    assert "the pipeline cannot be started" in process.state().problem
+    process.tend()
+    assert caplog.text.count("the pipeline cannot be started") == 1
+    (tmp_path / "spark.log").rmdir()
+    clock.now_ms += 60_000
+    _wait_for(process, "ready")
+
+
+def test_its_log_does_not_grow_for_ever(start, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("tidemill.broker.pipeline_process._LOG_BYTES_MAX", 100)
+    log = tmp_path / "spark.log"
+    log.write_text("x" * 101)
+    _wait_for(start(_stays(_READY)), "ready")
+    assert log.read_text() == ""
+    assert log.with_suffix(".log.old").read_text() == "x" * 101
+    log.write_text("y" * 100)
+    _wait_for(start(_stays(_READY)), "ready")
+    assert log.read_text() == "y" * 100

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.server.pipeline_command import why_not_spark
+from tidemill.core.errors import RequestError
+from tidemill.server.pipeline_command import check_master, why_not_spark
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
@@ -25,3 +26,24 @@ def test_a_java_home_without_java_is_named_even_if_there_is_another_java(
     assert said.startswith(f"JAVA_HOME names {tmp_path / 'nowhere'}, where there is no Java; correct it")
     monkeypatch.setenv("JAVA_HOME", "")
     assert why_not_spark() == ""
+
+
+@pytest.mark.parametrize(
+    "master", ["local", "local[*]", "local[4]", "local[4,2]", "local-cluster[2,1,512]", "spark://a:1,b:2"]
+)
+def test_masters_that_spark_knows(master: str) -> None:
+    check_master(master)
+
+
+@pytest.mark.parametrize(
+    ("master", "words"),
+    [
+        ("local[0]", "is unknown; use"),
+        ("local-cluster[0,1,1024]", "is unknown; use"),
+        ("local-cluster[2,1,256]", "gives each worker 256 MB, and one needs 512 MB"),
+        ("yarn", "is unknown; use"),
+    ],
+)
+def test_masters_that_could_not_work(master: str, words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        check_master(master)
