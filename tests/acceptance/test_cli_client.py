@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from importlib.metadata import version
 
 import pytest
 
@@ -143,12 +144,22 @@ def test_topics_and_groups(cli) -> None:
         (("groups", "set", "g", "--start", "middle"), 2),
         (("status", "--endpoint", "127.0.0.1:1"), 1),
         (("status", "--endpoint", "no endpoint"), 2),
+        (("forecast", "--horizon", "0s"), 2),
+        (("backup", "/proc/nowhere"), 2),
+        (("serve", "--data", "d", "--port", "99999"), 2),
+        (("serve", "--data", "d", "--flight-port", "-2"), 2),
+        (("serve", "--data", "d", "--config", "nowhere.toml"), 2),
     ],
 )
 def test_errors_are_one_line_that_says_what_to_do(cli, arguments, code) -> None:
     found, out, err = cli(*arguments)
     assert (found, out) == (code, "")
     assert err.startswith("tidemill: ") and err.count("\n") == 1
+    assert "Errno" not in err and "answered 500" not in err
+
+
+def test_it_says_its_version(cli) -> None:
+    assert cli("--version") == (0, f"tidemill {version('tidemill')}\n", "")
 
 
 def test_a_config_file_names_the_endpoint(served, cli, tmp_path, monkeypatch) -> None:

@@ -12,6 +12,7 @@ from pyarrow import flight
 import tidemill
 from acceptance.secured import BOSS, PERMISSIONS, TOKEN, Secured
 from acceptance.serving import wait_until
+from tidemill.core.errors import Unauthorized
 
 _ROWS = 2_000  # more than our client would send over HTTP
 
@@ -63,6 +64,14 @@ def test_it_is_tls_and_nothing_else(served):
         pytest.raises(pa.ArrowException),
     ):
         _put(trusting_nobody, TOKEN)
+
+
+def test_our_client_says_what_to_do_about_a_wrong_token(served):
+    with (
+        tidemill.Client(f"https://{served.tls_endpoint}", token="wrong-token-1", ca=served.ca) as client,
+        pytest.raises(Unauthorized, match=r"^the token is not known here; use one .* names$"),
+    ):
+        client.table_schema({"table": "pending"})
 
 
 def test_tokens_and_topics_are_those_of_the_permissions_file(served):

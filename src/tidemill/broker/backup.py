@@ -53,6 +53,10 @@ def back_up(broker: Broker, target: Path, progress: CopyProgress | None = None) 
     progress = progress or CopyProgress()
     try:
         return _back_up(broker, target, progress)
+    except FileNotFoundError as error:
+        raise RequestError(
+            f"cannot make the backup in {target}: {error.strerror}; name a directory that can be made there"
+        ) from None
     finally:
         progress.begin(0)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
 
@@ -110,6 +111,7 @@ def application(wanted: str | None) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+    app.callback()(_options)
     for entry in CATALOGUE:
         if wanted not in (None, entry.name):
             app.command(entry.name, help=entry.help)(_not_loaded)
@@ -121,6 +123,21 @@ def application(wanted: str | None) -> typer.Typer:
             options = {"cls": _named(entry.command_class)} if entry.command_class else {}
             app.command(entry.name, **options)(loaded)
     return app
+
+
+def _say_version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"tidemill {version('tidemill')}")
+        raise typer.Exit
+
+
+def _options(
+    is_version: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version this is."),
+    ] = False,
+) -> None:
+    """Holds messages until their time, then puts each into its topic: once, never early."""
 
 
 def _named(place: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from tidemill.cli.connecting import EndpointOption, JsonOption, connect, duration_ms
+from tidemill.cli.connecting import EndpointOption, JsonOption, connect, duration_ms, usage
 from tidemill.cli.output import console, relative_time
 from tidemill.cli.pictures import lying_bar, put_together
 from tidemill.cli.watching import watch
@@ -34,6 +34,8 @@ def forecast(
 ) -> int:
     """Show how many messages fall due in each minute."""
     horizon_ms = duration_ms(horizon)
+    if horizon_ms <= 0:
+        raise usage(f"--horizon {horizon} is no span to look at; write it like 30m, 2h or 3d")
     screen = console()
     width = max(_BAR_CHARS_MIN, screen.width - _BESIDE_CHARS)
     with connect(endpoint) as client:

@@ -12,6 +12,7 @@ import typer
 from tidemill.cli.serve_config import ConfigOption, settings_in
 from tidemill.cli.serve_security import (
     CONNECTIONS_MAX,
+    PORT_MAX,
     AuthOption,
     BackupDirOption,
     MaxConnectionsOption,
@@ -33,7 +34,8 @@ LevelsOption = Annotated[
     str | None, typer.Option(help="Delay of each level, with s m h d. [as last time; at first 1s 5s … 2h]")
 ]
 FlightPortOption = Annotated[
-    int | None, typer.Option(help="Port for Arrow Flight; 0 takes a free one, -1 is none. [8082]")
+    int | None,
+    typer.Option(min=-1, max=PORT_MAX, help="Port for Arrow Flight; 0 takes a free one, -1 is none. [8082]"),
 ]
 TimerStoreOption = Annotated[
     str | None, typer.Option(help="What keeps the timers: wheel or rocksdb. [wheel]")
@@ -43,7 +45,9 @@ TimerStoreOption = Annotated[
 def serve(
     data: Annotated[Path, typer.Option(help="Data directory; made if it is not there.")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port for gRPC and HTTP; 0 takes a free one.")] = 8081,
+    port: Annotated[
+        int, typer.Option(min=0, max=PORT_MAX, help="Port for gRPC and HTTP; 0 takes a free one.")
+    ] = 8081,
     flight_port: FlightPortOption = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Allow an address others can reach.")] = False,
     auto_create: Annotated[

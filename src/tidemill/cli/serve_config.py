@@ -55,5 +55,6 @@ def _content(path: Path) -> dict[str, Any]:
     try:
         content = tomllib.loads(path.read_text())
     except (OSError, tomllib.TOMLDecodeError, UnicodeError) as error:
-        raise RequestError(f"cannot read settings from {path}: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise RequestError(f"cannot read settings from {path}: {why}; name a TOML file") from error
     return {name.replace("-", "_"): value for name, value in content.items()}

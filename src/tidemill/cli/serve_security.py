@@ -15,8 +15,10 @@ AuthOption = Annotated[
     Path | None,
     typer.Option("--auth", help="Permissions file (TOML): who may do what; read again on change."),
 ]
+PORT_MAX = 65_535
 TlsPortOption = Annotated[
-    int | None, typer.Option("--tls-port", help="A second port with TLS; 0 takes a free one. [off]")
+    int | None,
+    typer.Option("--tls-port", min=0, max=PORT_MAX, help="A second port with TLS; 0 takes a free one. [off]"),
 ]
 TlsCertOption = Annotated[
     Path | None, typer.Option("--tls-cert", help="Certificate, PEM. [self-signed, in the data directory]")

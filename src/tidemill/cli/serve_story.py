@@ -11,6 +11,9 @@ from types import TracebackType
 from typing import Any
 
 from tidemill.cli.output import Advance, bar, console
+from tidemill.core.durations import format_time
+
+_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 
 
 class Story:
@@ -51,17 +54,20 @@ def text_of(event: str, facts: dict[str, Any]) -> str:
             flight = f" and :{facts['flight_port']} (Flight)" if facts["flight_port"] else ""
             return (
                 f"tidemill serves on {facts['host']}:{facts['port']} (gRPC, HTTP){tls}{flight}; "
-                f"timer pipeline: {facts['pipeline']}"
+                f"timer pipeline: {facts['pipeline']}; dashboard: http://{_for_people(facts['host'])}:{facts['port']}/"
             )
         case "failed":
             return f"tidemill: {facts['message']}"
         case "restarting":
             return f"tidemill: the broker was killed by signal {facts['signal']}; starting it again"
         case "closed" if facts["pending"]:
-            due_ms = facts["next_due_ms"]
-            return (
-                f"tidemill stopped; {facts['pending']} messages are pending, the next is due at {due_ms} ms"
-            )
+            due = f"the next is due at {format_time(facts['next_due_ms'])}"
+            return f"tidemill stopped; {facts['pending']:,} messages are pending, {due}"
         case "closed":
             return "tidemill stopped; nothing is pending"
     return ""
+
+
+def _for_people(host: str) -> str:
+    """The host of an address that a browser on this machine can open."""
+    return _ANY_ADDRESS.get(host, f"[{host}]" if ":" in host else host)

@@ -186,7 +186,7 @@ class FlightLink:
                 if client is None:
                     raise Unreachable(f"the broker at {self._endpoint} has no Flight door; see --flight-port")
                 return act(client)
-            except pa.ArrowException as error:
+            except (pa.ArrowException, OSError) as error:  # some calls raise the one, some the other
                 fault = _fault(error)
                 self.close()
             except TidemillError as error:
@@ -326,10 +326,16 @@ def _made_ids(count: int) -> Any:
     return pa.StringArray.from_buffers(count, offsets, pa.py_buffer(digits))
 
 
+_UNAUTHENTICATED = ". Detail: Unauthenticated"
+
+
 def _fault(error: Exception) -> TidemillError:
     """What an error of Flight means: the broker's own words if it has some, else that it is out of reach."""
     try:
         said = json.loads(getattr(error, "extra_info", b"") or b"{}")
         return error_of(str(said["code"]), str(said["message"]))
     except (ValueError, KeyError, TypeError):
+        words, is_refused, _ = str(error).partition(_UNAUTHENTICATED)
+        if is_refused:  # before the call began, where Flight carries nothing but words
+            return Unauthorized(words)
         return Unreachable(f"the broker's Flight door does not answer: {str(error).splitlines()[0][:200]}")

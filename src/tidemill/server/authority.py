@@ -54,7 +54,9 @@ class Authority:
         hashed = hash_of(token.strip())
         user = self._current().by_token_hash.get(hashed)
         if user is None or not hmac.compare_digest(user.token_hash, hashed):
-            raise Unauthorized("the token is not known here")
+            raise Unauthorized(
+                "the token is not known here; use one that the permissions file of the broker names"
+            )
         return user
 
     def _current(self) -> Permissions:

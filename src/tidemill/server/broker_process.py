@@ -80,7 +80,7 @@ class BrokerProcess:
             self._flight = await asyncio.to_thread(self._open_flight, broker)
         except (TidemillError, OSError) as error:
             self.door.state = "failed"
-            _tell("failed", message=str(error))
+            _tell("failed", message=_words_of(error))
             _end_process()
             return
         gateway = Gateway(broker, creates_topics=self._plan.creates_topics)
@@ -171,6 +171,14 @@ def _watch_parent(loop: asyncio.AbstractEventLoop, begin_stop: Any) -> None:
     while os.read(sys.__stdin__.fileno() if sys.__stdin__ else 0, 1):
         pass
     loop.call_soon_threadsafe(begin_stop)
+
+
+def _words_of(error: Exception) -> str:
+    """What went wrong and what to do, in one line."""
+    if not isinstance(error, OSError):
+        return str(error)
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}; check the path of the data directory and its permissions"
 
 
 def _tell(what: str, **facts: Any) -> None:

@@ -101,7 +101,10 @@ class User:
 
     def require_everywhere(self, verb: Verb) -> None:
         if not self.may_everywhere(verb):
-            raise Forbidden(f"user {self.name!r} may not {verb} on all topics; name one that is allowed")
+            raise Forbidden(
+                f"user {self.name!r} may not {verb} on all topics; name one that is allowed, or let the "
+                f"permissions file allow {verb} on all"
+            )
 
     def require_any(self, topic: str) -> None:
         """Return if the user may do anything at all with a topic."""

@@ -129,7 +129,18 @@ def test_reading_the_log_is_told_and_ends_with_the_next_event(capsys: pytest.Cap
         story.tell("opening", {"done": 1, "total": 2})
         story.tell("opened", facts)
         story.tell("closed", {"pending": 0, "next_due_ms": None})
+        story.tell("closed", {"pending": 1_000, "next_due_ms": 1_800_000_000_000})
     said = capsys.readouterr().out
     assert "serves on h:1 (gRPC, HTTP) and :2 (Flight)" in said
+    assert "dashboard: http://h:1/" in said
     assert "nothing is pending" in said
+    assert "1,000 messages are pending, the next is due at 2027-01-15T08:00:00.000Z" in said
     assert text_of("unheard of", {}) == ""
+
+
+@pytest.mark.parametrize(
+    ("host", "address"), [("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("::1", "[::1]"), ("box", "box")]
+)
+def test_the_dashboards_address_can_be_opened_here(host: str, address: str) -> None:
+    facts = {"host": host, "port": 1, "tls_port": None, "flight_port": None, "pipeline": "spark"}
+    assert f"dashboard: http://{address}:1/" in text_of("opened", facts)
