@@ -240,7 +240,7 @@ class Broker:
     def send_each(self, drafts: Sequence[Draft], *, creates_topics: bool = True) -> list[Answer]:
         """Store the drafts that are right; each gets its own answer."""
         self.require_open()
-        return self._sender.send_each(drafts, creates_topics=creates_topics)
+        return self._columns.send_each(drafts, creates_topics=creates_topics)
 
     def send_columns(self, requests: Sequence[SendColumns]) -> list[Answers]:
         """Store what several requests in columns ask for; each gets the answers to its own messages."""

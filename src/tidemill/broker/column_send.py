@@ -18,11 +18,12 @@ from typing import NamedTuple
 import numpy as np
 
 from tidemill.broker.admission import are_words, check_keys, check_properties, check_tag, check_type
+from tidemill.broker.draft_columns import columns_of
 from tidemill.broker.sender import Answer
 from tidemill.broker.sending_verb import SendingVerb
 from tidemill.core.errors import RequestError
 from tidemill.core.limits import ID_CHARS_MAX
-from tidemill.core.model import NO_SEQ, NO_TIME_MS, MessageType
+from tidemill.core.model import NO_SEQ, NO_TIME_MS, Draft, Handle, MessageType, Receipt
 from tidemill.core.send_batch import SendColumns
 from tidemill.log.arrays import I64, U8
 from tidemill.store.entry_format import FLAG_NEAR
@@ -58,6 +59,7 @@ class _Plain:
     keys: list[bytes] | None
     properties: list[bytes] | None
     bodies: list[bytes]
+    born_at_ms: I64 | None
 
 
 class ColumnSend(SendingVerb):
@@ -65,18 +67,40 @@ class ColumnSend(SendingVerb):
 
     def send(self, parts: Sequence[SendColumns]) -> list[Answers]:
         """Store what several requests ask for; each gets the answers to its own messages, in order."""
-        body_bytes = sum(sum(map(len, part.bodies)) for part in parts)
-        now_ms = self._now_ms()
-        plain = self._plain(parts, body_bytes, now_ms)
-        if plain is not None:
-            with self._sender.in_flight.hold(body_bytes):
-                stored = self._store_plain(plain, now_ms)
-            if stored is not None:
-                seqs, dues_ms = stored
-                return [PlainAnswers(seqs[at:end], dues_ms[at:end]) for at, end in _spans(parts)]
+        stored = self._try_plain(parts)
+        if stored is not None:
+            seqs, dues_ms = stored
+            return [PlainAnswers(seqs[at:end], dues_ms[at:end]) for at, end in _spans(parts)]
         drafts = list(chain.from_iterable(part.drafts() for part in parts))
         answers = self._sender.send_each(drafts)
         return [answers[at:end] for at, end in _spans(parts)]
+
+    def send_each(self, drafts: Sequence[Draft], *, creates_topics: bool) -> list[Answer]:
+        """Store the drafts that are right; each gets its own answer."""
+        is_worth_it = isinstance(drafts, list | tuple) and len(drafts) >= _FEW
+        columns = columns_of(drafts) if is_worth_it else None
+        stored = None if columns is None else self._try_plain([columns])
+        if stored is None:
+            return self._sender.send_each(drafts, creates_topics=creates_topics)
+        return [
+            Receipt(
+                draft.id or "",
+                draft.topic,
+                None if due_ms == NO_TIME_MS else Handle(self._broker_id, draft.topic, draft.id or "", seq),
+                due_ms,
+            )
+            for draft, seq, due_ms in zip(drafts, *stored, strict=True)
+        ]
+
+    def _try_plain(self, parts: Sequence[SendColumns]) -> tuple[list[int], list[int]] | None:
+        """Seqs and due times of all messages, stored the quick way; None if they must go the sender's."""
+        body_bytes = sum(sum(map(len, part.bodies)) for part in parts)
+        now_ms = self._now_ms()
+        plain = self._plain(parts, body_bytes, now_ms)
+        if plain is None:
+            return None
+        with self._sender.in_flight.hold(body_bytes):
+            return self._store_plain(plain, now_ms)
 
     # -- checking ---------------------------------------------------------------------------------
 
@@ -94,7 +118,8 @@ class ColumnSend(SendingVerb):
             if ids is None or due is None or any(part.level or part.group or part.once for part in parts):
                 return None
             names, which = _topics(parts)
-            return _Plain(names, which, due, ids, _tags(parts), _keys(parts), _properties(parts), bodies)
+            texts = (_tags(parts), _keys(parts), _properties(parts))
+            return _Plain(names, which, due, ids, *texts, bodies, _born(parts, now_ms))
         except RequestError:
             return None  # the sender finds it again, and answers it alone
 
@@ -138,6 +163,7 @@ class ColumnSend(SendingVerb):
                     plain.keys,
                     plain.properties,
                     plain.bodies,
+                    plain.born_at_ms,
                 )
             )
         self._store.writer.finish(appended)
@@ -211,6 +237,14 @@ def _due(parts: Sequence[SendColumns], now_ms: int, latest_ms: int) -> I64 | Non
             columns.append(np.maximum(np.array(given, np.int64) + start_ms, 0))
     due = columns[0] if len(columns) == 1 else np.concatenate(columns)
     return due if int(due.max()) <= latest_ms else None
+
+
+def _born(parts: Sequence[SendColumns], now_ms: int) -> I64 | None:
+    """When each message was made, by whoever made it; None if none says so."""
+    if not any(part.born for part in parts):
+        return None
+    every = chain.from_iterable(part.born or repeat(None, len(part)) for part in parts)
+    return np.array([now_ms if at is None else at for at in every], np.int64)
 
 
 def _tags(parts: Sequence[SendColumns]) -> list[bytes] | None:

@@ -91,6 +91,7 @@ class SendColumns:
     group: list[str] | None
     props: list[dict[str, str] | None] | None
     once: list[str] | None
+    born: list[int | None] | None = None  # never travels: what came over a wire was born when it was stored
 
     def __len__(self) -> int:
         return len(self.bodies)

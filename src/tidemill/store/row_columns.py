@@ -31,6 +31,7 @@ class PlainRows:
     keys: Sequence[bytes] | None
     properties: Sequence[bytes] | None
     bodies: Sequence[bytes]
+    born_at_ms: I64 | None = None  # None: all when they are stored
 
     def __len__(self) -> int:
         return len(self.bodies)
@@ -39,7 +40,8 @@ class PlainRows:
         """A section in the row encoding."""
         count = len(self)
         rows = np.zeros(count, ROW)
-        rows["born_at_ms"] = rows["stored_at_ms"] = self.stored_at_ms
+        rows["born_at_ms"] = self.stored_at_ms if self.born_at_ms is None else self.born_at_ms
+        rows["stored_at_ms"] = self.stored_at_ms
         rows["deliver_at_ms"] = self.deliver_at_ms
         rows["queue_offset"] = queue_offsets
         rows["topic_id"] = self.topic_ids

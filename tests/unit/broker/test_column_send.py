@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -86,6 +87,10 @@ def _stored(small) -> list[object]:
     return [(message, section.first_seq) for section in sections for message in section.messages()]
 
 
+def _the_senders_way(small, drafts: list[Draft]) -> list[object]:
+    return small.broker._sender.send_each(drafts)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_either_way_stores_and_answers_the_same(make_small, seed) -> None:
     chance = random.Random(seed)
@@ -100,7 +105,7 @@ def test_either_way_stores_and_answers_the_same(make_small, seed) -> None:
         columns = [decode_columns(encode_drafts(request)) for request in requests]
         found = ways[0].broker.send_columns(columns)
         plain += sum(isinstance(answers, PlainAnswers) for answers in found)
-        wanted = ways[1].broker.send_each([draft for request in requests for draft in request])
+        wanted = _the_senders_way(ways[1], [draft for request in requests for draft in request])
         assert [said for answers in found for said in _all_said(answers)] == [_said(a) for a in wanted]
         for small in ways:
             small.advance(10)
@@ -108,6 +113,82 @@ def test_either_way_stores_and_answers_the_same(make_small, seed) -> None:
     assert plain > 10
     for topic in ("orders", "bills", "normal"):
         assert ways[0].in_topic(topic) == ways[1].in_topic(topic)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_drafts_that_take_the_quick_way_are_stored_and_answered_the_same(
+    make_small, seed, monkeypatch
+) -> None:
+    chance = random.Random(100 + seed)
+    ways = [make_small(), make_small()]
+    for small in ways:
+        for name in ("orders", "bills"):
+            small.broker.topics.create(name)
+        small.broker.topics.create("normal", TopicType.NORMAL)
+    quick = _counted(monkeypatch, ways[0].broker.store.writer, "put_plain")
+    for turn in range(25):
+        drafts = [draft for request in _requests(chance, 1_000 * turn) for draft in request]
+        drafts = [replace(d, born_at_ms=1_000) if chance.random() < 0.3 else d for d in drafts]
+        found = ways[0].broker.send_each(drafts)
+        wanted = _the_senders_way(ways[1], drafts)
+        assert [_said(answer) for answer in found] == [_said(answer) for answer in wanted]
+        assert [a.id for a in found if isinstance(a, Receipt)] == [
+            a.id for a in wanted if isinstance(a, Receipt)
+        ]
+        for small in ways:
+            small.advance(10)
+    assert _stored(ways[0]) == _stored(ways[1])
+    assert len(quick) > 5
+    for topic in ("orders", "bills", "normal"):
+        assert ways[0].in_topic(topic) == ways[1].in_topic(topic)
+
+
+def _counted(monkeypatch, writer, name: str) -> list[object]:
+    """A list that grows with every call of the method."""
+    calls: list[object] = []
+    method = getattr(writer, name)
+
+    def counting(*arguments: object) -> object:
+        calls.append(arguments)
+        return method(*arguments)
+
+    monkeypatch.setattr(writer, name, counting)
+    return calls
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"deliver_at_ms": 1.5},
+        {"deliver_at_ms": 1 << 70},
+        {"delay_ms": True},
+        {"body": "text"},
+        {"body": bytearray(b"fine")},
+        {"id": 7},
+        {"id": None},
+        {"tag": None},
+        {"keys": "text"},
+        {"keys": (7,)},
+        {"properties": {"a": 7}},
+        {"properties": None},
+        {"born_at_ms": "now"},
+        {"topic": None},
+        {"once": None},
+        {"level": "3"},
+        {"message_group": None},
+    ],
+    ids=str,
+)
+def test_among_many_ordinary_drafts_an_odd_one_is_answered_as_it_would_be_alone(make_small, odd) -> None:
+    drafts = [Draft("orders", b"x", delay_ms=HOUR_MS, id=f"id-{number}") for number in range(20)]
+    drafts[7] = replace(drafts[7], **({"delay_ms": None} | odd))
+    ways = [make_small(), make_small()]
+    for small in ways:
+        small.broker.topics.create("orders")
+    found = ways[0].broker.send_each(drafts)
+    wanted = _the_senders_way(ways[1], drafts)
+    assert [_said(answer) for answer in found] == [_said(answer) for answer in wanted]
+    assert sum(isinstance(answer, Receipt) for answer in found) >= 19
 
 
 def test_a_request_that_is_sent_again_is_stored_once(small) -> None:
