@@ -26,6 +26,7 @@ from tidemill.core.limits import MIB
 from tidemill.core.model import StoredMessage, Via
 from tidemill.log.arrays import I64, Flags, Rows, picked
 from tidemill.release.backlogs import Backlogs
+from tidemill.release.breath import Breath
 from tidemill.release.commit_window import CommitWindow
 from tidemill.release.due_rows import NO_ROWS, distinct, due_rows, joined, waited_for
 from tidemill.release.due_set import DueSet
@@ -89,6 +90,7 @@ class Releaser:
         self._put_off: list[Rows] = []  # what this step may not release: held when it is over
         self.backlogs = Backlogs(store.indexes.topics)
         self.lateness = Lateness()
+        self._breath = Breath(0) if clock.is_simulated else Breath()
         self._window = CommitWindow(
             store.settings.commits_in_flight if store.settings.is_sync else 1,
             store.writer.finish,
@@ -165,13 +167,14 @@ class Releaser:
             self._ready.look()
         while True:
             rows, has_more = self._take_due(now_ms)
-            if len(rows) or has_more:
-                is_pressed = has_more or self._is_pressed(now_ms)
-            else:
+            is_ahead = not len(rows) and not has_more
+            if is_ahead:
                 rows, now_ms, is_pressed = self._take_ahead(now_ms)
-                has_more = len(rows) > 0
+            else:
+                is_pressed = has_more or self._is_pressed(now_ms)
             if len(rows):
                 self._release(rows, now_ms, is_pressed)
+                has_more = has_more or (is_ahead and not self._breath.is_held(self._clock.now_ms()))
             if not has_more and not self._can_take_up_what_was_put_off():
                 break
             now_ms = self._clock.now_ms()
@@ -180,12 +183,18 @@ class Releaser:
         self._lacking_room = 0
         self._ready.sweep(self._still_needed)
         self.next_wake_ms = self._next_wake_ms(now_ms)
-        return None if self.next_wake_ms is None else self.next_wake_ms - self._ahead_ms
+        if self.next_wake_ms is None:
+            return None
+        come_ms = self.next_wake_ms - self._ahead_ms
+        is_held = self._breath.is_held(self._clock.now_ms())
+        return max(come_ms, self._breath.until_ms) if is_held else come_ms
 
     def _take_ahead(self, now_ms: int) -> tuple[Rows, int, bool]:
         """Work out what falls due in a moment; returns it, the time, and the pressure, when that has come."""
         due_ms = self._next_wake_ms(now_ms)
         if due_ms is None or not now_ms < due_ms <= now_ms + self._ahead_ms:
+            return NO_ROWS, now_ms, False
+        if self._breath.is_held(now_ms):
             return NO_ROWS, now_ms, False
         rows, has_more = self._take_due(due_ms)
         if not len(rows):
@@ -303,6 +312,7 @@ class Releaser:
             )
         rest = rows[len(batch) :]
         expected = waited_for(batch, entries["stored_at_ms"], now_ms)
+        self._breath.record_made(self._clock.now_ms())
         self._window.put(appended, expected, may_overlap=is_pressed or len(rest) > 0)
         return rest
 

@@ -1,8 +1,10 @@
 """Calls that come at the same time become one: many waiters, one batch, one sync.
 
-Owns the queue in front of a broker verb and the few threads that run it. There is no timer: a batch is
-whatever has gathered while the last ones were under way, so a lone call goes at once and a crowd shares a
-frame. Every waiter gets its own answer, or the error that its whole batch met.
+Owns the queue in front of a broker verb and the few threads that run it. A batch is whatever has gathered
+while the last ones were under way, so a lone call goes at once and a crowd shares a frame. Where a batch was
+a crowd's, the next may begin a short pause after it (`pause_s`): a batch costs much the same whether ten or
+fifty are in it, and what is saved goes to those who wait. Every waiter gets its own answer, or the error that
+its whole batch met.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
+
+_CROWD = 4  # so many at once are not one caller that sends one after the other
 
 
 class Batcher(Generic[Item, Answer]):
@@ -28,6 +32,7 @@ class Batcher(Generic[Item, Answer]):
         batch_max: int,
         bytes_max: int = 0,
         size_of: Callable[[Item], int] | None = None,
+        pause_s: float = 0.0,
     ) -> None:
         self._run = run
         self._executor = executor
@@ -35,8 +40,10 @@ class Batcher(Generic[Item, Answer]):
         self._batch_max = batch_max
         self._bytes_max = bytes_max
         self._size_of = size_of
+        self._pause_s = pause_s
         self._in_flight = 0
         self._is_scheduled = False
+        self._earliest_s = 0.0  # when the next batch may go
         self._items: list[Item] = []
         self._waiters: list[asyncio.Future[Answer]] = []
 
@@ -52,9 +59,15 @@ class Batcher(Generic[Item, Answer]):
         self._waiters.append(waiter)
         # One turn of the loop later: everything that has arrived with this item goes along with it.
         if not self._is_scheduled and self._in_flight < self._in_flight_max:
-            self._is_scheduled = True
-            loop.call_soon(self._flush, loop)
+            self._schedule(loop)
         return waiter
+
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._is_scheduled = True
+        if loop.time() < self._earliest_s:
+            loop.call_at(self._earliest_s, self._flush, loop)
+        else:
+            loop.call_soon(self._flush, loop)
 
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
         self._is_scheduled = False
@@ -64,6 +77,7 @@ class Batcher(Generic[Item, Answer]):
         items, self._items = self._items[:count], self._items[count:]
         waiters, self._waiters = self._waiters[:count], self._waiters[count:]
         self._in_flight += 1
+        self._earliest_s = loop.time() + self._pause_s if count >= _CROWD else 0.0
         done = self._executor.submit(self._run, items)
         done.add_done_callback(
             lambda finished: loop.call_soon_threadsafe(self._done, loop, waiters, finished)
@@ -90,7 +104,8 @@ class Batcher(Generic[Item, Answer]):
         finished: Future[Sequence[Answer]],
     ) -> None:
         self._in_flight -= 1
-        self._flush(loop)
+        if self._items and not self._is_scheduled:
+            self._schedule(loop)
         fault = finished.exception()
         answers = finished.result() if fault is None else ()
         for index, waiter in enumerate(waiters):

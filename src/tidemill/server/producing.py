@@ -36,6 +36,7 @@ from tidemill.server.status_codes import OK, status, status_of
 # One at a time: what comes meanwhile makes the next batch larger, which saves more than overlapping gains.
 _BATCHES_IN_FLIGHT = 1
 _BATCH_COUNT_MAX = 512
+_PAUSE_S = 0.003
 _BATCH_BYTES_MAX = 8 * MIB
 _WAITING_MAX = 20_000
 _OWNERS_MAX = 100_000
@@ -62,6 +63,7 @@ class Producing:
             batch_max=_BATCH_COUNT_MAX,
             bytes_max=_BATCH_BYTES_MAX,
             size_of=lambda draft: len(draft.body),
+            pause_s=_PAUSE_S,
         )
 
     def close(self) -> None:

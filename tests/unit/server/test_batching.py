@@ -80,3 +80,26 @@ def test_a_waiter_that_gave_up_disturbs_nobody() -> None:
 
     with ThreadPoolExecutor(1) as executor:
         assert asyncio.run(main()) == 2
+
+
+@pytest.mark.parametrize(("before", "left_waiting"), [(3, 0), (4, 1)])
+def test_after_a_crowd_the_next_waits_for_company_but_not_after_a_few(before, left_waiting) -> None:
+    async def main() -> int:
+        batcher: Batcher[int, int] = Batcher(list, executor, in_flight_max=1, batch_max=100, pause_s=3600)
+        await asyncio.gather(*map(batcher.submit, range(before)))
+        batcher.submit(9)
+        await asyncio.sleep(0)
+        return batcher.waiting
+
+    with ThreadPoolExecutor(1) as executor:
+        assert asyncio.run(main()) == left_waiting
+
+
+def test_whoever_waited_for_company_goes_when_the_pause_is_over() -> None:
+    async def main() -> list[int]:
+        batcher: Batcher[int, int] = Batcher(list, executor, in_flight_max=1, batch_max=100, pause_s=0.01)
+        await asyncio.gather(*map(batcher.submit, range(4)))
+        return await asyncio.gather(batcher.submit(7), batcher.submit(8))
+
+    with ThreadPoolExecutor(1) as executor:
+        assert asyncio.run(main()) == [7, 8]
