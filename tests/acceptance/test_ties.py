@@ -22,7 +22,8 @@ pytestmark = pytest.mark.slow
 def _measuring(place: Path) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
     """`tidemill bench door`, caught while its broker runs: the process, and those below it."""
     command = [sys.executable, "-m", "tidemill", "bench", "door", "--quick", "--json", "--data", str(place)]
-    bench = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with place.with_suffix(".errors").open("wb") as errors:
+        bench = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True)
     below: list[int] = []
     try:
         wait_until(lambda: _serves(bench.pid) or bench.poll() is not None, "the broker of the bench")
@@ -41,14 +42,21 @@ def _serves(pid: int) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_told_to_end_it_puts_away_what_it_has(tmp_path: Path, number: signal.Signals) -> None:
-    with _measuring(tmp_path) as (bench, below):
-        os.kill(bench.pid, number)
+    place = tmp_path / "place"
+    place.mkdir()
+    with _measuring(place) as (bench, below):
+        # Ctrl-C in a terminal goes to all that belong to it.
+        (os.killpg if number == signal.SIGINT else os.kill)(bench.pid, number)
         assert bench.wait(PATIENCE_S) == 128 + number
         assert not any(map(is_alive, below))
-        assert list(tmp_path.iterdir()) == []
+        assert list(place.iterdir()) == []
+        said = place.with_suffix(".errors").read_text()
+        assert said in ("", "tidemill: interrupted\n")
 
 
 def test_killed_it_leaves_no_process_behind(tmp_path: Path) -> None:
-    with _measuring(tmp_path) as (bench, below):
+    place = tmp_path / "place"
+    place.mkdir()
+    with _measuring(place) as (bench, below):
         bench.kill()
         wait_until(lambda: not any(map(is_alive, below)), "its processes end by themselves")

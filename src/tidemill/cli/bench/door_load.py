@@ -57,7 +57,10 @@ def _by_ourselves(
 ) -> Load:
     numbers = [in_flight, seconds, rate, delay_ms]
     command = [sys.executable, "-m", "tidemill.cli.bench.door_child", endpoint, topic, *map(str, numbers)]
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    # A terminal's Ctrl-C is for us alone: we end it.
+    child = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     try:
         assert child.stdout is not None
         if child.stdout.readline() != "ready\n":

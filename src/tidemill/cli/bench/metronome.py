@@ -1,7 +1,8 @@
 """A process that only writes and syncs a few bytes, a hundred times a second: how late is the machine itself?
 
 Run as `python -m tidemill.cli.bench.metronome FILE`; ends when a line comes on standard input, and then
-prints its beats as JSON: when each was due (Unix ms) and by how many ms it was late. `Metronome` runs it.
+prints its beats as JSON: when each was due (Unix ms) and by how many ms it was late. `Metronome` runs it, out
+of reach of a terminal's Ctrl-C, and it ends silently when `Metronome` is gone.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class Metronome:
 
     def __init__(self, file: Path) -> None:
         command = [sys.executable, "-m", "tidemill.cli.bench.metronome", str(file)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
 
     def stop(self) -> Beats:
         """Its beats, two columns: due (Unix ms), late by (ms)."""
@@ -51,7 +54,8 @@ def _beat(path: Path) -> None:
         beats.append((due_s * 1000, (wall_s() - due_s) * 1000))
         due_s = max(due_s + _EVERY_S, wall_s())
     file.close()
-    print(json.dumps(beats))
+    if sys.stdin.readline():  # else whoever wanted them is gone
+        print(json.dumps(beats))
 
 
 if __name__ == "__main__":

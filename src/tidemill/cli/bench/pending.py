@@ -22,7 +22,11 @@ def measure_pending(directory: Path, scale: Scale) -> dict[str, float]:
     counts = (scale.few_count, scale.pending_count, scale.tail_count, scale.tidy_s)
     arguments = ("fill", str(where), *map(str, counts))
     with subprocess.Popen(
-        (*_CHILD, *arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        (*_CHILD, *arguments),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # a terminal's Ctrl-C is for us alone
     ) as filler:
         assert filler.stdout is not None
         try:
@@ -30,7 +34,13 @@ def measure_pending(directory: Path, scale: Scale) -> dict[str, float]:
             _read(filler.stdout.readline())
         finally:
             filler.kill()  # SIGKILL, with the directory open
-    done = subprocess.run((*_CHILD, "reopen", str(where)), stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        (*_CHILD, "reopen", str(where)),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        start_new_session=True,
+    )
     reopened = _read(done.stdout)
     if reopened["pending"] != scale.pending_count + 1:
         raise StorageError(

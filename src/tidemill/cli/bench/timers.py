@@ -93,7 +93,7 @@ def measure_store(store: StoreKind, parent: Path, *, quick: bool) -> dict[str, f
         str(parent),
         str(_count(quick)),
     ]
-    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True)
     if said.returncode:
         raise StorageError(f"measuring {store} failed: {said.stderr.strip().splitlines()[-1:]}")
     measured = json.loads(said.stdout)
