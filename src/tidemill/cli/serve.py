@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 LevelsOption = Annotated[
     str | None, typer.Option(help="Delay of each level, with s m h d. [as last time; at first 1s 5s … 2h]")
 ]
+PortOption = Annotated[
+    int, typer.Option(min=0, max=PORT_MAX, help="Port for gRPC and HTTP; 0 takes a free one.")
+]
 FlightPortOption = Annotated[
     int | None,
     typer.Option(min=-1, max=PORT_MAX, help="Port for Arrow Flight; 0 takes a free one, -1 is none. [8082]"),
@@ -45,9 +48,7 @@ TimerStoreOption = Annotated[
 def serve(
     data: Annotated[Path, typer.Option(help="Data directory; made if it is not there.")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=PORT_MAX, help="Port for gRPC and HTTP; 0 takes a free one.")
-    ] = 8081,
+    port: PortOption = 8081,
     flight_port: FlightPortOption = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Allow an address others can reach.")] = False,
     auto_create: Annotated[
