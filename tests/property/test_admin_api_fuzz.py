@@ -7,6 +7,7 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import response_schema_conformance
 
 from asgi_caller import AsgiCaller
 from small_broker import SmallBroker
@@ -38,7 +39,7 @@ def test_no_request_makes_it_fail(app) -> None:
         def ask(case) -> None:
             if isinstance(case.body, dict) and "wait_ms" in case.body:
                 case.body["wait_ms"] = 0
-            case.call_and_validate(checks=(not_a_server_error,))
+            case.call_and_validate(checks=(not_a_server_error, response_schema_conformance))
 
         ask()
 

@@ -62,7 +62,7 @@ def send_routes(broker: Broker) -> APIRouter:
         require(SEND, topic=message.topic)
         return receipt_out(broker.send([_draft(message)])[0])
 
-    @routes.post("/messages/many", response_model=ManyOut, response_model_exclude_none=True)
+    @routes.post("/messages/many", response_model=ManyOut)
     def send_many(request: ManyIn) -> ManyOut:
         """Send many messages; each gets its own answer, or with `all_or_none` one wrong refuses all."""
         for topic in {message.topic for message in request.messages}:

@@ -110,7 +110,7 @@ def cancel_columns(
     """Topic, id and seq of each row of a cancel. A handle of another broker has no topic here."""
     names = set(batch.schema.names)
     if "handle" in names:
-        handles = [Handle.parse(text or "") for text in batch.column("handle").to_pylist()]
+        handles = [Handle.parse(text) for text in _cells(batch, "handle", pa.string(), "").to_pylist()]
         topics = [handle.topic if handle.broker == broker_id else "" for handle in handles]
         seqs = np.array([handle.seq for handle in handles], np.int64)
         return pa.array(topics, pa.string()), pa.array([h.id for h in handles], pa.string()), seqs
@@ -118,19 +118,25 @@ def cancel_columns(
         raise RequestError(
             "a cancel needs the column `handle`, or `id` and `seq` and a topic (a column, or in the command)"
         )
-    try:
-        ids = batch.column("id").cast(pa.string()).fill_null("")
-        seqs = batch.column("seq").cast(pa.int64()).fill_null(-1).to_numpy()
-        texts = batch.column("topic").cast(pa.string()).fill_null("") if "topic" in names else None
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise RequestError(
-            f"the columns of a cancel are texts, and whole numbers in `seq`: {error}"
-        ) from None
-    if texts is None:
+    ids = _cells(batch, "id", pa.string(), "")
+    seqs = _cells(batch, "seq", pa.int64(), -1).to_numpy()
+    if "topic" in names:
+        texts = _cells(batch, "topic", pa.string(), "")
+    else:
         texts = pa.repeat(pa.scalar(topic), batch.num_rows)
     if "broker" in names:
-        texts = pc.if_else(pc.fill_null(pc.equal(batch.column("broker"), broker_id), False), texts, "")
+        texts = pc.if_else(pc.equal(_cells(batch, "broker", pa.string(), ""), broker_id), texts, "")
     return texts, ids, np.clip(seqs, -1, SEQ_MAX)
+
+
+def _cells(batch: pa.RecordBatch, name: str, kind: pa.DataType, missing: object) -> pa.Array:
+    """A column of a cancel as what it must be."""
+    try:
+        return batch.column(name).cast(kind).fill_null(missing)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise RequestError(
+            f"the columns of a cancel are texts, and whole numbers in `seq`; in `{name}`: {error}"
+        ) from None
 
 
 def _object(data: bytes) -> dict[str, Any]:
