@@ -6,14 +6,19 @@ meanwhile. So a lone caller pays nothing, neither a hop nor a wait, and a crowd 
 itself. When the last request was shared by many, they come back within microseconds of each other; the
 next leader waits for them, but never longer than the linger.
 
+Those who have their answers are called one after the other, each by the one before it: a crowd that is called
+at once only queues up again, for the interpreter.
+
 Invariants: every caller gets exactly one answer; nobody waits while a lane is free; a caller that is
-interrupted takes no lane along.
+interrupted takes no lane along, and those behind it are called all the same.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Final
 
 from tidemill.client.retrying import Unreachable
@@ -31,7 +36,7 @@ SendBatch = Callable[[Sequence[Draft]], Sequence[Answer]]
 class _Seat:
     """A caller that waits: for its answer, or to be told to lead."""
 
-    __slots__ = ("answer", "draft", "fault", "gate", "leads", "size")
+    __slots__ = ("answer", "draft", "fault", "following", "gate", "has_left", "leads", "size")
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
@@ -39,6 +44,8 @@ class _Seat:
         self.answer: Answer | None = None
         self.fault: Exception | None = None
         self.leads = False  # it was given a lane
+        self.following: _Seat | None = None  # whom to call next
+        self.has_left = False  # it was interrupted
         self.gate = threading.Lock()
         self.gate.acquire()
 
@@ -73,6 +80,7 @@ class Coalescer:
         if not leads:
             try:
                 seat.gate.acquire()
+                _call_following(seat)
             except BaseException:  # Ctrl-C, in the main thread
                 self._leave(seat)
                 raise
@@ -91,13 +99,12 @@ class Coalescer:
             self._pass_on(len(batch))
             for seat in batch[1:]:
                 seat.fault = fault if isinstance(fault, Exception) else Unreachable("the sender was stopped")
-                seat.gate.release()
+            _call_one_after_the_other(batch)
             raise
         self._pass_on(len(batch))
         for seat, answer in zip(batch, answers, strict=True):
             seat.answer = answer
-            if seat is not leader:
-                seat.gate.release()
+        _call_one_after_the_other(batch)
 
     def _gather(self, leader: _Seat) -> list[_Seat]:
         """The leader and everybody who goes along, after waiting for those who are likely to come."""
@@ -130,6 +137,8 @@ class Coalescer:
 
     def _leave(self, seat: _Seat) -> None:
         """A caller was interrupted while it waited: the lane it may have been given goes to somebody else."""
+        seat.has_left = True
+        _call_following(seat)
         with self._lock:
             if seat in self._waiting:
                 self._waiting.remove(seat)
@@ -149,3 +158,22 @@ class Coalescer:
                 self._free_lanes += 1
         if heir is not None:
             heir.gate.release()
+
+
+def _call_one_after_the_other(batch: Sequence[_Seat]) -> None:
+    """Call all but the leader, who is at work: the first of them now, each other by the one before."""
+    for seat, following in pairwise(batch):
+        seat.following = following
+    _call_following(batch[0])
+
+
+def _call_following(seat: _Seat) -> None:
+    """Call whoever comes next, and in the place of one that has left, those behind it.
+
+    To call twice does no harm: one who leaves may do what the one before it has just done.
+    """
+    following = seat.following
+    while following is not None:
+        with contextlib.suppress(RuntimeError):  # called before
+            following.gate.release()
+        following = following.following if following.has_left else None

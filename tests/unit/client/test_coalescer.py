@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tidemill.client.coalescer import Coalescer, _Seat
+from tidemill.client.coalescer import Coalescer, _call_following, _call_one_after_the_other, _Seat
 from tidemill.client.retrying import Unreachable
 from tidemill.core.errors import IllegalTopic
 from tidemill.core.model import Draft, Receipt
@@ -158,3 +158,80 @@ def test_a_caller_that_is_interrupted_when_it_is_to_lead_passes_the_lane_on() ->
     coalescer._leave(seat)
     assert coalescer._free_lanes == 1
     assert coalescer.send(Draft("t", b"", id="x")).id == "x"
+
+
+def _batch(*names: str) -> list[_Seat]:
+    return [_Seat(Draft("t", b"", id=name)) for name in names]
+
+
+def _is_called(seat: _Seat) -> bool:
+    return seat.gate.acquire(blocking=False)
+
+
+def test_each_calls_the_one_behind_it() -> None:
+    leader, first, second = batch = _batch("leader", "first", "second")
+    _call_one_after_the_other(batch)
+    assert _is_called(first) and not _is_called(second)
+    _call_following(first)
+    assert _is_called(second)
+    assert leader.gate.locked()
+
+
+def test_those_behind_one_that_has_left_are_called_in_its_place() -> None:
+    _, first, second, third = batch = _batch("leader", "first", "second", "third")
+    first.has_left = second.has_left = True
+    _call_one_after_the_other(batch)
+    assert _is_called(third)
+
+
+def test_one_that_leaves_when_it_was_called_calls_the_next_and_twice_does_no_harm() -> None:
+    coalescer = Coalescer(lambda drafts: [_answer(draft) for draft in drafts])
+    _, first, second = batch = _batch("leader", "first", "second")
+    _call_one_after_the_other(batch)
+    coalescer._leave(first)
+    coalescer._leave(first)
+    assert _is_called(second)
+    assert coalescer._free_lanes == 2
+
+
+def test_a_caller_that_is_interrupted_in_a_crowd_leaves_the_others_their_answers() -> None:
+    gate, entered = threading.Event(), threading.Semaphore(0)
+    sizes: list[int] = []
+
+    def send(drafts):
+        sizes.append(len(drafts))
+        entered.release()
+        assert gate.wait(120)
+        return [_answer(draft) for draft in drafts]
+
+    coalescer = Coalescer(send, linger_s=0, lanes=1)
+    answers: list[str] = []
+
+    def ask(name: str) -> None:
+        answers.append(coalescer.send(Draft("t", b"", id=name)).id)
+
+    first = threading.Thread(target=ask, args=("first",))
+    first.start()
+    assert entered.acquire(timeout=120)
+    others = [threading.Thread(target=ask, args=(name,)) for name in "abcd"]
+    main = threading.get_ident()
+
+    def crowd_then_interrupt() -> None:
+        while len(coalescer._waiting) < 1:  # the main thread waits
+            gate.wait(0.001)
+        for thread in others:
+            thread.start()
+        while len(coalescer._waiting) < 5:
+            gate.wait(0.001)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    helper = threading.Thread(target=crowd_then_interrupt)
+    helper.start()
+    with pytest.raises(KeyboardInterrupt):
+        coalescer.send(Draft("t", b"", id="given up"))
+    helper.join(120)
+    gate.set()
+    for thread in (first, *others):
+        thread.join(120)
+    assert sorted(answers) == ["a", "b", "c", "d", "first"]
+    assert coalescer._free_lanes == 1
