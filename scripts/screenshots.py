@@ -125,21 +125,26 @@ def open_message(page: Page) -> None:
     dialog.locator(".note").wait_for()
 
 
-def shoot(endpoint: str, out: Path, *, is_docs: bool) -> None:
-    """Every picture in every size and scheme into `out`; or the chosen few, smaller."""
-    chromium = subprocess.check_output([ROOT / "scripts/need_chromium.sh"], text=True).split()[0]
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    path = subprocess.check_output([ROOT / "scripts/need_chromium.sh"], text=True).split()[0]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        if is_docs:
-            for name, scheme in IN_DOCS.items():
-                tab = Tab(browser, endpoint, DOCS_SIZE, scheme)
-                tab.shoot(name, out / f"dashboard-{name}.png", is_long=False)
-        else:
-            for (size, viewport), scheme in product(SIZES.items(), ("light", "dark")):
-                tab = Tab(browser, endpoint, viewport, scheme)
-                for name in (*PAGES, "message"):
-                    tab.shoot(name, out / f"{name}-{size}-{scheme}.png", is_long=True)
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
         browser.close()
+
+
+def shoot(browser: Browser, endpoint: str, out: Path, *, is_docs: bool) -> None:
+    """Every picture in every size and scheme into `out`; or the chosen few, smaller."""
+    if is_docs:
+        for name, scheme in IN_DOCS.items():
+            tab = Tab(browser, endpoint, DOCS_SIZE, scheme)
+            tab.shoot(name, out / f"dashboard-{name}.png", is_long=False)
+        return
+    for (size, viewport), scheme in product(SIZES.items(), ("light", "dark")):
+        tab = Tab(browser, endpoint, viewport, scheme)
+        for name in (*PAGES, "message"):
+            tab.shoot(name, out / f"{name}-{size}-{scheme}.png", is_long=True)
 
 
 class Tab:
@@ -177,14 +182,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch) / "data"
         fill(directory)
-        with served(directory, given.pipeline) as endpoint:
+        # The browser is there before the broker, so that no picture shows what its start cost.
+        with chromium() as browser, served(directory, given.pipeline) as endpoint:
             given_to = (endpoint, stopping)
             workers = [threading.Thread(target=work, args=given_to) for work in (traffic, consume)]
             for worker in workers:
                 worker.start()
             pause.wait(given.seconds)
             try:
-                shoot(endpoint, IMAGES if given.docs else given.out, is_docs=given.docs)
+                shoot(browser, endpoint, IMAGES if given.docs else given.out, is_docs=given.docs)
             finally:
                 stopping.set()
                 for worker in workers:

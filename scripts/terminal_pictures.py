@@ -25,10 +25,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from rich.console import Console, RenderableType
-from rich.text import Text
 
 import tidemill
-from tidemill.cli.forecast import drawn
+from tidemill.cli.forecast import drawn, painted
 from tidemill.cli.status_picture import Seen, picture_of
 from tidemill.core.clock import stopwatch_s
 
@@ -116,7 +115,7 @@ def main() -> None:
                 seen.add(client.status(), stopwatch_s(), client.topics(), client.forecast(horizon=HOUR_MS))
             save("terminal-status", "tidemill status --watch", picture_of(seen))
             lines = drawn(client.forecast(horizon=HOUR_MS), client.status().now_ms, COLUMNS - 36)
-            save("terminal-forecast", "tidemill forecast", Text("\n".join(lines)))
+            save("terminal-forecast", "tidemill forecast", painted(lines))
         stopping.set()
         busy.join()
 

@@ -21,6 +21,7 @@ from tidemill.core.limits import DAY_MS, MINUTE_MS
 _ROWS = 30  # and one for the rest of the minute under way
 _BESIDE_CHARS = 36  # what stands left and right of a bar
 _BAR_CHARS_MIN = 10
+_BARS = r"[\u2588-\u258f]+"  # the block characters that bars are made of
 
 
 def forecast(
@@ -51,7 +52,14 @@ def forecast(
 
 def _picture(client: Client, topic: str | None, horizon_ms: int, width: int) -> Text:
     minutes = client.forecast(topic, horizon=horizon_ms)
-    return Text("\n".join(drawn(minutes, client.status().now_ms, width)), no_wrap=True)
+    return painted(drawn(minutes, client.status().now_ms, width))
+
+
+def painted(lines: Sequence[str]) -> Text:
+    """The lines of a forecast with their bars in colour."""
+    picture = Text("\n".join(lines), no_wrap=True)
+    picture.highlight_regex(_BARS, "cyan")
+    return picture
 
 
 def drawn(minutes: Sequence[Minute], now_ms: int, width: int) -> list[str]:
