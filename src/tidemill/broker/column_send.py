@@ -41,6 +41,14 @@ class PlainAnswers(NamedTuple):
     dues_ms: list[int]
 
 
+class _Stored(NamedTuple):
+    """What became of messages, one value for each; the offset is that in its queue (-1: not there yet)."""
+
+    seqs: list[int]
+    dues_ms: list[int]
+    offsets: Sequence[int]
+
+
 # Below so many, the sender is quicker than the fixed cost of columns.
 _FEW = 8
 
@@ -69,8 +77,7 @@ class ColumnSend(SendingVerb):
         """Store what several requests ask for; each gets the answers to its own messages, in order."""
         stored = self._try_plain(parts)
         if stored is not None:
-            seqs, dues_ms = stored
-            return [PlainAnswers(seqs[at:end], dues_ms[at:end]) for at, end in _spans(parts)]
+            return [PlainAnswers(stored.seqs[at:end], stored.dues_ms[at:end]) for at, end in _spans(parts)]
         drafts = list(chain.from_iterable(part.drafts() for part in parts))
         answers = self._sender.send_each(drafts)
         return [answers[at:end] for at, end in _spans(parts)]
@@ -88,12 +95,13 @@ class ColumnSend(SendingVerb):
                 draft.topic,
                 None if due_ms == NO_TIME_MS else Handle(self._broker_id, draft.topic, draft.id or "", seq),
                 due_ms,
+                offset=offset,
             )
-            for draft, seq, due_ms in zip(drafts, *stored, strict=True)
+            for draft, seq, due_ms, offset in zip(drafts, *stored, strict=True)
         ]
 
-    def _try_plain(self, parts: Sequence[SendColumns]) -> tuple[list[int], list[int]] | None:
-        """Seqs and due times of all messages, stored the quick way; None if they must go the sender's."""
+    def _try_plain(self, parts: Sequence[SendColumns]) -> _Stored | None:
+        """What became of all messages, stored the quick way; None if they must go the sender's."""
         body_bytes = sum(sum(map(len, part.bodies)) for part in parts)
         now_ms = self._now_ms()
         plain = self._plain(parts, body_bytes, now_ms)
@@ -140,8 +148,8 @@ class ColumnSend(SendingVerb):
 
     # -- storing ----------------------------------------------------------------------------------
 
-    def _store_plain(self, plain: _Plain, now_ms: int) -> tuple[list[int], list[int]] | None:
-        """Seqs and due times, after the sync; None if the batch is not as plain as it looked."""
+    def _store_plain(self, plain: _Plain, now_ms: int) -> _Stored | None:
+        """What became of all messages, after the sync; None if the batch is not as plain as it looked."""
         with self._store.writer.lock:
             topics = self._topics_of(plain)
             if topics is None:
@@ -171,7 +179,7 @@ class ColumnSend(SendingVerb):
         self._sender.hand_over(plain.due[timed], appended.first_seq, flags[timed].astype(np.int64))
         seqs = np.full(len(plain.due), NO_SEQ, np.int64)
         seqs[timed] = appended.first_seq + np.arange(len(timed))
-        return seqs.tolist(), plain.due.tolist()
+        return _Stored(seqs.tolist(), plain.due.tolist(), appended.queue_offsets)
 
     def _flags(self, due: I64, now_ms: int) -> U8:
         if self._sender.near_room() <= 0:

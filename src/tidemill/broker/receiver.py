@@ -62,7 +62,8 @@ class _Found:
     offset: int
     attempt: int
     resets: int
-    row: Rows
+    released_at_ms: int
+    via: int
     message: StoredMessage
 
 
@@ -271,9 +272,9 @@ class Receiver:
         # In order of their offsets, an earlier one may come last whose lease ended last: look at all of them.
         again = progress.visible_again(now_ms, len(progress.taken) if is_ordered else limit)
         offsets = sorted(again) if is_ordered else again
-        for offset, row, message in self._walk(lane[1:], offsets, range(progress.next_offset, end), limit):
-            if len(found) >= limit or room <= 0:
-                break
+        for offset, arrival, message in self._walk(
+            lane[1:], offsets, range(progress.next_offset, end), limit
+        ):
             held = progress.taken.get(offset)
             if (lane, offset) in self._store.consumers.settling:
                 continue
@@ -284,14 +285,16 @@ class Receiver:
                     break  # the cursor must not pass it
             else:
                 before = held[0] if held else attempts_of(message) if is_retry else 0
-                found.append(_Found(lane, offset, before + 1, progress.resets, row, message))
+                found.append(_Found(lane, offset, before + 1, progress.resets, *arrival, message))
                 room -= len(message.body)
+                if len(found) >= limit or room <= 0:  # at once, or more would be read in vain
+                    break
         return found, unwanted
 
     def _walk(
         self, queue: tuple[int, int], again: Sequence[int], fresh: range, limit: int
-    ) -> Iterator[tuple[int, Rows, StoredMessage | None]]:
-        """Each offset with its row and its message (None: it has expired); a few are read at a time."""
+    ) -> Iterator[tuple[int, tuple[int, int], StoredMessage | None]]:
+        """Each offset with when and how its message came (None: it has expired); a few are read at a time."""
         ahead = min(_READ_AHEAD, limit)
         for offsets in (again, fresh):
             for start in range(0, len(offsets), max(1, ahead)):
@@ -299,8 +302,9 @@ class Receiver:
                 rows = self._rows_at(queue, part)
                 is_live = [not self._store.is_expired(place) for place in rows["place"].tolist()]
                 messages = iter(self._store.messages(rows["place"][is_live].tolist()))
-                for offset, row, has_message in zip(part, rows, is_live, strict=True):
-                    yield offset, row, next(messages) if has_message else None
+                came = zip(rows["released_at_ms"].tolist(), rows["via"].tolist(), strict=True)
+                for offset, arrival, has_message in zip(part, came, is_live, strict=True):
+                    yield offset, arrival, next(messages) if has_message else None
 
     def _rows_at(self, queue: tuple[int, int], offsets: Sequence[int]) -> Rows:
         if all(later == earlier + 1 for earlier, later in pairwise(offsets)):
@@ -348,8 +352,8 @@ class Receiver:
             receipt=encode_receipt(
                 DeliveryName(group.name, name, queue_id, found.offset, found.attempt, found.resets)
             ),
-            released_at_ms=int(found.row["released_at_ms"]),
-            via=Via(int(found.row["via"])),
+            released_at_ms=found.released_at_ms,
+            via=Via(found.via),
             message=found.message,
         )
 

@@ -1,6 +1,6 @@
 """The admin HTTP API: every verb for people and programs that speak JSON, described at `/docs`.
 
-Owns the putting together: routes, the quick batch door, figures for Prometheus, health, one form for
+Owns the putting together: routes, the quick doors, figures for Prometheus, health, one form for
 errors. The door's application sends it everything that is not gRPC; it also runs alone under any ASGI
 server, which is how its tests drive it.
 """
@@ -16,8 +16,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.types import Receive, Scope, Send
 
 from tidemill.broker.broker import Broker
+from tidemill.server.admin_consuming import ConsumerDoor, Consumers, consumer_routes
 from tidemill.server.admin_errors import add_error_handlers
-from tidemill.server.admin_messages import change_routes, receive_routes, send_routes
+from tidemill.server.admin_messages import change_routes, send_routes
 from tidemill.server.admin_models import ErrorAnswer
 from tidemill.server.admin_pictures import message_routes, past_routes, picture_routes, timed
 from tidemill.server.admin_retries import retry_routes
@@ -56,9 +57,10 @@ _ERRORS: dict[int | str, dict[str, object]] = {
 
 
 class AdminApp(FastAPI):
-    """FastAPI, but for the batch door, which is asked before any of its machinery."""
+    """FastAPI, but for the quick doors, which are asked before any of its machinery."""
 
     batch_door: BatchDoor
+    consumer_door: ConsumerDoor
     dashboard: Dashboard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,10 +68,16 @@ class AdminApp(FastAPI):
             await super().__call__(scope, receive, send)
         elif scope["path"] == BATCH_PATH and scope["method"] == "POST":
             await self.batch_door(scope, receive, send)
+        elif self.consumer_door.has(scope):
+            await self.consumer_door(scope, receive, send)
         elif self.dashboard.has(scope["path"]):
             await self.dashboard(scope, receive, send)
         else:
-            await super().__call__(scope, receive, timed(send))
+            await self.by_routes(scope, receive, send)
+
+    async def by_routes(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The framework's own way."""
+        await super().__call__(scope, receive, timed(send))
 
 
 def admin_app(
@@ -81,8 +89,8 @@ def admin_app(
 ) -> AdminApp:
     """The API of an open broker.
 
-    `polls` gives the process's long polls where another door has them already; `executor` runs the batch
-    door's blocking calls (its own threads otherwise); `backups` says where backups may go (anywhere).
+    `polls` gives the process's long polls where another door has them already; `executor` runs the quick
+    doors' blocking calls (its own threads otherwise); `backups` says where backups may go (anywhere).
     """
     waiting = WaitingRoom(broker, polls)
     threads = executor or ThreadPoolExecutor(_BATCH_THREADS, "tidemill-batch")
@@ -105,10 +113,12 @@ def admin_app(
     )
     add_error_handlers(app)
     app.batch_door = BatchDoor(broker, threads)
+    consumers = Consumers(broker, waiting, threads)
+    app.consumer_door = ConsumerDoor(consumers, app.by_routes)
     app.dashboard = Dashboard()
     for routes in (
         send_routes(broker),
-        receive_routes(broker, waiting),
+        consumer_routes(consumers),
         change_routes(broker),
         retry_routes(broker),
         look_routes(broker),

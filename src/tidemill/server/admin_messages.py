@@ -1,48 +1,35 @@
-"""The admin API's verbs on messages: send, receive, ack, put off, cancel, reschedule.
+"""The admin API's verbs on messages: send, cancel, reschedule (consumers': `admin_consuming.py`).
 
-Translates between the API's shapes and the broker's values, nothing more. Plain functions run in the
-server's thread pool; only `receive` is a coroutine, because a consumer that waits must hold no thread.
+Translates between the API's shapes and the broker's values, nothing more. The functions run in the server's
+thread pool.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import json
-from collections.abc import Sequence
 from typing import Literal
 
-from fastapi import APIRouter, Request, Response
-from starlette.concurrency import run_in_threadpool
+from fastapi import APIRouter
 
 from tidemill.broker.broker import Broker
-from tidemill.broker.receipts import decode_receipt
-from tidemill.broker.receiver import TagFilter
-from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import IllegalHandle, RequestError
-from tidemill.core.model import NO_TIME_MS, CancelAnswer, Delivery, Draft, Handle, Once, Receipt
+from tidemill.core.model import NO_TIME_MS, CancelAnswer, Draft, Handle, Once, Receipt
 from tidemill.server.admin_models import (
     AnswerOut,
     CancelOut,
     ChoiceIn,
     ErrorAnswer,
-    InvisibilityIn,
     ManyIn,
     ManyOut,
     MessageIn,
     MovedOut,
     ReceiptOut,
-    ReceiptsIn,
-    ReceiveIn,
-    ReceiveOut,
     RescheduleIn,
     RescheduleOut,
-    SettledOut,
 )
-from tidemill.server.asgi import is_gone
-from tidemill.server.caller import CANCEL, RECEIVE, SEND, caller, require
+from tidemill.server.caller import CANCEL, SEND, require
 from tidemill.server.rejects import REJECTS
-from tidemill.server.waiting_room import WaitingRoom
 
 _SEQ_MAX = 1 << 62
 _UNMOVED: dict[CancelAnswer, Literal["released", "already-cancelled", "unknown"]] = {
@@ -78,55 +65,6 @@ def send_routes(broker: Broker) -> APIRouter:
                 REJECTS.add("http", answer.code)
                 answers.append(AnswerOut(error=ErrorAnswer(code=answer.code, message=str(answer))))
         return ManyOut(answers=answers)
-
-    return routes
-
-
-def receive_routes(broker: Broker, waiting: WaitingRoom) -> APIRouter:
-    """Routes for consumers."""
-    routes = APIRouter(prefix="/v1", tags=["messages"])
-
-    @routes.post("/receive", response_model=ReceiveOut)
-    async def receive(request: ReceiveIn, http: Request) -> Response:
-        """Take messages for a group; waits up to `wait_ms` for the first one."""
-        require(RECEIVE, topic=request.topic, group=request.group)
-        accepts = _tag_filter(request.tags)
-        key = (request.topic, request.group)
-        # Whoever waits does so in real time, also where the broker's clock is simulated.
-        until_s = stopwatch_s() + request.wait_ms / 1000
-        has_waited = False
-        while True:
-            bell = waiting.bell
-            found = await run_in_threadpool(
-                broker.receive,
-                request.topic,
-                request.group,
-                count=request.count,
-                invisible_ms=request.invisible_ms,
-                accepts_tag=accepts,
-            )
-            left_ms = round((until_s - stopwatch_s()) * 1000)
-            if has_waited and await is_gone(http.receive):
-                await run_in_threadpool(broker.change_invisibility, [d.receipt for d in found], 0)
-                found = []
-                left_ms = 0
-            if found or left_ms <= 0 or waiting.is_closed:
-                waiting.nudge(key)
-                return _deliveries_out(found)
-            has_waited = True
-            await waiting.wait(key, bell, left_ms)
-
-    @routes.post("/ack", response_model=SettledOut)
-    def ack(request: ReceiptsIn) -> SettledOut:
-        """Settle deliveries."""
-        require_receipts(broker, request.receipts)
-        return SettledOut(settled=broker.ack(request.receipts))
-
-    @routes.post("/invisibility", response_model=SettledOut)
-    def change_invisibility(request: InvisibilityIn) -> SettledOut:
-        """Let deliveries become visible again after `invisible_ms`; 0: at once."""
-        require_receipts(broker, request.receipts)
-        return SettledOut(settled=broker.change_invisibility(request.receipts, request.invisible_ms))
 
     return routes
 
@@ -207,49 +145,10 @@ def receipt_out(receipt: Receipt) -> ReceiptOut:
         message_id=receipt.id,
         topic=receipt.topic,
         handle=str(receipt.handle) if receipt.handle is not None else None,
-        deliver_at_ms=_time_out(receipt.deliver_at_ms),
+        deliver_at_ms=time_out(receipt.deliver_at_ms),
         is_repeat=receipt.is_repeat,
         note=receipt.note,
     )
-
-
-def _deliveries_out(deliveries: Sequence[Delivery]) -> Response:
-    """A `ReceiveOut`, written without the models: here they would cost more than the broker."""
-    content = json.dumps({"deliveries": list(map(_delivery_out, deliveries))}, separators=(",", ":"))
-    return Response(content, media_type="application/json")
-
-
-def _delivery_out(delivery: Delivery) -> dict[str, object]:
-    """The fields of a `DeliveryOut`."""
-    message = delivery.message
-    text, encoded = body_out(message.body)
-    return {
-        "message_id": message.id,
-        "topic": delivery.topic,
-        "body": text,
-        "body_base64": encoded,
-        "receipt": delivery.receipt,
-        "attempt": delivery.attempt,
-        "keys": message.keys,
-        "tag": message.tag,
-        "message_group": message.message_group,
-        "properties": message.properties,
-        "queue": delivery.queue_id,
-        "offset": delivery.offset,
-        "born_at_ms": message.born_at_ms,
-        "stored_at_ms": message.stored_at_ms,
-        "deliver_at_ms": _time_out(message.deliver_at_ms),
-        "released_at_ms": delivery.released_at_ms,
-        "invisible_until_ms": delivery.invisible_until_ms,
-        "via": delivery.via.name.lower(),
-    }
-
-
-def require_receipts(broker: Broker, receipts: list[str]) -> None:
-    """`Forbidden` unless the caller may settle all of these."""
-    if caller() is not None:
-        for group, topic, queue_id in {decode_receipt(receipt)[:3] for receipt in receipts}:
-            require(RECEIVE, topic=broker.receiver.received_as(topic, queue_id), group=group)
 
 
 def body_out(body: bytes) -> tuple[str | None, str | None]:
@@ -260,7 +159,7 @@ def body_out(body: bytes) -> tuple[str | None, str | None]:
         return None, base64.b64encode(body).decode()
 
 
-def _time_out(ms: int) -> int | None:
+def time_out(ms: int) -> int | None:
     return None if ms == NO_TIME_MS else ms
 
 
@@ -289,10 +188,3 @@ def _range(request: ChoiceIn) -> tuple[int, int]:
     if request.from_ms is None or request.to_ms is None:
         raise RequestError("a range needs both from_ms and to_ms; or give a key")
     return request.from_ms, request.to_ms
-
-
-def _tag_filter(tags: list[str] | None) -> TagFilter | None:
-    if tags is None:
-        return None
-    wanted = frozenset(tags)
-    return lambda tag: tag in wanted

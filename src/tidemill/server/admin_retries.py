@@ -17,7 +17,8 @@ from tidemill.broker.retries import SendBackAnswer
 from tidemill.core.errors import RequestError
 from tidemill.core.limits import FRAME_ROWS_MAX
 from tidemill.core.model import NO_TIME_MS
-from tidemill.server.admin_messages import body_out, require_receipts
+from tidemill.server.admin_consuming import require_receipts
+from tidemill.server.admin_messages import body_out
 from tidemill.server.admin_models import LOOK_COUNT_MAX, Name, ReceiptsIn, Request, Token
 from tidemill.server.caller import ADMIN, LOOK, may, require
 

@@ -139,7 +139,8 @@ class CommitLog:
             offsets = self._plan(rows.topic_ids, rows.queue_ids, rows.deliver_at_ms)
             section = rows.encode(offsets, self._indexes.ledger.next_seq)
             self.reserve([len(section)], len(rows))
-            return self._append(Kind.MESSAGES, [section], rows.stored_at_ms)
+            appended = self._append(Kind.MESSAGES, [section], rows.stored_at_ms)
+            return replace(appended, queue_offsets=offsets.tolist())
 
     def reserve(self, payload_bytes: Sequence[int], message_count: int) -> None:
         """Return if frames with these payloads can be appended next, all of them; else `DiskFull`.

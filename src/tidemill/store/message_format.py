@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -231,8 +231,8 @@ class Section:
         if self._batch is None:
             return [self._row_message(row) for row in rows]
         chosen = self._batch.take(pa.array(rows, pa.int64()))
-        columns = zip(*(column.to_pylist() for column in chosen.columns), strict=True)
-        return [_message_of_arrow(dict(zip(SCHEMA.names, values, strict=True))) for values in columns]
+        columns = (chosen.column(name).to_pylist() for name in _MESSAGE_FIELDS)
+        return [_message_of(*values) for values in zip(*columns, strict=True)]
 
     def to_arrow(self) -> pa.RecordBatch:
         """All messages as an Arrow batch of `SCHEMA`."""
@@ -293,7 +293,9 @@ class Section:
             texts.append(bytes(self._data[at : at + length]))
             at += length
         message_id, tag, keys, group, properties = (text.decode() for text in texts[:-1])
-        return _message(fixed, message_id, tag, keys, group, properties, texts[-1])
+        numbers = (int(fixed[name]) for name in ("topic_id", "queue_id", "type", "level", "flags"))
+        times = (int(fixed[name]) for name in ("born_at_ms", "stored_at_ms", "deliver_at_ms"))
+        return _message_of(message_id, *numbers, tag, keys, group, *times, properties, texts[-1])
 
     # Arrow
 
@@ -318,7 +320,7 @@ class Section:
 
     def _arrow_message(self, row: int) -> StoredMessage:
         assert self._batch is not None
-        return _message_of_arrow({name: self._batch.column(name)[row].as_py() for name in SCHEMA.names})
+        return _message_of(*(self._batch.column(name)[row].as_py() for name in _MESSAGE_FIELDS))
 
 
 def arrow_batch(messages: Sequence[StoredMessage], queue_offsets: Sequence[int] | I64) -> pa.RecordBatch:
@@ -374,27 +376,15 @@ def _key_hashes(data: U8, starts: I64, lengths: I64, topic_ids: U64) -> tuple[I6
     )
 
 
-def _message_of_arrow(values: dict[str, Any]) -> StoredMessage:
-    texts = (values[name] for name in ("id", "tag", "keys", "message_group", "properties", "body"))
-    return _message(values, *texts)
+_MESSAGE_FIELDS = tuple(field.name for field in fields(StoredMessage))
+_TYPES = {int(kind): kind for kind in MessageType}
 
 
-def _message(
-    fixed: Any, message_id: str, tag: str, keys: str, group: str, properties: str, body: bytes
-) -> StoredMessage:
-    return StoredMessage(
-        id=message_id,
-        topic_id=int(fixed["topic_id"]),
-        queue_id=int(fixed["queue_id"]),
-        type=MessageType(int(fixed["type"])),
-        level=int(fixed["level"]),
-        flags=int(fixed["flags"]),
-        tag=tag,
-        keys=tuple(keys.split(" ")) if keys else (),
-        message_group=group,
-        born_at_ms=int(fixed["born_at_ms"]),
-        stored_at_ms=int(fixed["stored_at_ms"]),
-        deliver_at_ms=int(fixed["deliver_at_ms"]),
-        properties=json.loads(properties) if properties else {},
-        body=body,
-    )
+def _message_of(*values: Any) -> StoredMessage:
+    """A message from its stored values, in the order of its fields."""
+    message_id, topic_id, queue_id, kind, level, flags, tag, keys, group, *rest = values
+    born_ms, stored_ms, due_ms, properties, body = rest
+    words = tuple(keys.split(" ")) if keys else ()
+    named = json.loads(properties) if properties else {}
+    numbers = (topic_id, queue_id, _TYPES[kind], level, flags)
+    return StoredMessage(message_id, *numbers, tag, words, group, born_ms, stored_ms, due_ms, named, body)

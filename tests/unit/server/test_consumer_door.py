@@ -1,0 +1,111 @@
+"""Consumers' quick way in: what is right goes past the framework, all else is answered by it as before."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from tidemill.core.model import Draft
+from tidemill.server.admin_api import admin_app
+
+_JSON = [(b"content-type", b"application/json")]
+
+
+@pytest.fixture
+def ask():
+    """Asks for the status and the content of the answer to a request whose body comes in pieces."""
+    with asyncio.Runner() as runner:
+        yield lambda *request: runner.run(_answer(*request))
+
+
+async def _answer(app, path: str, pieces: list[bytes], headers=_JSON) -> tuple[int, dict[str, object]]:
+    sent: list[dict[str, object]] = []
+    events = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces]
+    events[-1]["more_body"] = False
+
+    async def receive() -> dict[str, object]:
+        return events.pop(0) if events else {"type": "http.disconnect"}
+
+    async def send(event: dict[str, object]) -> None:
+        sent.append(event)
+
+    scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}
+    scope |= {"http_version": "1.1", "scheme": "http", "raw_path": path.encode(), "root_path": ""}
+    await app(scope, receive, send)
+    return sent[0]["status"], json.loads(b"".join(event.get("body", b"") for event in sent[1:]))
+
+
+@pytest.fixture
+def app(ask, small):  # the loop outlives the broker, which tells it of arrivals
+    small.broker.topics.create("orders")
+    return admin_app(small.broker)
+
+
+@pytest.fixture
+def ways(app, monkeypatch):
+    """The requests that went the framework's way."""
+    taken: list[str] = []
+    by_routes = app.consumer_door._framework
+
+    async def counted(scope, receive, send) -> None:
+        taken.append(scope["path"])
+        await by_routes(scope, receive, send)
+
+    monkeypatch.setattr(app.consumer_door, "_framework", counted)
+    return taken
+
+
+def test_a_receive_and_an_ack_go_past_the_framework(app, ask, small, ways) -> None:
+    small.broker.send([Draft("orders", "grüße".encode(), keys=("k",), properties={"a": "b"})])
+    body = json.dumps({"topic": "orders", "group": "g"}).encode()
+    status, said = ask(app, "/v1/receive", [body])
+    (delivery,) = said["deliveries"]
+    assert (status, delivery["body"], delivery["keys"]) == (200, "grüße", ["k"])
+    receipts = json.dumps({"receipts": [delivery["receipt"]] * 2}).encode()
+    assert ask(app, "/v1/ack", [receipts]) == (200, {"settled": [True, False]})
+    assert ways == []
+
+
+def test_a_body_in_pieces_is_put_together(app, ask, small, ways) -> None:
+    small.broker.send([Draft("orders", b"x")])
+    pieces = [b'{"topic": "or', b'ders", "group": "g"}', b""]
+    assert len(ask(app, "/v1/receive", pieces)[1]["deliveries"]) == 1
+    assert ways == []
+
+
+@pytest.mark.parametrize(
+    ("path", "pieces", "headers"),
+    [
+        ("/v1/receive", [b"{"], _JSON),
+        ("/v1/receive", [b"\xff"], _JSON),
+        ("/v1/receive", [b"[" * 100_000], _JSON),
+        ("/v1/receive", [b'{"topic": "orders", ', b'"group": "g", "count": 0}'], _JSON),
+        ("/v1/receive", [b'{"topic": "orders", "group": "g", "colour": 1}'], _JSON),
+        ("/v1/receive", [b'{"topic": "orders", "group": "g"}'], []),
+        ("/v1/ack", [b'{"receipts": "text"}'], _JSON),
+        ("/v1/ack", [b"null"], _JSON),
+    ],
+)
+def test_what_is_wrong_is_answered_by_the_framework_whole(app, ask, ways, path, pieces, headers) -> None:
+    found = ask(app, path, list(pieces), headers)
+    assert ways == [path]
+    assert found == ask(app.by_routes, path, list(pieces), headers)
+    assert found[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/v1/receive", {"topic": "none", "group": "g"}, 404),
+        ("/v1/receive", {"topic": "orders", "group": "no group name"}, 400),
+        ("/v1/ack", {"receipts": ["not one"]}, 400),
+    ],
+)
+def test_what_the_broker_refuses_is_refused_in_the_same_words_either_way(
+    app, ask, ways, path, body, status
+) -> None:
+    quick = ask(app, path, [json.dumps(body).encode()])
+    assert ways == [] and quick[0] == status
+    assert quick == ask(app.by_routes, path, [json.dumps(body).encode()])
