@@ -21,7 +21,9 @@ pytestmark = pytest.mark.slow
 @contextmanager
 def _measuring(place: Path) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
     """`tidemill bench door`, caught while its broker runs: the process, and those below it."""
-    command = [sys.executable, "-m", "tidemill", "bench", "door", "--quick", "--json", "--data", str(place)]
+    # A test run under nohup ignores hang-ups, and would have its children ignore them.
+    command = ["env", "--default-signal=HUP,INT", sys.executable, "-m", "tidemill"]
+    command += ["bench", "door", "--quick", "--json", "--data", str(place)]
     with place.with_suffix(".errors").open("wb") as errors:
         bench = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True)
     below: list[int] = []

@@ -13,6 +13,14 @@ from tidemill.core.errors import IllegalTopic
 from tidemill.core.model import Draft, Receipt
 
 
+@pytest.fixture
+def interruptible():
+    """A test run in the background of a shell ignores Ctrl-C from the start."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def _answer(draft: Draft):
     if draft.topic == "bad":
         return IllegalTopic("bad")
@@ -116,7 +124,7 @@ def test_a_request_that_fails_fails_for_all_of_it_and_the_next_goes_on() -> None
     assert coalescer.send(Draft("t", b"", id="x")).id == "x"
 
 
-def test_a_caller_that_is_interrupted_while_it_waits_takes_nothing_along() -> None:
+def test_a_caller_that_is_interrupted_while_it_waits_takes_nothing_along(interruptible) -> None:
     gate, entered = threading.Event(), threading.Semaphore(0)
 
     def send(drafts):
@@ -194,7 +202,7 @@ def test_one_that_leaves_when_it_was_called_calls_the_next_and_twice_does_no_har
     assert coalescer._free_lanes == 2
 
 
-def test_a_caller_that_is_interrupted_in_a_crowd_leaves_the_others_their_answers() -> None:
+def test_a_caller_that_is_interrupted_in_a_crowd_leaves_the_others_their_answers(interruptible) -> None:
     gate, entered = threading.Event(), threading.Semaphore(0)
     sizes: list[int] = []
 
