@@ -3,13 +3,15 @@
 There is no thread of its own. A caller that finds a free lane becomes its leader: it takes everything that
 waits, sends it as one request, hands each caller its answer, and passes the lane to one of those who came
 meanwhile. So a lone caller pays nothing, neither a hop nor a wait, and a crowd shares requests as large as
-itself. When the last request was shared by many, they come back within microseconds of each other; the
-next leader waits for them, but never longer than the linger.
+itself. A few callers have a second lane, so that none waits for another's answer; a crowd goes by one lane,
+because one large request costs the broker half of what two of half its size do. When the last request was
+shared by many, they come back within microseconds of each other; the next leader waits for them, but never
+longer than the linger.
 
 Those who have their answers are called one after the other, each by the one before it: a crowd that is called
 at once only queues up again, for the interpreter.
 
-Invariants: every caller gets exactly one answer; nobody waits while a lane is free; a caller that is
+Invariants: every caller gets exactly one answer; nobody waits while no request is under way; a caller that is
 interrupted takes no lane along, and those behind it are called all the same.
 """
 
@@ -27,6 +29,7 @@ from tidemill.core.send_batch import Answer
 
 LINGER_S: Final = 0.002
 LANES: Final = 2
+_CROWD: Final = 8  # so many callers on their way go by one lane
 _BATCH_MAX: Final = 4096
 _BATCH_BYTES_MAX: Final = 8 << 20
 
@@ -68,7 +71,8 @@ class Coalescer:
         """The answer to one send: a receipt or an error of this message. Raises if the request failed."""
         seat = _Seat(draft)
         with self._lock:
-            leads = self._free_lanes > 0 and self._lingering is None
+            is_open = self._free_lanes > 0 and self._lingering is None
+            leads = is_open and self._travelling < _CROWD
             if leads:
                 self._free_lanes -= 1
             else:
@@ -149,7 +153,8 @@ class Coalescer:
         """Give the lane to somebody who waits, or set it free."""
         heir: _Seat | None = None
         with self._lock:
-            self._expected = max(1, (self._travelling + len(self._waiting)) // self._lanes)
+            callers = self._travelling + len(self._waiting)
+            self._expected = max(1, callers if callers >= _CROWD else callers // self._lanes)
             self._travelling -= count
             if self._waiting and self._lingering is None:
                 heir = self._waiting.pop(0)

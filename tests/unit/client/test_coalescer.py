@@ -243,3 +243,27 @@ def test_a_caller_that_is_interrupted_in_a_crowd_leaves_the_others_their_answers
         thread.join(120)
     assert sorted(answers) == ["a", "b", "c", "d", "first"]
     assert coalescer._free_lanes == 1
+
+
+@pytest.mark.parametrize(("on_the_way", "waits"), [(7, False), (8, True)])
+def test_a_few_have_a_second_lane_and_a_crowd_goes_by_one(on_the_way, waits) -> None:
+    gate, sent = threading.Event(), threading.Semaphore(0)
+
+    def send(drafts):
+        sent.release()
+        assert gate.wait(120)
+        return [_answer(draft) for draft in drafts]
+
+    coalescer = Coalescer(send, linger_s=0)
+    coalescer._travelling = on_the_way  # as if one lane were taken by so many
+    coalescer._free_lanes = 1
+    newcomer = threading.Thread(target=coalescer.send, args=(Draft("t", b"", id="x"),))
+    newcomer.start()
+    if waits:
+        while not coalescer._waiting:
+            gate.wait(0.001)
+        coalescer._pass_on(on_the_way)  # the crowd is back: the lane is for whoever waits
+    assert sent.acquire(timeout=120)
+    gate.set()
+    newcomer.join(120)
+    assert not newcomer.is_alive() and not coalescer._waiting
