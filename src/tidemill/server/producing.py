@@ -36,7 +36,7 @@ from tidemill.server.status_codes import OK, status, status_of
 # One at a time: what comes meanwhile makes the next batch larger, which saves more than overlapping gains.
 _BATCHES_IN_FLIGHT = 1
 _BATCH_COUNT_MAX = 512
-_PAUSE_S = 0.003
+_PAUSE_S = 0.002
 _BATCH_BYTES_MAX = 8 * MIB
 _WAITING_MAX = 20_000
 _OWNERS_MAX = 100_000
