@@ -23,8 +23,8 @@ from tidemill.broker.sender import Answer
 from tidemill.broker.sending_verb import SendingVerb
 from tidemill.core.errors import RequestError
 from tidemill.core.limits import ID_CHARS_MAX
-from tidemill.core.model import NO_SEQ, NO_TIME_MS, Draft, Handle, MessageType, Receipt
-from tidemill.core.send_batch import SendColumns
+from tidemill.core.model import NO_SEQ, NO_TIME_MS, Draft, MessageType
+from tidemill.core.send_batch import SendColumns, receipt_of_new
 from tidemill.log.arrays import I64, U8
 from tidemill.store.entry_format import FLAG_NEAR
 from tidemill.store.framing import fits_a_frame
@@ -90,13 +90,7 @@ class ColumnSend(SendingVerb):
         if stored is None:
             return self._sender.send_each(drafts, creates_topics=creates_topics)
         return [
-            Receipt(
-                draft.id or "",
-                draft.topic,
-                None if due_ms == NO_TIME_MS else Handle(self._broker_id, draft.topic, draft.id or "", seq),
-                due_ms,
-                offset=offset,
-            )
+            receipt_of_new(self._broker_id, draft, seq, due_ms, offset)
             for draft, seq, due_ms, offset in zip(drafts, *stored, strict=True)
         ]
 

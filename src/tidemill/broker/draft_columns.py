@@ -7,15 +7,10 @@ left to the sender, which looks at each field and says what is wrong with it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import NoneType
 from typing import Any
 
 from tidemill.core.model import Draft, Once
-from tidemill.core.send_batch import SendColumns
-
-_TIMES = {int, NoneType}
-# Far below what 64 bits hold, so that no sum with the present time leaves them.
-_MS_MAX = 1 << 53
+from tidemill.core.send_batch import SendColumns, are_ms_or_none
 
 
 def columns_of(drafts: Sequence[Draft]) -> SendColumns | None:
@@ -61,13 +56,9 @@ def columns_of(drafts: Sequence[Draft]) -> SendColumns | None:
 
 def _times(values: list[Any]) -> list[int | None] | None:
     """The column, empty if it holds no time at all; None if a value is none that can be reckoned with."""
-    kinds = set(map(type, values))
-    if kinds == {NoneType}:
+    if values.count(None) == len(values):
         return []
-    if not kinds <= _TIMES:
-        return None
-    given = [value for value in values if value is not None] if NoneType in kinds else values
-    return values if min(given) > -_MS_MAX and max(given) < _MS_MAX else None
+    return values if are_ms_or_none(values) else None
 
 
 def _keys(drafts: Sequence[Draft]) -> list[list[str] | None] | None:

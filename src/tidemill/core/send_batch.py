@@ -29,7 +29,7 @@ from typing import Any
 from tidemill.core.error_codes import error_of
 from tidemill.core.errors import RequestError, TidemillError
 from tidemill.core.limits import FRAME_ROWS_MAX
-from tidemill.core.model import NO_TIME_MS, Draft, Handle, Once, Receipt
+from tidemill.core.model import NO_OFFSET, NO_TIME_MS, Draft, Handle, Once, Receipt
 
 CONTENT_TYPE = "application/x-tidemill-batch"
 _HEAD = struct.Struct("<4sI")
@@ -129,8 +129,8 @@ def decode_columns(data: bytes) -> SendColumns:
         topics,
         _column(header, "topic", count, _are_indexes_below(len(topics))),
         _bodies(data, start, sizes),
-        _column(header, "due", count, _are_ms_or_none),
-        _column(header, "delay", count, _are_ms_or_none),
+        _column(header, "due", count, are_ms_or_none),
+        _column(header, "delay", count, are_ms_or_none),
         _column(header, "level", count, _are_levels),
         _column(header, "id", count, _are_texts_or_none),
         _column(header, "keys", count, _are_keys),
@@ -188,7 +188,8 @@ def _are_numbers(values: list[Any], limit: int) -> bool:
     return not values or (-limit < min(values) and max(values) < limit)
 
 
-def _are_ms_or_none(values: list[Any]) -> bool:
+def are_ms_or_none(values: list[Any]) -> bool:
+    """Whether each is a whole number that a time can be reckoned with, or None."""
     given = [value for value in values if value is not None] if None in values else values
     return _are_numbers(given, _MS_MAX)
 
@@ -254,18 +255,19 @@ def encode_plain_answers(broker_id: str, seqs: list[int], dues: list[int]) -> by
     return _dumps({"broker": broker_id, "seq": seqs, "due": dues}).encode()
 
 
+def receipt_of_new(broker_id: str, draft: Draft, seq: int, due_ms: int, offset: int = NO_OFFSET) -> Receipt:
+    """The receipt of a draft with an id of its own that was stored anew."""
+    message_id = draft.id or ""
+    handle = None if due_ms == NO_TIME_MS else Handle(broker_id, draft.topic, message_id, seq)
+    return Receipt(message_id, draft.topic, handle, due_ms, offset=offset)
+
+
 def decode_answers(data: bytes, drafts: Sequence[Draft]) -> list[Answer]:
     """Each draft's answer. The drafts carry ids of their own, as a client's always do."""
     columns = json.loads(data)
     broker, seqs, dues = columns["broker"], columns["seq"], columns["due"]
     answers: list[Answer] = [
-        Receipt(
-            draft.id or "",
-            draft.topic,
-            None if due == NO_TIME_MS else Handle(broker, draft.topic, draft.id or "", seq),
-            due,
-        )
-        for draft, seq, due in zip(drafts, seqs, dues, strict=True)
+        receipt_of_new(broker, draft, seq, due) for draft, seq, due in zip(drafts, seqs, dues, strict=True)
     ]
     repeats, notes = columns.get("repeats", {}), columns.get("notes", {})
     for index in {*repeats, *notes}:

@@ -27,6 +27,18 @@ def _answer(draft: Draft):
     return Receipt(draft.id or "", draft.topic, None, -1)
 
 
+def _held_back():
+    """A request that takes until the gate is opened; the semaphore tells of each that has begun."""
+    gate, begun = threading.Event(), threading.Semaphore(0)
+
+    def send(drafts):
+        begun.release()
+        assert gate.wait(120)
+        return [_answer(draft) for draft in drafts]
+
+    return send, gate, begun
+
+
 def _in_threads(act, count: int) -> None:
     threads = [threading.Thread(target=act, args=(number,)) for number in range(count)]
     for thread in threads:
@@ -125,13 +137,7 @@ def test_a_request_that_fails_fails_for_all_of_it_and_the_next_goes_on() -> None
 
 
 def test_a_caller_that_is_interrupted_while_it_waits_takes_nothing_along(interruptible) -> None:
-    gate, entered = threading.Event(), threading.Semaphore(0)
-
-    def send(drafts):
-        entered.release()
-        assert gate.wait(120)
-        return [_answer(draft) for draft in drafts]
-
+    send, gate, entered = _held_back()
     coalescer = Coalescer(send, linger_s=0)
     busy = [threading.Thread(target=coalescer.send, args=(Draft("t", b"", id=name),)) for name in "ab"]
     for thread in busy:
@@ -203,15 +209,7 @@ def test_one_that_leaves_when_it_was_called_calls_the_next_and_twice_does_no_har
 
 
 def test_a_caller_that_is_interrupted_in_a_crowd_leaves_the_others_their_answers(interruptible) -> None:
-    gate, entered = threading.Event(), threading.Semaphore(0)
-    sizes: list[int] = []
-
-    def send(drafts):
-        sizes.append(len(drafts))
-        entered.release()
-        assert gate.wait(120)
-        return [_answer(draft) for draft in drafts]
-
+    send, gate, entered = _held_back()
     coalescer = Coalescer(send, linger_s=0, lanes=1)
     answers: list[str] = []
 
@@ -247,13 +245,7 @@ def test_a_caller_that_is_interrupted_in_a_crowd_leaves_the_others_their_answers
 
 @pytest.mark.parametrize(("on_the_way", "waits"), [(7, False), (8, True)])
 def test_a_few_have_a_second_lane_and_a_crowd_goes_by_one(on_the_way, waits) -> None:
-    gate, sent = threading.Event(), threading.Semaphore(0)
-
-    def send(drafts):
-        sent.release()
-        assert gate.wait(120)
-        return [_answer(draft) for draft in drafts]
-
+    send, gate, sent = _held_back()
     coalescer = Coalescer(send, linger_s=0)
     coalescer._travelling = on_the_way  # as if one lane were taken by so many
     coalescer._free_lanes = 1
