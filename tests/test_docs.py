@@ -24,7 +24,8 @@ from tidemill.store.frames import RELEASE_GROUP, Kind
 from tidemill.store.message_format import ROW
 from tidemill.store.queue_format import QUEUE_ROW
 from tidemill.timer import cursor, shard_header
-from tidemill.timer.ready_format import READY_BYTES, READY_HEADER_BYTES
+from tidemill.timer.ready_format import READY_HEADER_BYTES
+from tidemill.timer.ready_row_format import READY_BYTES
 from tidemill.timer.rocks_format import KEY_BYTES, TIMER_KEY
 from tidemill.timer.target import TARGET_BYTES
 from tidemill.timer.timer_log_format import UNIT, UNIT_BYTES

@@ -115,6 +115,9 @@ def rolls(world: World) -> None:
     world.advance_to(39 * DAY_MS)
     world.advance_to(41 * DAY_MS)
     world.check_exact()
+    rolled = {queued.message.body.split(b"+")[0]: queued.rolls for _, _, queued in world.came_out()}
+    assert rolled[b"d1"] == 0
+    assert None not in rolled.values()
 
 
 def leaps(world: World) -> None:

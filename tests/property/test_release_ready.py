@@ -13,7 +13,8 @@ from tidemill.core.model import Via
 from tidemill.log.disk import RealDisk
 from tidemill.release.ready_reader import ReadyReader
 from tidemill.timer.ready_files import ReadyFiles
-from tidemill.timer.ready_format import READY, ReadyHeader, Runner
+from tidemill.timer.ready_format import ReadyHeader, Runner
+from tidemill.timer.ready_row_format import READY
 from tidemill.timer.target import shard_directory
 
 _STEPS = st.lists(
@@ -49,16 +50,25 @@ class _Model:
         header = ReadyHeader(
             shard=shard, epoch=1, step=self.step_number, from_tick=0, until_tick=9, runner=Runner.EMBEDDED
         )
-        name = self.shards[shard].write(header, np.array(pairs, READY))
+        name = self.shards[shard].write(
+            header, np.array(pairs, READY), self.trips_of([seq for _, seq in pairs])
+        )
         self.files[self.shards[shard].directory / str(name)] = pairs
         self.waiting = sorted(self.waiting + pairs)
         self.reader.look()
+
+    @staticmethod
+    def trips_of(seqs):
+        """Told for all by one number in some files, one by one in the others."""
+        trips = np.asarray(seqs) // 40 % 3
+        return np.where(trips == 2, np.asarray(seqs) % 5, trips).astype(np.uint16)
 
     def take(self, now_ms: int, limit: int) -> None:
         expected = [pair for pair in self.waiting if pair[0] <= now_ms][:limit]
         rows = self.reader.take_due(now_ms, limit)
         assert list(zip(rows["deliver_at_ms"].tolist(), rows["seq"].tolist(), strict=True)) == expected
         assert set(rows["via"].tolist()) <= {Via.EMBEDDED}
+        assert (rows["trips"] == self.trips_of(rows["seq"])).all()
         self.waiting = self.waiting[len(expected) :]
 
     def settle(self, below_seq: int) -> None:

@@ -220,3 +220,50 @@ def test_a_crash_between_any_two_acts_of_one_step_is_taken_back(
         harness.check()
         harness.disk.close()
     assert crash_at > 8
+
+
+def _trips_expected(seq: int, due_tick: int, open_tick: int) -> int:
+    """How often a wheel that turns tick by tick places a timer, reckoned for this one alone."""
+    trips = 1
+    while due_tick >= open_tick + WINDOW:  # a roll slot: one of the window's last two, by seq
+        open_tick += WINDOW - (seq >> 4) % 2
+        if due_tick < open_tick:
+            break
+        trips += 1
+    return trips
+
+
+@pytest.mark.parametrize("store", STORES)
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.integers(-3_000, 200_000)), min_size=1, max_size=60),
+    st.one_of(st.none(), st.tuples(st.integers(1, 400), st.booleans(), st.booleans())),
+    st.integers(0, 1 << 30),
+)
+@settings(RELAXED, max_examples=40)
+def test_every_timer_says_how_often_it_was_rolled_also_after_a_crash(store, timers, crash, seed):
+    with tempfile.TemporaryDirectory() as folder:
+        disk = FaultyDisk(seed)
+        harness = ShardHarness(Path(folder) / "timer", small(1000, 1, store), disk)
+        harness.open()
+        harness.run(START)
+        expected: dict[int, int] = {}
+        if crash is not None:
+            disk.arm(FaultPlan(crash_at=crash[0], crash_after=crash[1], count_writes=True))
+        for tick in range(START + 1, START + 240):
+            for delay_ms in [ms for wait, ms in timers if START + 1 + wait == tick]:
+                (seq,) = harness.add(tick * 1_000 + delay_ms)
+                is_wheel = store is StoreKind.WHEEL
+                expected[seq] = _trips_expected(seq, tick + delay_ms // 1_000, tick) if is_wheel else 1
+            try:
+                harness.run(tick)
+            except SimulatedCrash:
+                assert crash is not None
+                harness.disk = harness.disk.crash(power_cut=crash[2], plan=FaultPlan())
+                harness.engines = []
+                harness.open()
+                harness.run(tick)
+        assert harness.trips == expected
+        event(f"rolled at most {max(expected.values()) - 1} times")
+        harness.close()
+        harness.check()
+        harness.disk.close()

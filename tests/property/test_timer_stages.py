@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tidemill.core.errors import CorruptionError
+from tidemill.core.model import TRIPS_MAX
 from tidemill.log.disk import RealDisk
 from tidemill.store.entry_format import ENTRY
 from tidemill.timer.chains import walk_chains
-from tidemill.timer.stages.admit import Batch, admit, join
+from tidemill.timer.stages.admit import Batch, admit, join, new_batch, placed_again
 from tidemill.timer.stages.due import hand_over, split
 from tidemill.timer.stages.link import group_by_slot, link
 from tidemill.timer.stages.place import Placement, is_due, place
@@ -100,7 +101,7 @@ def test_linked_units_are_found_again_by_walking(steps, segment_bytes, units_max
             first = log.end_index
             seqs = np.arange(first, first + len(slot_ticks))
             groups = group_by_slot(slot_ticks)
-            batch = Batch(seqs, entries_of(slot_ticks * 1000))
+            batch = new_batch(seqs, entries_of(slot_ticks * 1000))
             placement = Placement(slot_ticks, np.zeros(len(slot_ticks), np.bool_))
             held = wheel[groups.slot_ticks]
             units, slots = link(groups, batch, placement, held, first, 0, 1000, layout)
@@ -174,13 +175,13 @@ def test_a_link_that_leads_nowhere_is_told_and_never_walked_for_ever(at, wrong_i
     ticks_ms,
 )
 def test_split_keeps_every_timer_and_hand_over_sorts(deliver_at, open_tick, tick_ms):
-    batch = Batch(np.random.default_rng(3).permutation(len(deliver_at)), entries_of(deliver_at))
+    batch = new_batch(np.random.default_rng(3).permutation(len(deliver_at)), entries_of(deliver_at))
     due, again = split(batch, open_tick, tick_ms)
     assert sorted(due.seqs.tolist() + again.seqs.tolist()) == list(range(len(deliver_at)))
     assert (due.entries["deliver_at_ms"] < open_tick * tick_ms).all()
     assert (again.entries["deliver_at_ms"] >= open_tick * tick_ms).all()
     both = join(due, again)
-    rows = hand_over(both)
+    rows, _ = hand_over(both)
     assert rows.tolist() == sorted(
         zip(both.entries["deliver_at_ms"].tolist(), both.seqs.tolist(), strict=True)
     )
@@ -189,5 +190,26 @@ def test_split_keeps_every_timer_and_hand_over_sorts(deliver_at, open_tick, tick
 def test_hand_over_sorts_when_due_times_and_seqs_do_not_fit_one_integer():
     seqs = np.array([1 << 61, 5, 1 << 61 | 1, 4])
     deliver_at = np.array([1 << 60, 1 << 60, 3, 1 << 60])
-    rows = hand_over(Batch(seqs, entries_of(deliver_at)))
+    rows, _ = hand_over(new_batch(seqs, entries_of(deliver_at)))
     assert rows.tolist() == sorted(zip(deliver_at.tolist(), seqs.tolist(), strict=True))
+
+
+@given(st.lists(st.tuples(st.integers(0, 1 << 45), st.integers(0, TRIPS_MAX)), max_size=60))
+def test_trips_stay_with_their_timer_through_every_stage(timers):
+    deliver_at = np.array([due for due, _ in timers], np.int64)
+    trips = np.array([count for _, count in timers], np.uint16)
+    batch = Batch(np.random.default_rng(5).permutation(len(timers)), entries_of(deliver_at), trips)
+    told = dict(zip(batch.seqs.tolist(), trips.tolist(), strict=True))
+    due, again = split(batch, 1 << 30, 1000)
+    both = join(again, due)
+    rows, handed = hand_over(both)
+    assert dict(zip(rows["seq"].tolist(), handed.tolist(), strict=True)) == told
+    on = placed_again(both)
+    # What nobody counted, or cannot be counted any further, stays without a count.
+    assert on.trips.tolist() == [told[s] + 1 if 0 < told[s] < TRIPS_MAX else 0 for s in both.seqs.tolist()]
+
+
+def test_trips_stay_with_their_timer_where_a_key_does_not_fit_one_integer():
+    seqs, deliver_at = np.array([1 << 61, 5, 1 << 61 | 1]), np.array([1 << 60, 1 << 60, 3])
+    rows, trips = hand_over(Batch(seqs, entries_of(deliver_at), np.array([7, 8, 9], np.uint16)))
+    assert (rows["seq"].tolist(), trips.tolist()) == ([1 << 61 | 1, 5, 1 << 61], [9, 8, 7])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tidemill.broker.topic_admin import TopicAdmin
-from tidemill.core.model import Handle, StoredMessage, Via
+from tidemill.core.model import Handle, StoredMessage, Via, rolls_of
 from tidemill.store.consumer_state import Progress
 from tidemill.store.find_index import PLACE_BIT
 from tidemill.store.frames import Cancel, Kind, ReEnter, ReEnterReason
@@ -62,6 +62,7 @@ class MessageStory:
     offset: int | None = None
     released_at_ms: int | None = None
     via: Via | None = None
+    rolls: int | None = None
 
 
 class MessageHistory:
@@ -159,7 +160,8 @@ class MessageHistory:
         found = self._row_of(topic, queue_id, story.message.deliver_at_ms, seq)
         if found is None:
             return replace(story, history=[*story.history, HistoryEvent("released", None)])
-        offset, released_at_ms, via = found
+        offset, row = found
+        released_at_ms = int(row["released_at_ms"])
         return replace(
             story,
             history=[*story.history, HistoryEvent("released", released_at_ms)],
@@ -167,11 +169,12 @@ class MessageHistory:
             queue_id=queue_id,
             offset=offset,
             released_at_ms=released_at_ms,
-            via=via,
+            via=Via(int(row["via"])),
+            rolls=rolls_of(int(row["trips"])),
         )
 
-    def _row_of(self, topic: Topic, queue_id: int, due_ms: int, seq: int) -> tuple[int, int, Via] | None:
-        """Offset, time and way of the queue row of a seq; none came into the queue before its due time."""
+    def _row_of(self, topic: Topic, queue_id: int, due_ms: int, seq: int) -> tuple[int, np.void] | None:
+        """Offset and queue row of a seq; none came into the queue before its due time."""
         queues, queue = self._store.queues, (topic.id, queue_id)
         first = queues.offset_at_time(queue, due_ms)
         for _ in range(_SEARCH_ROUNDS):
@@ -180,8 +183,7 @@ class MessageHistory:
                 return None
             hits = np.flatnonzero((rows["seq"] == seq) & (rows["place"] > 0))
             if len(hits):
-                row = rows[int(hits[0])]
-                return first + int(hits[0]), int(row["released_at_ms"]), Via(int(row["via"]))
+                return first + int(hits[0]), rows[int(hits[0])]
             first += len(rows)
         return None
 

@@ -24,7 +24,7 @@ from tidemill.core.arguments import require_kind, require_whole
 from tidemill.core.errors import RequestError
 from tidemill.core.levels import level_delays_ms
 from tidemill.core.limits import ANSWER_BYTES_MAX, DAY_MS
-from tidemill.core.model import Delivery, StoredMessage, TopicType, Via
+from tidemill.core.model import Delivery, StoredMessage, TopicType, Via, rolls_of
 from tidemill.log.arrays import Rows
 from tidemill.store.consumer_log import change_rows
 from tidemill.store.consumer_state import (
@@ -62,8 +62,7 @@ class _Found:
     offset: int
     attempt: int
     resets: int
-    released_at_ms: int
-    via: int
+    arrival: tuple[int, int, int]  # released at, via, trips
     message: StoredMessage
 
 
@@ -285,7 +284,7 @@ class Receiver:
                     break  # the cursor must not pass it
             else:
                 before = held[0] if held else attempts_of(message) if is_retry else 0
-                found.append(_Found(lane, offset, before + 1, progress.resets, *arrival, message))
+                found.append(_Found(lane, offset, before + 1, progress.resets, arrival, message))
                 room -= len(message.body)
                 if len(found) >= limit or room <= 0:  # at once, or more would be read in vain
                     break
@@ -293,7 +292,7 @@ class Receiver:
 
     def _walk(
         self, queue: tuple[int, int], again: Sequence[int], fresh: range, limit: int
-    ) -> Iterator[tuple[int, tuple[int, int], StoredMessage | None]]:
+    ) -> Iterator[tuple[int, tuple[int, int, int], StoredMessage | None]]:
         """Each offset with when and how its message came (None: it has expired); a few are read at a time."""
         ahead = min(_READ_AHEAD, limit)
         for offsets in (again, fresh):
@@ -302,7 +301,7 @@ class Receiver:
                 rows = self._rows_at(queue, part)
                 is_live = [not self._store.is_expired(place) for place in rows["place"].tolist()]
                 messages = iter(self._store.messages(rows["place"][is_live].tolist()))
-                came = zip(rows["released_at_ms"].tolist(), rows["via"].tolist(), strict=True)
+                came = rows[["released_at_ms", "via", "trips"]].tolist()
                 for offset, arrival, has_message in zip(part, came, is_live, strict=True):
                     yield offset, arrival, next(messages) if has_message else None
 
@@ -340,8 +339,8 @@ class Receiver:
 
     def _delivery(self, found: _Found, group: Group, topic: Topic, invisible_until_ms: int) -> Delivery:
         _, topic_id, queue_id = found.lane
-        source = self._store.indexes.topics.by_id(topic_id)
-        name = source.name if source is not None else topic.name
+        name = (self._store.indexes.topics.by_id(topic_id) or topic).name
+        released_at_ms, via, trips = found.arrival
         return Delivery(
             topic=topic.name,
             group=group.name,
@@ -352,8 +351,9 @@ class Receiver:
             receipt=encode_receipt(
                 DeliveryName(group.name, name, queue_id, found.offset, found.attempt, found.resets)
             ),
-            released_at_ms=found.released_at_ms,
-            via=Via(found.via),
+            released_at_ms=released_at_ms,
+            via=Via(via),
+            rolls=rolls_of(trips),
             message=found.message,
         )
 

@@ -47,6 +47,7 @@ HISTORY = pa.schema(
         ("lateness_ms", pa.int64()),
         ("via", pa.string()),  # near, embedded, spark, level: who handed it over
         ("runner", pa.string()),  # spark or embedded: who turned the wheel for it; null if nobody did
+        ("rolls", pa.int32()),  # how often it was placed again in the wheel; null where not known
         ("queue", pa.int32()),
         ("offset", pa.int64()),
         ("key", pa.string()),
@@ -69,6 +70,7 @@ MESSAGES = pa.schema(
         ("deliver_at", TIME),
         ("released_at", TIME),
         ("via", pa.string()),
+        ("rolls", pa.int32()),
     ]
 )
 QUEUES = pa.schema(

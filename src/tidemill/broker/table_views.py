@@ -21,8 +21,8 @@ from tidemill.broker.table_schemas import QUEUES, STORED, TIME, Wanted
 from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.core.errors import RequestError
 from tidemill.core.limits import MIB
-from tidemill.core.model import NO_TIME_MS, Handle, Via
-from tidemill.log.arrays import I64, U64, Rows
+from tidemill.core.model import NO_TIME_MS, NOT_COUNTED, Handle, Via
+from tidemill.log.arrays import I64, U16, U64, Rows
 from tidemill.store.batch_read import columns_at, sizes_at
 from tidemill.store.message_store import MessageStore
 from tidemill.store.pending_scan import scan_pending
@@ -215,6 +215,7 @@ def _released_columns(topic_name: str, queue_id: int) -> MakeColumns:
             ),
             "via": lambda: _vias().take(pa.array(rows["via"])),
             "runner": lambda: _runners().take(pa.array(rows["via"])),
+            "rolls": lambda: _rolls(rows["trips"]),
             "queue": lambda: pa.repeat(pa.scalar(queue_id, pa.int32()), len(rows)),
             "offset": lambda: pa.array(offsets),
         }
@@ -226,6 +227,11 @@ def _nullable(names: list[str]) -> pa.Schema:
     """A schema of stored columns in which the tables agree on every type."""
     kinds = {"born_at": TIME, "stored_at": TIME, "body": pa.binary()}
     return pa.schema([(name, kinds.get(name, pa.string())) for name in dict.fromkeys(names)])
+
+
+def _rolls(trips: U16) -> pa.Array:
+    """Rolls of an Arrow column; null where nobody counted."""
+    return pa.array(trips.astype(np.int32) - 1, mask=trips == NOT_COUNTED)
 
 
 def _times(ms: I64) -> pa.Array:

@@ -13,7 +13,7 @@ from tidemill.broker.message_history import MessageHistory
 from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.core.arguments import NO_LIMIT, require_int, require_whole
 from tidemill.core.limits import MAX_DELAY_MS, MINUTE_MS
-from tidemill.core.model import Handle, PendingMessage, StoredMessage, TopicType, Via
+from tidemill.core.model import Handle, PendingMessage, StoredMessage, TopicType, Via, rolls_of
 from tidemill.log.arrays import I64, Rows
 from tidemill.store.consumer_state import Lane, Progress
 from tidemill.store.due_counts import minute_columns
@@ -24,6 +24,7 @@ _FOREVER_MS = 1 << 62
 # So many of the earliest may be released while they are looked for, and the answer is full all the same.
 _SETTLED_MEANWHILE = 1024
 ALL_BYTES = 1 << 62
+_ARRIVAL = ("place", "released_at_ms", "via", "trips")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class QueuedMessage:
     offset: int
     released_at_ms: int
     via: Via
+    rolls: int | None
     message: StoredMessage
 
 
@@ -252,13 +254,17 @@ class Views:
         found: list[QueuedMessage] = []
         room = bytes_max
         for index, row in enumerate(rows):
-            place, released_at_ms, via = int(row["place"]), int(row["released_at_ms"]), Via(int(row["via"]))
+            place, released_at_ms, via, trips = (int(row[name]) for name in _ARRIVAL)
             if room <= 0:
                 break
             if not self._store.is_expired(place):
                 message = self._store.message(place)
                 room -= len(message.body)
-                found.append(QueuedMessage(queue_id, first_offset + index, released_at_ms, via, message))
+                found.append(
+                    QueuedMessage(
+                        queue_id, first_offset + index, released_at_ms, Via(via), rolls_of(trips), message
+                    )
+                )
         return found
 
     def find(self, topic_name: str, key: str, *, bytes_max: int = ALL_BYTES) -> Sequence[StoredMessage]:

@@ -29,6 +29,7 @@ class Message:
     released_at_ms: int
     invisible_until_ms: int
     via: str
+    rolls: int | None = None  # how often it was placed again in the wheel; None: not timed, or not known
 
     @property
     def key(self) -> str:

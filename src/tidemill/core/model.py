@@ -18,6 +18,16 @@ NO_SEQ = -1
 NO_OFFSET = -1
 SEQ_MAX = (1 << 62) - 1
 
+# A timed message's trips: one for the way to its time, and one more for each roll; 0 where nobody counted.
+NOT_COUNTED = 0
+NEVER_ROLLED = 1
+TRIPS_MAX = (1 << 16) - 1
+
+
+def rolls_of(trips: int) -> int | None:
+    """How often a message was rolled; None where nobody counted."""
+    return None if trips == NOT_COUNTED else trips - 1
+
 
 class MessageType(IntEnum):
     """What a message is; a topic says which of them it takes."""
@@ -168,4 +178,5 @@ class Delivery:
     receipt: str
     released_at_ms: int
     via: Via
+    rolls: int | None  # None: not timed, or not known
     message: StoredMessage

@@ -3,7 +3,7 @@
     offset  bytes  field
     0       4      magic "TMFR"
     4       1      kind (the owner's)
-    5       1      frame format, 1
+    5       1      frame format: 1, or 2 where the payload has parts that readers of 1 do not know
     6       2      zero
     8       4      payload length
     12      4      CRC-32 of bytes 0..12, bytes 16..40 and the payload
@@ -28,7 +28,8 @@ from dataclasses import dataclass
 from tidemill.core.errors import NewerFormat
 from tidemill.log.disk import ByteArray, Bytes
 
-FRAME_FORMAT = 1
+FRAME_FORMAT = 2
+PLAIN_FORMAT = 1
 MAGIC = b"TMFR"
 ALIGNMENT = 8
 _HEADER = struct.Struct("<4sBBHIIQQQ")
@@ -56,14 +57,21 @@ def frame_bytes(payload_bytes: int) -> int:
     return (HEADER_BYTES + payload_bytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
-def encode_header(kind: int, parts: Sequence[Bytes], offset: int, synced_end: int, stamp_ms: int) -> bytes:
+def encode_header(
+    kind: int,
+    parts: Sequence[Bytes],
+    offset: int,
+    synced_end: int,
+    stamp_ms: int,
+    version: int = PLAIN_FORMAT,
+) -> bytes:
     """The header for a payload made of `parts`, checksum included."""
     length = sum(len(part) for part in parts)
-    bare = _HEADER.pack(MAGIC, kind, FRAME_FORMAT, 0, length, 0, offset, synced_end, stamp_ms)
+    bare = _HEADER.pack(MAGIC, kind, version, 0, length, 0, offset, synced_end, stamp_ms)
     crc = zlib.crc32(bare[16:], zlib.crc32(bare[:12]))
     for part in parts:
         crc = zlib.crc32(part, crc)
-    return _HEADER.pack(MAGIC, kind, FRAME_FORMAT, 0, length, crc, offset, synced_end, stamp_ms)
+    return _HEADER.pack(MAGIC, kind, version, 0, length, crc, offset, synced_end, stamp_ms)
 
 
 def decode_frame(data: ByteArray, position: int, offset: int, *, verify: bool) -> Frame | None:

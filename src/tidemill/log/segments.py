@@ -25,6 +25,7 @@ from tidemill.core.errors import CorruptionError, DiskFull
 from tidemill.log.disk import ByteArray, Bytes, Disk, DiskFile
 from tidemill.log.frame import (
     HEADER_BYTES,
+    PLAIN_FORMAT,
     Frame,
     decode_frame,
     encode_header,
@@ -249,22 +250,30 @@ class SegmentedLog:
 
     # -- appending --------------------------------------------------------------------------------
 
-    def append(self, kind: int, parts: Sequence[Bytes], stamp_ms: int, *, reserved: bool = False) -> int:
+    def append(
+        self,
+        kind: int,
+        parts: Sequence[Bytes],
+        stamp_ms: int,
+        *,
+        reserved: bool = False,
+        version: int = PLAIN_FORMAT,
+    ) -> int:
         """Write one frame and return its offset. Not synced. `DiskFull` leaves the log as it was."""
         needed = frame_bytes(sum(len(part) for part in parts))
         if not reserved:
             self.room.set_aside([])
         if not self._segments or not self._fits(self._segments[-1], needed):
             self._roll(needed, stamp_ms, reserved)
-        return self._write(kind, parts, stamp_ms)
+        return self._write(kind, parts, stamp_ms, version)
 
     def _fits(self, segment: _Segment, needed: int) -> bool:
         return self.written_end - segment.start + needed <= segment.file.size()
 
-    def _write(self, kind: int, parts: Sequence[Bytes], stamp_ms: int) -> int:
+    def _write(self, kind: int, parts: Sequence[Bytes], stamp_ms: int, version: int = PLAIN_FORMAT) -> int:
         offset = self.written_end
         segment = self._segments[-1]
-        header = encode_header(kind, parts, offset, self.synced_end, stamp_ms)
+        header = encode_header(kind, parts, offset, self.synced_end, stamp_ms, version)
         length = sum(len(part) for part in parts)
         position = offset - segment.start
         if length <= _JOIN_BYTES_MAX:

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from tidemill.log.arrays import Rows
 from tidemill.store.entry_format import ENTRY
-from tidemill.timer.stages.admit import Batch
+from tidemill.timer.stages.admit import Batch, new_batch
 
 _ORDER_COLUMNS = "shard int, epoch long, seq long, tick long, first_seq long, end_seq long"
 ENTRY_COLUMNS = f"{_ORDER_COLUMNS}, seqs binary, entries binary"
@@ -56,7 +56,7 @@ OUTCOME_SCHEMA = pa.schema(
         ("is_stale", pa.bool_()),
     ]
 )
-NO_ENTRIES = Batch(np.empty(0, np.int64), np.empty(0, ENTRY))
+NO_ENTRIES = new_batch(np.empty(0, np.int64), np.empty(0, ENTRY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,4 +103,5 @@ def read_order(batches: Iterator[pa.RecordBatch]) -> tuple[Order, Batch] | None:
             entries.append(np.frombuffer(batch.column("entries")[row].as_buffer(), ENTRY))
     if order is None:
         return None
-    return order, Batch(np.concatenate(seqs), np.concatenate([_plain(rows) for rows in entries]).view(ENTRY))
+    whole = np.concatenate([_plain(rows) for rows in entries]).view(ENTRY)
+    return order, new_batch(np.concatenate(seqs), whole)

@@ -1,4 +1,4 @@
-"""Rows that wait for their time: (deliver-at, seq, via), and how they are ordered and joined.
+"""Rows that wait for their time: (deliver-at, seq, via, trips), and how they are ordered and joined.
 
 Pure. The order everywhere is (deliver-at, seq): equal due times keep their order of arrival.
 """
@@ -9,18 +9,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tidemill.log.arrays import I64, Rows, picked
+from tidemill.log.arrays import I64, U16, Rows, picked
 
-DUE_ROW = np.dtype([("deliver_at_ms", "<i8"), ("seq", "<i8"), ("via", "u1")])
+DUE_ROW = np.dtype([("deliver_at_ms", "<i8"), ("seq", "<i8"), ("via", "u1"), ("trips", "<u2")])
 
 NO_ROWS: Rows = np.empty(0, DUE_ROW)
 
 
-def due_rows(deliver_at_ms: I64, seqs: I64, via: int) -> Rows:
+def due_rows(deliver_at_ms: I64, seqs: I64, via: int, trips: int | U16) -> Rows:
     rows = np.empty(len(seqs), DUE_ROW)
     rows["deliver_at_ms"] = deliver_at_ms
     rows["seq"] = seqs
     rows["via"] = via
+    rows["trips"] = trips
     return rows
 
 

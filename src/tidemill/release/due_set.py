@@ -24,7 +24,7 @@ class DueSet:
     """Rows by due time. Not thread-safe: the releaser's lock protects it."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, int]] = []
+        self._heap: list[tuple[int, int, int, int]] = []
         self._runs: list[Rows] = []
 
     @property

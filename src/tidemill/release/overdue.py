@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidemill.core.model import Via
+from tidemill.core.model import NEVER_ROLLED, NOT_COUNTED, Via
 from tidemill.log.arrays import Rows
 from tidemill.release.due_rows import due_rows, joined
 from tidemill.store.entry_format import FLAG_FIFO, FLAG_LEVEL, FLAG_NEAR
@@ -54,7 +54,9 @@ def overdue_rows(
         if fifo_below_ms is not None:
             wanted &= (entries["flags"] & FLAG_FIFO == 0) | (entries["deliver_at_ms"] < fifo_below_ms)
         chosen = np.flatnonzero(wanted)
-        rows = due_rows(entries["deliver_at_ms"][chosen], first_seq + chosen, Via.EMBEDDED)
-        rows["via"][entries["flags"][chosen] & FLAG_NEAR != 0] = Via.NEAR
-        rows["via"][entries["flags"][chosen] & FLAG_LEVEL != 0] = Via.LEVEL
+        # Of what came through the wheel nobody knows here how often it was rolled.
+        rows = due_rows(entries["deliver_at_ms"][chosen], first_seq + chosen, Via.EMBEDDED, NOT_COUNTED)
+        for flag, via in ((FLAG_NEAR, Via.NEAR), (FLAG_LEVEL, Via.LEVEL)):
+            is_flagged = entries["flags"][chosen] & flag != 0
+            rows["via"][is_flagged], rows["trips"][is_flagged] = via, NEVER_ROLLED
         return joined([rows])

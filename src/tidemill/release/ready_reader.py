@@ -18,7 +18,7 @@ import numpy as np
 
 from tidemill.core.errors import CorruptionError
 from tidemill.core.model import Via
-from tidemill.log.arrays import I64, Flags, Rows
+from tidemill.log.arrays import I64, U16, Flags, Rows
 from tidemill.log.disk import Disk
 from tidemill.release.due_rows import NO_ROWS, due_rows, joined
 from tidemill.timer.ready_files import READY_DIRECTORY_NAME, parse_ready_name
@@ -33,10 +33,17 @@ class _OpenFile:
     path: Path
     via: Via
     rows: Rows
+    trips: U16
     taken: int = 0
 
     def rest(self) -> Rows:
         return self.rows[self.taken :]
+
+    def first(self, count: int) -> Rows:
+        """The next `count` rows, as the releaser holds them."""
+        part = slice(self.taken, self.taken + count)
+        rows = self.rows[part]
+        return due_rows(rows["deliver_at_ms"], rows["seq"].astype(np.int64), self.via, self.trips[part])
 
 
 class ReadyReader:
@@ -73,12 +80,12 @@ class ReadyReader:
         except FileNotFoundError:
             return  # its shard was dropped while we looked
         try:
-            header, rows = decode_ready(file.map(file.size()).data)
+            header, rows, trips = decode_ready(file.map(file.size()).data)
         except CorruptionError as error:
             raise CorruptionError(f"{path}: {error}; delete the timer directory, it is rebuilt") from error
         finally:
             file.close()
-        self._open[path] = _OpenFile(path, _VIA[header.runner], rows)
+        self._open[path] = _OpenFile(path, _VIA[header.runner], rows, trips)
 
     def next_due_ms(self) -> int | None:
         firsts = [int(file.rest()["deliver_at_ms"][0]) for file in self._open.values() if len(file.rest())]
@@ -92,9 +99,7 @@ class ReadyReader:
             due = rest[: min(limit, int(np.searchsorted(rest["deliver_at_ms"], now_ms, "right")))]
             if len(due):
                 found.append((file, due))
-        merged = joined(
-            [due_rows(due["deliver_at_ms"], due["seq"].astype(np.int64), file.via) for file, due in found]
-        )[:limit]
+        merged = joined([file.first(len(due)) for file, due in found])[:limit]
         if not len(merged):
             return NO_ROWS
         last_due, last_seq = int(merged["deliver_at_ms"][-1]), int(merged["seq"][-1])

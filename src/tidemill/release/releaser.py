@@ -22,11 +22,11 @@ import numpy as np
 
 from tidemill.core.clock import Clock
 from tidemill.core.errors import DiskFull
-from tidemill.core.limits import MIB
-from tidemill.core.model import StoredMessage, Via
+from tidemill.core.model import NEVER_ROLLED, Via
 from tidemill.log.arrays import I64, Flags, Rows, picked
 from tidemill.release.backlogs import Backlogs
 from tidemill.release.breath import Breath
+from tidemill.release.by_value import release_batch
 from tidemill.release.commit_window import CommitWindow
 from tidemill.release.due_rows import NO_ROWS, distinct, due_rows, joined, waited_for
 from tidemill.release.due_set import DueSet
@@ -42,8 +42,6 @@ RELEASE_ROWS_MAX = 1 << 18
 
 # Before which time every message that is due has been handed over; worked out only if a FIFO message asks.
 FifoSafe = Callable[[], int]
-_VALUE_ROWS_MAX = 1 << 12
-_VALUE_BYTES_MAX = 16 * MIB
 _SCAN_ROWS = 1 << 20
 _HELD_PAUSE_MS = 20
 _AHEAD_MS = 2
@@ -109,7 +107,7 @@ class Releaser:
 
     def add_near(self, deliver_at_ms: I64, seqs: I64) -> None:
         """Messages due soon, whose frame is safe."""
-        rows = due_rows(deliver_at_ms, seqs, Via.NEAR)
+        rows = due_rows(deliver_at_ms, seqs, Via.NEAR, NEVER_ROLLED)
         with self._lock:
             self._near.add(rows)
 
@@ -213,7 +211,8 @@ class Releaser:
         held = self._held.take_due(now_ms, self.rows_max)
         ready = self._ready.take_due(now_ms, self.rows_max)
         overdue = self._scan_some(now_ms)
-        merged = joined([near, levels, held, ready, overdue])
+        # Of a row that comes twice the first counts, and a ready file knows most about it.
+        merged = joined([near, levels, ready, held, overdue])
         # Each source gave its earliest; only what comes before the last row of a full one is complete.
         fullest = max(map(len, (near, levels, held, ready)))
         has_more = fullest >= self.rows_max or self._scan is not None
@@ -252,7 +251,7 @@ class Releaser:
             return joined([])
         with self._store.writer.lock:
             dues_ms, seqs = levels.take_due(now_ms, self.rows_max)
-        return joined([due_rows(dues_ms, seqs, Via.LEVEL)])
+        return joined([due_rows(dues_ms, seqs, Via.LEVEL, NEVER_ROLLED)])
 
     def _permitted(self, rows: Rows, now_ms: int) -> Rows:
         """Without what is settled, what must wait for its group's order, and what its topic holds back."""
@@ -304,14 +303,20 @@ class Releaser:
         store = self._store
         with store.writer.lock:
             rows = picked(rows, store.indexes.ledger.pending_mask(rows["seq"]))
-            batch, entries, messages, is_value = self._with_values(rows[: self.rows_max], now_ms)
-            if not len(batch):
+            batch = release_batch(store, rows[: self.rows_max], now_ms)
+            if not len(batch.rows):
                 return rows
             appended = store.writer.release(
-                batch["seq"].astype(np.int64), entries, batch["via"], now_ms, messages, is_value
+                batch.rows["seq"].astype(np.int64),
+                batch.entries,
+                batch.rows["via"],
+                batch.rows["trips"],
+                now_ms,
+                batch.messages,
+                batch.is_value,
             )
-        rest = rows[len(batch) :]
-        expected = waited_for(batch, entries["stored_at_ms"], now_ms)
+        rest = rows[len(batch.rows) :]
+        expected = waited_for(batch.rows, batch.entries["stored_at_ms"], now_ms)
         self._breath.record_made(self._clock.now_ms())
         self._window.put(appended, expected, may_overlap=is_pressed or len(rest) > 0)
         return rest
@@ -326,20 +331,6 @@ class Releaser:
 
     def _note_lateness(self, rows: Rows) -> None:
         self.lateness.record(self._clock.now_ms() - rows["deliver_at_ms"])
-
-    def _with_values(self, rows: Rows, now_ms: int) -> tuple[Rows, Rows, list[StoredMessage], Flags]:
-        """Rows with their entries, and which go by value; fewer where their bytes would be too many."""
-        store = self._store
-        entries = store.indexes.entries.take(rows["seq"])
-        is_value = entries["place"] >> np.uint64(16) < store.value_below(now_ms)
-        if not is_value.any():
-            return rows, entries, [], is_value
-        value_bytes = np.cumsum(np.where(is_value, entries["size"], 0), dtype=np.int64)
-        fits = (value_bytes <= _VALUE_BYTES_MAX) & (np.cumsum(is_value) <= _VALUE_ROWS_MAX)
-        count = max(1, int(fits.sum()))
-        is_value = is_value[:count]
-        messages = [store.message(place) for place in entries["place"][:count][is_value].tolist()]
-        return rows[:count], entries[:count], messages, is_value
 
     def _next_wake_ms(self, now_ms: int) -> int | None:
         with self._lock:

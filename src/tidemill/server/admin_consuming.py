@@ -211,6 +211,7 @@ def _delivery_out(delivery: Delivery) -> dict[str, object]:
         "released_at_ms": delivery.released_at_ms,
         "invisible_until_ms": delivery.invisible_until_ms,
         "via": delivery.via.name.lower(),
+        "rolls": delivery.rolls,
     }
 
 

@@ -107,6 +107,9 @@ class DeliveryOut(BaseModel):
     released_at_ms: int
     invisible_until_ms: int
     via: str
+    rolls: int | None = Field(
+        description="how often it was placed again in the wheel on its way; null: not timed, or not known"
+    )
 
 
 class ReceiveOut(BaseModel):

@@ -12,6 +12,7 @@ User properties that steer a send and are not kept:
 User properties that a timed message brings along when it is delivered: how it travelled.
     __stored_at, __due_at, __released_at   Unix milliseconds
     __runner                               who handed it to the releaser
+    __rolls                                how often it was placed again in the wheel; absent where not known
 """
 
 from __future__ import annotations
@@ -184,6 +185,8 @@ def message_of(delivery: Delivery, namespace: str = "") -> Any:
                 "__runner": delivery.via.name.lower(),
             }
         )
+        if delivery.rolls is not None:
+            message.user_properties["__rolls"] = str(delivery.rolls)
     return message
 
 

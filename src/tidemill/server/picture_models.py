@@ -118,6 +118,7 @@ class MessageOut(BaseModel):
     offset: int | None
     released_at_ms: int | None
     via: str | None
+    rolls: int | None = Field(description="how often it was placed again in the wheel; null: not known")
     history: list[EventOut]
     groups: list[StandingOut]
 

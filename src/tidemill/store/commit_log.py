@@ -26,8 +26,9 @@ import pyarrow as pa
 from tidemill.core.errors import BrokerClosed, UnknownTopic
 from tidemill.core.histogram import Histogram
 from tidemill.core.model import NO_TIME_MS, StoredMessage
-from tidemill.log.arrays import I64, U8, Flags, Rows
+from tidemill.log.arrays import I64, U8, U16, Flags, Rows
 from tidemill.log.disk import Bytes
+from tidemill.log.frame import PLAIN_FORMAT
 from tidemill.log.group_commit import GroupCommit
 from tidemill.log.segments import SegmentedLog
 from tidemill.store.arrival_order import named_arrival
@@ -226,6 +227,7 @@ class CommitLog:
         seqs: I64,
         rows: Rows,
         via: U8,
+        trips: U16,
         now_ms: int,
         value_messages: Sequence[StoredMessage],
         is_value: Flags,
@@ -251,8 +253,8 @@ class CommitLog:
                 rank = np.cumsum(is_value) - 1
                 ordered = [value_messages[i] for i in rank[order][value_indexes].tolist()]
                 parts = [encode_rows(ordered, [-1] * len(ordered), 0)]
-            frame = Release(groups, seqs[order], via[order], value_indexes, None, parts)
-            return self._append(Kind.RELEASE, frame.parts(), now_ms, reserved=True)
+            frame = Release(groups, seqs[order], via[order], trips[order], value_indexes, None, parts)
+            return self._append(Kind.RELEASE, frame.parts(), now_ms, reserved=True, version=frame.version)
 
     def cancel(self, seqs: I64, now_ms: int) -> Appended | None:
         """Cancel distinct seqs; the caller holds the lock and has seen that they are pending."""
@@ -318,13 +320,21 @@ class CommitLog:
 
     # -- the order --------------------------------------------------------------------------------
 
-    def _append(self, kind: Kind, parts: Sequence[Bytes], now_ms: int, *, reserved: bool = False) -> Appended:
+    def _append(
+        self,
+        kind: Kind,
+        parts: Sequence[Bytes],
+        now_ms: int,
+        *,
+        reserved: bool = False,
+        version: int = PLAIN_FORMAT,
+    ) -> Appended:
         if self._is_closed:
             raise BrokerClosed("the broker is closed")
         if self._broken is not None:
             raise BrokerClosed("the store stopped after a fault; open it again") from self._broken
         first_seq = self._indexes.ledger.next_seq
-        offset = self._log.append(kind, parts, now_ms, reserved=reserved)
+        offset = self._log.append(kind, parts, now_ms, reserved=reserved, version=version)
         try:
             frame = self._log.frame(offset)
             effects = self._indexes.apply(frame)

@@ -15,7 +15,7 @@ import numpy as np
 
 from tidemill.core.durations import format_time
 from tidemill.core.errors import CorruptionError
-from tidemill.core.model import NO_TIME_MS, StoredMessage, Via
+from tidemill.core.model import NO_TIME_MS, StoredMessage, Via, rolls_of
 from tidemill.log.checkpoint import decode_checkpoint
 from tidemill.log.disk import ByteArray
 from tidemill.log.frame import MAGIC, Frame, decode_frame
@@ -246,6 +246,7 @@ def dump_queue(data: ByteArray, first_row: int) -> Iterator[Line]:
         if due_ms != NO_TIME_MS:
             line.update(seq=int(row["seq"]), deliver_at=format_time(due_ms), late_ms=released_ms - due_ms)
         line["via"] = Via(int(row["via"])).name.lower()
+        line["rolls"] = rolls_of(int(row["trips"]))
         yield line
 
 

@@ -3,8 +3,9 @@
     kind          payload (little-endian, format 1; `section` is the message format of message_format.py)
     1 BASE        JSON: next seq, topics, next offset of every queue, totals; opens every segment
     2 MESSAGES    section
-    3 RELEASE     counts (4 x u32: groups, seqs, by-value, zero), groups, seqs i64, via u8,
-                  by-value indexes u32, section of the messages released by value (if any)
+    3 RELEASE     counts (4 x u32: groups, seqs, by-value, told), groups, seqs i64, via u8,
+                  by-value indexes u32, trips u16 (if told is 2, see trips_format.py: a frame of format 2),
+                  section of the messages released by value (if any)
     4 CANCEL      counts (2 x u32: seqs, topics), seqs i64, topic ids u32, how many of each topic u32
     5 RE-ENTER    count u32, reason u32, old seqs i64, section (one new message for each old seq)
     6 HALF        count u32, zero u32, places replaced u64 (0: none), section
@@ -27,9 +28,11 @@ from typing import Any
 
 import numpy as np
 
-from tidemill.log.arrays import I64, U8, U32, U64, Rows
+from tidemill.log.arrays import I64, U8, U16, U32, U64, Rows
 from tidemill.log.disk import Bytes
+from tidemill.log.frame import FRAME_FORMAT, PLAIN_FORMAT
 from tidemill.store.message_format import Section
+from tidemill.store.trips_format import TOLD_EACH, check_told, told_of, trips_of
 
 
 class Kind(IntEnum):
@@ -110,12 +113,19 @@ class Release:
     groups: Rows  # RELEASE_GROUP
     seqs: I64
     via: U8
+    trips: U16  # rolls + 1, 0 for not counted
     value_indexes: U32  # which of `seqs` carry their bytes along, ascending
     section: Section | None
     section_parts: Sequence[Bytes] = ()
 
+    @property
+    def version(self) -> int:
+        """The format of its frame."""
+        return FRAME_FORMAT if told_of(self.trips) == TOLD_EACH else PLAIN_FORMAT
+
     def parts(self) -> list[Bytes]:
-        counts = np.array([len(self.groups), len(self.seqs), len(self.value_indexes), 0], "<u4")
+        told = told_of(self.trips)
+        counts = np.array([len(self.groups), len(self.seqs), len(self.value_indexes), told], "<u4")
         return [
             b"".join(
                 (
@@ -124,6 +134,7 @@ class Release:
                     self.seqs.astype("<i8").tobytes(),
                     _padded(self.via.tobytes()),
                     _padded(self.value_indexes.astype("<u4").tobytes()),
+                    _padded(self.trips.astype("<u2").tobytes()) if told == TOLD_EACH else b"",
                 )
             ),
             *self.section_parts,
@@ -132,12 +143,14 @@ class Release:
     @classmethod
     def read(cls, payload: memoryview) -> Release:
         reader = _Reader(payload)
-        group_count, count, value_count, _ = reader.array("<u4", 4)
-        groups = reader.array(RELEASE_GROUP, int(group_count))
-        seqs = reader.array("<i8", int(count))
-        via = reader.array("u1", int(count))
-        value_indexes = reader.array("<u4", int(value_count))
-        return cls(groups, seqs, via, value_indexes, reader.section())
+        group_count, count, value_count, told = reader.array("<u4", 4).tolist()
+        check_told(told)
+        groups = reader.array(RELEASE_GROUP, group_count)
+        seqs = reader.array("<i8", count)
+        via = reader.array("u1", count)
+        value_indexes = reader.array("<u4", value_count)
+        trips = reader.array("<u2", count) if told == TOLD_EACH else trips_of(told, count)
+        return cls(groups, seqs, via, trips, value_indexes, reader.section())
 
 
 @dataclass(frozen=True, slots=True)

@@ -303,7 +303,7 @@ class Indexes:
         queue_rows["seq"] = release.seqs
         queue_rows["released_at_ms"] = frame.stamp_ms
         queue_rows["deliver_at_ms"] = rows["deliver_at_ms"]
-        queue_rows["via"] = release.via
+        queue_rows["via"], queue_rows["trips"] = release.via, release.trips
         by_value = release.value_indexes
         queue_rows["place"][by_value] = np.uint64(frame.offset << 16) | np.arange(
             len(by_value), dtype=np.uint64

@@ -6,7 +6,9 @@
     16      8      released-at, Unix ms: when it came into the queue
     24      8      deliver-at, Unix ms, -1 for a message that was not timed
     32      1      via: who handed it over (core.model.Via)
-    33      7      zero
+    33      1      zero
+    34      2      trips: how often it was rolled, plus 1; 0 where nobody counted (or it was not timed)
+    36      4      zero
 
 Little-endian. Format 1. Derived: never the only copy of anything.
 """
@@ -22,7 +24,9 @@ QUEUE_ROW = np.dtype(
         ("released_at_ms", "<i8"),
         ("deliver_at_ms", "<i8"),
         ("via", "u1"),
-        ("zero", "V7"),
+        ("zero_1", "V1"),
+        ("trips", "<u2"),
+        ("zero_2", "V4"),
     ]
 )
 assert QUEUE_ROW.itemsize == 40

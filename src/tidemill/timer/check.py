@@ -178,7 +178,7 @@ def _check_ready(disk: Disk, directory: Path) -> Iterator[str]:
     ready = ReadyFiles(disk, directory)
     for name in ready.names():
         try:
-            _, rows = ready.read(name)
+            _, rows, _ = ready.read(name)
         except (CorruptionError, NewerFormat) as error:
             yield f"{name}: {error}"
             continue

@@ -15,6 +15,7 @@ import numpy as np
 
 from tidemill.core.durations import format_time
 from tidemill.core.errors import CorruptionError
+from tidemill.core.model import rolls_of
 from tidemill.log.checkpoint import decode_checkpoint
 from tidemill.log.disk import Disk
 from tidemill.timer.cursor import CURSOR_NAME, decode_cursor
@@ -65,10 +66,15 @@ def dump_slots(data: bytes) -> Iterator[Line]:
 
 def dump_ready(data: bytes) -> Iterator[Line]:
     """Header and rows of a ready file."""
-    header, rows = decode_ready(data)
+    header, rows, trips = decode_ready(data)
     yield {**asdict(header), "runner": header.runner.name.lower(), "count": len(rows)}
-    for deliver_at_ms, seq in rows.tolist():
-        yield {"seq": seq, "deliver_at_ms": deliver_at_ms, "deliver_at": format_time(deliver_at_ms)}
+    for (deliver_at_ms, seq), trip in zip(rows.tolist(), trips.tolist(), strict=True):
+        yield {
+            "seq": seq,
+            "deliver_at_ms": deliver_at_ms,
+            "deliver_at": format_time(deliver_at_ms),
+            "rolls": rolls_of(trip),
+        }
 
 
 def dump_cursor(data: bytes) -> Iterator[Line]:

@@ -35,11 +35,12 @@ from tidemill.store.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
 from tidemill.timer.cursor import CURSOR_FORMAT, CURSOR_NAME, Cursor, encode_cursor
 from tidemill.timer.entry_source import EntrySource
 from tidemill.timer.ready_files import ReadyFiles
-from tidemill.timer.ready_format import ReadyHeader, ReadyRows, Runner
+from tidemill.timer.ready_format import ReadyHeader, Runner
+from tidemill.timer.ready_row_format import ReadyRows
 from tidemill.timer.settings import StepLimits, TimerSettings
 from tidemill.timer.shard_header import encode_header, read_header, remove_header, write_header
 from tidemill.timer.shard_lock import take_shard_lock
-from tidemill.timer.stages.admit import Batch, admit, join
+from tidemill.timer.stages.admit import Batch, admit, join, new_batch, placed_again
 from tidemill.timer.stages.due import hand_over, split
 from tidemill.timer.stores import make_store, remove_stores
 from tidemill.timer.target import read_cursor, read_target, shard_directory
@@ -51,7 +52,7 @@ ATTEMPT_NAME = "attempt"
 _ATTEMPT_FORMAT = 1
 _ATTEMPT = struct.Struct("<QQ")
 
-_NO_TIMERS = Batch(np.empty(0, np.int64), np.empty(0, ENTRY))
+_NO_TIMERS = new_batch(np.empty(0, np.int64), np.empty(0, ENTRY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,13 +192,13 @@ class ShardEngine:
         came, again = split(self._still_kept(drained), drained.open_tick, tick_ms)
         end_seq, fresh = self._admitted(target, limits, admitted)
         late, early = split(fresh, drained.open_tick, tick_ms)
-        ready = hand_over(join(came, late))
+        ready, trips = hand_over(join(came, late))
 
-        earliest = store.absorb(join(again, early), drained.open_tick)
+        earliest = store.absorb(join(placed_again(again), early), drained.open_tick)
         step = self._next_step(target.epoch)
         if len(ready):
             self._note_attempt(target.epoch, step)
-            self.ready.write(self._ready_header(target.epoch, step, drained), ready)
+            self.ready.write(self._ready_header(target.epoch, step, drained), ready, trips)
         next_cursor = Cursor(
             epoch=target.epoch,
             step=step,
@@ -228,10 +229,11 @@ class ShardEngine:
 
     def _still_kept(self, drained: Drained) -> Batch:
         """The drained timers with their entries. One below the head was settled long ago."""
-        seqs = drained.seqs[drained.seqs >= self._entries.head_seq]
+        is_kept = drained.seqs >= self._entries.head_seq
+        seqs = drained.seqs[is_kept]
         if not len(seqs):
             return _NO_TIMERS
-        return Batch(seqs, self._entries.take(seqs))
+        return Batch(seqs, self._entries.take(seqs), drained.trips[is_kept])
 
     def _admitted(
         self, target: StepTarget, limits: StepLimits, admitted: Admitted | None

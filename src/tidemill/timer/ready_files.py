@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemill.core.errors import CorruptionError
+from tidemill.log.arrays import U16
 from tidemill.log.disk import Disk
-from tidemill.timer.ready_format import ReadyHeader, ReadyRows, decode_ready, encode_ready
+from tidemill.timer.ready_format import ReadyHeader, decode_ready, encode_ready
+from tidemill.timer.ready_row_format import ReadyRows
 
 READY_DIRECTORY_NAME = "ready"
 
@@ -46,14 +48,14 @@ class ReadyFiles:
         self._disk = disk
         self.directory = shard_directory / READY_DIRECTORY_NAME
 
-    def write(self, header: ReadyHeader, rows: ReadyRows) -> ReadyName:
+    def write(self, header: ReadyHeader, rows: ReadyRows, trips: U16) -> ReadyName:
         """Put a ready file there, durably; it appears whole or not at all."""
         name = ReadyName(header.epoch, header.step, header.shard)
         unfinished = self.directory / f"{name}{_UNFINISHED}"
         file = self._disk.open(unfinished, create=True)
         try:
             file.truncate(0)
-            file.write(0, encode_ready(header, rows))
+            file.write(0, encode_ready(header, rows, trips))
             file.sync()
         finally:
             file.close()
@@ -66,17 +68,17 @@ class ReadyFiles:
         found = (parse_ready_name(name) for name in self._disk.names(self.directory))
         return sorted(name for name in found if name)
 
-    def read(self, name: ReadyName) -> tuple[ReadyHeader, ReadyRows]:
-        """Header and rows of one file; raises `CorruptionError` if its bytes are not what was written."""
+    def read(self, name: ReadyName) -> tuple[ReadyHeader, ReadyRows, U16]:
+        """Header, rows and trips of one file; `CorruptionError` if its bytes are not what was written."""
         path = self.directory / str(name)
         file = self._disk.open(path)
         try:
-            header, rows = decode_ready(file.read(0, file.size()))
+            header, rows, trips = decode_ready(file.read(0, file.size()))
         finally:
             file.close()
         if (header.epoch, header.step, header.shard) != (name.epoch, name.step, name.shard):
             raise CorruptionError(f"{path}: the name does not belong to the content")
-        return header, rows
+        return header, rows, trips
 
     def remove(self, name: ReadyName) -> None:
         """Forget one file, because every message in it is settled. A power cut may bring it back."""

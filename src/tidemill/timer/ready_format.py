@@ -5,16 +5,18 @@
     4       2      format
     6       2      runner: 1 embedded, 2 spark
     8       4      shard
-    12      4      CRC-32 of this header (with zero here) and of the rows
+    12      4      CRC-32 of this header (with zero here) and of all that follows it
     16      8      epoch
     24      8      step
     32      8      tick the shard stood at before the step
     40      8      tick the shard stands at after it
     48      8      row count
-    56      8      zero
-    64      16 n   rows: deliver-at Unix ms (8, signed), seq (8, unsigned)
+    56      4      told: how the rows' trips are told (store/trips_format.py)
+    60      4      zero
+    64      16 n   rows (ready_row_format.py): deliver-at, seq
+    then    2 n    trips of each row, in format 2 alone
 
-Little-endian. Format 1.
+Little-endian. Format 2 where the rows' trips are told one by one, else 1.
 
 Invariant: rows are sorted by (deliver-at, seq) and distinct.
 """
@@ -25,25 +27,21 @@ import struct
 import zlib
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tidemill.core.errors import CorruptionError, NewerFormat
+from tidemill.log.arrays import U16
+from tidemill.store.trips_format import TOLD_EACH, check_told, told_of, trips_of
+from tidemill.timer.ready_row_format import READY, READY_BYTES, ReadyRows
 
-READY_FORMAT = 1
-
-READY = np.dtype([("deliver_at_ms", "<i8"), ("seq", "<u8")])
-READY_BYTES = 16
-assert READY.itemsize == READY_BYTES
+READY_FORMAT = 2
+_PLAIN_FORMAT = 1
 
 _MAGIC = b"TMRD"
-_HEADER = struct.Struct("<4sHHIIQQqqQ8x")
+_HEADER = struct.Struct("<4sHHIIQQqqQI4x")
 READY_HEADER_BYTES = 64
 assert _HEADER.size == READY_HEADER_BYTES
-
-ReadyRows = npt.NDArray[Any]
 
 
 class Runner(IntEnum):
@@ -63,40 +61,47 @@ class ReadyHeader:
     until_tick: int
 
 
-def empty_ready() -> ReadyRows:
-    return np.empty(0, READY)
-
-
-def encode_ready(header: ReadyHeader, rows: ReadyRows) -> bytes:
+def encode_ready(header: ReadyHeader, rows: ReadyRows, trips: U16) -> bytes:
     """The whole file."""
     assert rows.dtype == READY
+    assert len(trips) == len(rows)
+    told = told_of(trips)
     body = np.ascontiguousarray(rows).tobytes()
-    crc = zlib.crc32(body, zlib.crc32(_pack(header, len(rows), 0)))
-    return _pack(header, len(rows), crc) + body
+    if told == TOLD_EACH:
+        body += trips.astype("<u2").tobytes()
+    crc = zlib.crc32(body, zlib.crc32(_pack(header, len(rows), told, 0)))
+    return _pack(header, len(rows), told, crc) + body
 
 
-def decode_ready(data: bytes | memoryview) -> tuple[ReadyHeader, ReadyRows]:
-    """Header and rows; raises `CorruptionError` if the bytes are not what was written."""
+def decode_ready(data: bytes | memoryview) -> tuple[ReadyHeader, ReadyRows, U16]:
+    """Header, rows and the trips of each; raises `CorruptionError` if the bytes are not what was written."""
     if len(data) < READY_HEADER_BYTES or bytes(data[:4]) != _MAGIC:
         raise CorruptionError("not a ready file; remove it, the timer hands its messages over again")
-    _, version, runner, shard, crc, epoch, step, from_tick, until_tick, count = _HEADER.unpack_from(data)
+    _, version, runner, shard, crc, epoch, step, from_tick, until_tick, count, told = _HEADER.unpack_from(
+        data
+    )
     if version > READY_FORMAT:
         raise NewerFormat(
             f"a ready file has format {version}, this Tidemill reads up to {READY_FORMAT}; "
             "use the newer Tidemill that wrote it"
         )
-    body = data[READY_HEADER_BYTES : READY_HEADER_BYTES + count * READY_BYTES]
+    check_told(told)
+    trips_bytes = 2 * count if told == TOLD_EACH else 0
+    body = data[READY_HEADER_BYTES : READY_HEADER_BYTES + count * READY_BYTES + trips_bytes]
     zeroed = bytes(data[:12]) + bytes(4) + bytes(data[16:READY_HEADER_BYTES])
-    if len(body) != count * READY_BYTES or zlib.crc32(body, zlib.crc32(zeroed)) != crc:
+    if len(body) != count * READY_BYTES + trips_bytes or zlib.crc32(body, zlib.crc32(zeroed)) != crc:
         raise CorruptionError("a ready file fails its checksum; delete the timer directory to rebuild it")
     header = ReadyHeader(Runner(runner), shard, epoch, step, from_tick, until_tick)
-    return header, np.frombuffer(body, READY)
+    rows = np.frombuffer(body, READY, count)
+    if told != TOLD_EACH:
+        return header, rows, trips_of(told, count)
+    return header, rows, np.frombuffer(body, "<u2", count, count * READY_BYTES)
 
 
-def _pack(header: ReadyHeader, count: int, crc: int) -> bytes:
+def _pack(header: ReadyHeader, count: int, told: int, crc: int) -> bytes:
     return _HEADER.pack(
         _MAGIC,
-        READY_FORMAT,
+        READY_FORMAT if told == TOLD_EACH else _PLAIN_FORMAT,
         header.runner,
         header.shard,
         crc,
@@ -105,4 +110,5 @@ def _pack(header: ReadyHeader, count: int, crc: int) -> bytes:
         header.from_tick,
         header.until_tick,
         count,
+        told,
     )

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemill.core.errors import CorruptionError
+from tidemill.core.model import NEVER_ROLLED
 from tidemill.log.disk import Disk
 from tidemill.log.sorted_keys import SortedKeys
 from tidemill.timer.cursor import FAR_FUTURE_TICK, Cursor, StoreMark
@@ -83,7 +84,7 @@ class RocksStore:
     def due(self, cursor: Cursor, until_tick: int, due_max: int) -> Drained:
         self._next_resume_key = self._resume_key
         if cursor.next_due_tick is None or cursor.next_due_tick >= until_tick:
-            return Drained(_NO_SEQS, until_tick, cursor.resume_position)
+            return _never_rolled(_NO_SEQS, until_tick, cursor.resume_position)
         first = key_after(self._resume_key) if cursor.is_inside_slot else self._key_at(cursor.next_due_tick)
         found = self._opened.scan(first, self._key_at(until_tick), due_max + 1).view(TIMER_KEY)
         drained = found[:due_max]
@@ -93,13 +94,13 @@ class RocksStore:
         seqs.sort()
         self._next_resume_key = NO_KEY
         if len(found) <= due_max:
-            return Drained(seqs, until_tick, NO_POSITION)
+            return _never_rolled(seqs, until_tick, NO_POSITION)
         last_tick, next_tick = (int(ms) // self._tick_ms for ms in found["due_ms"][-2:])
         if next_tick > last_tick:
-            return Drained(seqs, next_tick, NO_POSITION)
+            return _never_rolled(seqs, next_tick, NO_POSITION)
         # The slot goes on behind what a step may hand over: come back for the rest.
         self._next_resume_key = drained[-1].tobytes()
-        return Drained(seqs, last_tick, int(drained["seq"][-1]))
+        return _never_rolled(seqs, last_tick, int(drained["seq"][-1]))
 
     def absorb(self, batch: Batch, open_tick: int) -> int | None:
         if not len(batch):
@@ -153,6 +154,10 @@ class RocksStore:
 
     def _key_at(self, tick: int) -> bytes:
         return first_key_at(tick * self._tick_ms)
+
+
+def _never_rolled(seqs: Longs, tick: int, resume_position: int) -> Drained:
+    return Drained(seqs, np.full(len(seqs), NEVER_ROLLED, np.uint16), tick, resume_position)
 
 
 def _known_seqs(keys: TimerKeys, cursor: Cursor) -> Longs:

@@ -14,15 +14,18 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from tidemill.core.errors import CorruptionError
+from tidemill.log.arrays import U16
 from tidemill.log.disk import Disk, DiskFile
 from tidemill.timer.timer_log_format import (
     PREV_POS_OFFSET,
     SEQ_OFFSET,
+    TRIPS_OFFSET,
     UNIT,
     UNIT_BYTES,
     Longs,
@@ -32,6 +35,8 @@ from tidemill.timer.timer_log_format import (
 )
 
 _PREV_POS = struct.Struct(">q")
+
+Number = TypeVar("Number", bound=np.integer[Any])
 
 
 class TimerLog:
@@ -154,11 +159,15 @@ class TimerLog:
 
     def prev_positions(self, indexes: Longs) -> Longs:
         """The prev_pos of the units at `indexes`; cheaper than taking them whole."""
-        return self._column(indexes, PREV_POS_OFFSET)
+        return self._column(indexes, PREV_POS_OFFSET, np.int64)
 
     def seqs(self, indexes: Longs) -> Longs:
         """The seqs of the units at `indexes`."""
-        return self._column(indexes, SEQ_OFFSET)
+        return self._column(indexes, SEQ_OFFSET, np.int64)
+
+    def trips(self, indexes: Longs) -> U16:
+        """How often the timers at `indexes` were placed."""
+        return self._column(indexes, TRIPS_OFFSET, np.uint16)
 
     def follow(self, position: int, units_max: int) -> tuple[list[int], int]:
         """Positions along one chain from `position` back, at most `units_max`, and where to go on.
@@ -235,13 +244,14 @@ class TimerLog:
                 raise CorruptionError(f"{file.path}: a chain leads past the end")
         return mapped
 
-    def _column(self, indexes: Longs, field_offset: int) -> Longs:
-        """One 8-byte field of the units at `indexes`."""
-        values = np.empty(len(indexes), np.int64)
+    def _column(self, indexes: Longs, field_offset: int, kind: type[Number]) -> npt.NDArray[Number]:
+        """One field of the units at `indexes`."""
+        values = np.empty(len(indexes), kind)
+        stored = values.dtype.newbyteorder(">")
         for segment, chosen, rows in self._by_segment(indexes):
             mapped = self._mapped(segment, int(rows.max()) + 1)
             count = len(mapped) // UNIT_BYTES
-            column: Longs = np.ndarray((count,), ">i8", mapped, field_offset, (UNIT_BYTES,))
+            column = np.ndarray((count,), stored, mapped, field_offset, (UNIT_BYTES,))
             values[chosen] = column[rows]
         return values
 

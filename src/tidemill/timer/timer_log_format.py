@@ -3,7 +3,8 @@
     offset  bytes  field
     0       4      size of the unit: 52
     4       8      prev_pos: position of the slot's unit before this one, -1 for none
-    12      4      magic bits: 1 default, 2 roll, 4 delete
+    12      2      trips: how often it was placed; 0 where nobody counted (in RIP-43 the high half of magic)
+    14      2      magic bits: 1 default, 2 roll, 4 delete
     16      8      enqueue time, Unix ms floored to the tick: the end tick of the step that wrote it
     24      4      delayed time: slot time - enqueue time, ms, signed
     28      8      offset of the message's frame in the commit log
@@ -41,7 +42,8 @@ UNIT = np.dtype(
     [
         ("size", ">i4"),
         ("prev_pos", ">i8"),
-        ("magic", ">i4"),
+        ("trips", ">u2"),
+        ("magic", ">u2"),
         ("enqueue_ms", ">i8"),
         ("delayed_ms", ">i4"),
         ("offset", ">i8"),
@@ -53,6 +55,7 @@ UNIT = np.dtype(
 UNIT_BYTES = 52
 assert UNIT.itemsize == UNIT_BYTES
 PREV_POS_OFFSET = 4
+TRIPS_OFFSET = 12
 SEQ_OFFSET = 44
 
 MAGIC_DEFAULT = 1

@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tidemill.log.arrays import U16
 from tidemill.timer.cursor import Cursor, StoreMark
 from tidemill.timer.stages.admit import Batch
 
@@ -25,6 +26,7 @@ class Drained:
     """Timers whose slots have come, and how far that went."""
 
     seqs: npt.NDArray[np.int64]
+    trips: U16
     tick: int
     resume_position: int
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemill.core.errors import CorruptionError
+from tidemill.log.arrays import U16
 from tidemill.log.disk import Disk
 from tidemill.timer.chains import walk_chains
 from tidemill.timer.cursor import Cursor, StoreMark
@@ -37,6 +38,7 @@ TIMER_LOG_NAME = "timer-log"
 WHEEL_NAME = "wheel"
 
 _NO_SEQS = np.empty(0, np.int64)
+_NO_TRIPS = np.empty(0, np.uint16)
 
 
 class WheelStore:
@@ -80,12 +82,12 @@ class WheelStore:
     def due(self, cursor: Cursor, until_tick: int, due_max: int) -> Drained:
         settings = self._settings
         if cursor.next_due_tick is None:
-            return Drained(_NO_SEQS, until_tick, NO_POSITION)
+            return Drained(_NO_SEQS, _NO_TRIPS, until_tick, NO_POSITION)
         # Timers placed from the step's end reach a window further, and must not lap the oldest undrained.
         lap_end = cursor.next_due_tick + settings.slots - settings.roll_window_slots - 2
         until_tick = min(until_tick, lap_end)
         if cursor.next_due_tick >= until_tick:
-            return Drained(_NO_SEQS, until_tick, cursor.resume_position)
+            return Drained(_NO_SEQS, _NO_TRIPS, until_tick, cursor.resume_position)
 
         from_tick = cursor.next_due_tick
         stop = min(until_tick, cursor.open_tick + settings.roll_window_slots)
@@ -101,12 +103,12 @@ class WheelStore:
             until_tick = int(ticks[pending[fitting]])
         if fitting or not len(pending):
             indexes, _ = walk_chains(self._log, heads[:fitting])
-            return Drained(self._seqs(indexes), until_tick, NO_POSITION)
+            return Drained(*self._timers(indexes), until_tick, NO_POSITION)
         # One slot alone holds more than a step may hand over: take a part and come back for the rest.
         indexes, left = walk_chains(self._log, heads[:1], due_max)
         if len(left):
-            return Drained(self._seqs(indexes), until_tick, int(left[0]))
-        return Drained(self._seqs(indexes), until_tick + 1, NO_POSITION)
+            return Drained(*self._timers(indexes), until_tick, int(left[0]))
+        return Drained(*self._timers(indexes), until_tick + 1, NO_POSITION)
 
     def absorb(self, batch: Batch, open_tick: int) -> int | None:
         if not len(batch):
@@ -164,10 +166,11 @@ class WheelStore:
         open_segment = self._log_end // self._settings.segment_bytes
         return min((s for s, highest in self._segment_ticks.items() if highest >= tick), default=open_segment)
 
-    def _seqs(self, indexes: Longs) -> Longs:
+    def _timers(self, indexes: Longs) -> tuple[Longs, U16]:
+        """Seqs and trips of units."""
         # In log order the units lie closer together, and so do the entries they lead to.
         indexes.sort()
-        return self._log.seqs(indexes)
+        return self._log.seqs(indexes), self._log.trips(indexes)
 
     def _note_segments(self, groups: Groups, first_index: int) -> None:
         """Raise the highest tick of each segment the new units went into."""

@@ -13,7 +13,8 @@ from small_broker import SmallBroker
 from tidemill.cli.main import run
 from tidemill.core.model import Draft
 from tidemill.store.find_format import RunHeader, encode_run_header
-from tidemill.timer.ready_format import READY, ReadyHeader, Runner, encode_ready
+from tidemill.timer.ready_format import ReadyHeader, Runner, encode_ready
+from tidemill.timer.ready_row_format import READY
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +29,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     rows = np.array([(1_800_000_000_000, 4)], READY)
     header = ReadyHeader(Runner.EMBEDDED, 0, 1, 2, 3, 4)
-    (made / "000-0000000001-000000000002.ready").write_bytes(encode_ready(header, rows))
+    (made / "000-0000000001-000000000002.ready").write_bytes(
+        encode_ready(header, rows, np.array([3], np.uint16))
+    )
     return made
 
 

@@ -80,9 +80,17 @@ def test_a_frame_found_at_another_offset_is_none():
 
 def test_a_frame_of_a_newer_format_says_what_to_do():
     whole = bytearray(_frame(3, b"x"))
-    whole[5] = 2
-    with pytest.raises(NewerFormat, match="format 2, this Tidemill reads up to 1"):
+    whole[5] = 3
+    with pytest.raises(NewerFormat, match="format 3, this Tidemill reads up to 2"):
         decode_frame(_bytes(bytes(whole)), 0, 0, verify=False)
+
+
+def test_only_a_frame_that_an_older_reader_would_misread_has_the_newer_format():
+    assert _frame(3, b"x")[5] == 1
+    newer = encode_header(3, [b"x"], 0, 0, 0, 2) + b"x"
+    frame = decode_frame(_bytes(newer + bytes(frame_bytes(1) - len(newer))), 0, 0, verify=True)
+    assert newer[5] == 2
+    assert frame is not None and bytes(frame.payload) == b"x"
 
 
 def test_the_newest_synced_end_is_found_behind_rubbish():

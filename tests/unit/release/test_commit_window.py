@@ -67,7 +67,7 @@ def make_window(log):
 
 
 def _put(window: CommitWindow, number: int, *, may_overlap: bool = True) -> None:
-    rows = due_rows(np.array([0]), np.array([number]), 0)
+    rows = due_rows(np.array([0]), np.array([number]), 0, 1)
     window.put(Appended(number * 10, number * 10 + 10, 0, 0), rows, may_overlap=may_overlap)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from small_broker import RETENTION_MS, START_MS
 from tidemill.core.model import Draft, Via
+from tidemill.release import by_value as by_value_module
 from tidemill.release import releaser as releaser_module
 from tidemill.store.frames import Kind, Release
 from tidemill.testing import ManualClock
@@ -92,7 +93,7 @@ def test_one_record_serves_all_that_is_due_at_once(small):
 
 
 def test_old_bytes_go_along_by_value_within_bounds(small, monkeypatch):
-    monkeypatch.setattr(releaser_module, "_VALUE_ROWS_MAX", 3)
+    monkeypatch.setattr(by_value_module, "_ROWS_MAX", 3)
     small.broker.send([Draft("t", b"%d" % i, delay_ms=RETENTION_MS * 3 // 4) for i in range(10)])
     small.fill_segment()
     small.fill_segment()

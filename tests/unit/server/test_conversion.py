@@ -149,7 +149,7 @@ def test_a_delivery_has_what_clients_insist_on() -> None:
     sent.system_properties.body_encoding = definition.Encoding.GZIP
     sent.system_properties.born_host = "10.0.0.1"
     stored = _stored(draft_of(sent))
-    message = message_of(Delivery("orders", "g", 2, 7, 3, 9_000, "receipt", 5_002, Via.NEAR, stored))
+    message = message_of(Delivery("orders", "g", 2, 7, 3, 9_000, "receipt", 5_002, Via.NEAR, 0, stored))
     system = message.system_properties
     assert (system.message_id, system.receipt_handle, system.delivery_attempt) == ("ID1", "receipt", 3)
     assert system.body_encoding == definition.Encoding.GZIP
@@ -162,12 +162,20 @@ def test_a_delivery_has_what_clients_insist_on() -> None:
         "__due_at": "5000",
         "__released_at": "5002",
         "__runner": "near",
+        "__rolls": "0",
     }
+
+
+def test_how_often_a_message_was_rolled_is_told_only_where_it_is_known() -> None:
+    stored = _stored(draft_of(_message()))
+    for rolls, told in ((None, None), (0, "0"), (24, "24")):
+        delivery = Delivery("orders", "g", 2, 7, 3, 9_000, "r", 5_002, Via.SPARK, rolls, stored)
+        assert dict(message_of(delivery).user_properties).get("__rolls") == told
 
 
 def test_a_client_is_shown_the_topic_without_its_own_namespace() -> None:
     delivery = Delivery(
-        "prod%orders", "g", 2, 7, 3, 9_000, "r", 5_002, Via.NEAR, _stored(draft_of(_message()))
+        "prod%orders", "g", 2, 7, 3, 9_000, "r", 5_002, Via.NEAR, 0, _stored(draft_of(_message()))
     )
     for namespace, shown in (
         ("prod", ("prod", "orders")),

@@ -249,6 +249,7 @@ _CONDITIONS = [
     ("history", ["runner", "is-null"], lambda r: r["runner"] is None),
     ("history", ["runner", "!=", "spark"], lambda r: r["runner"] not in (None, "spark")),
     ("history", ["lateness_ms", "=", 0], lambda r: r["lateness_ms"] == 0),
+    ("history", ["rolls", "=", 0], lambda r: r["rolls"] == 0),
     ("history", ["queue", "=", 1], lambda r: r["queue"] == 1),
     ("history", ["offset", ">", 1], lambda r: r["offset"] > 1),
     ("messages", ["deliver_at", "is-null"], lambda r: r["deliver_at"] is None),
@@ -260,7 +261,7 @@ _CONDITIONS = [
 ]
 
 
-_ALL_OR_NONE = {"topic", "lateness_ms", "stored_at", "runner", "via"}
+_ALL_OR_NONE = {"topic", "lateness_ms", "stored_at", "runner", "rolls", "via"}
 
 
 def _rows(table: pa.Table) -> list[dict[str, object]]:

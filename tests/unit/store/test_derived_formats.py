@@ -132,6 +132,7 @@ def test_golden_rows_read_back():
     rows = np.frombuffer((GOLDEN / "store-queue-row-1.bin").read_bytes(), QUEUE_ROW)
     assert (rows == _queue_rows()).all()
     assert rows["seq"].tolist() == [41, -1]
+    assert rows["trips"].tolist() == [0, 0]  # written before anybody counted
 
 
 def test_a_golden_frame_of_changes_gives_the_state_it_was_made_for():

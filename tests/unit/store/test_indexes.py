@@ -60,8 +60,10 @@ class FrameFeed:
 
     def release(self, *seqs, first_offset=0):
         groups = np.array([(1, 0, 0, first_offset, len(seqs))], RELEASE_GROUP)
-        via = np.ones(len(seqs), np.uint8)
-        return self.apply(Kind.RELEASE, Release(groups, np.array(seqs), via, np.empty(0, np.uint32), None))
+        via, trips = np.ones(len(seqs), np.uint8), np.ones(len(seqs), np.uint16)
+        return self.apply(
+            Kind.RELEASE, Release(groups, np.array(seqs), via, trips, np.empty(0, np.uint32), None)
+        )
 
     def re_enter(self, *old_seqs):
         rows = self.rows([replace(_MESSAGE, deliver_at_ms=120_000) for _ in old_seqs])

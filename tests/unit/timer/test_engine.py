@@ -334,7 +334,7 @@ def test_targets_of_other_shards_are_left_alone(tmp_path, store):
     target = StepTarget(shard.epoch, 9, START + 3)
     for engine in shard.engines:
         assert engine.step(target, StepLimits()).handed_over_count == 3
-        _, rows = engine.ready.read(engine.ready.names()[-1])
+        _, rows, _ = engine.ready.read(engine.ready.names()[-1])
         assert (rows["seq"] % 3 == engine.shard).all()
     shard.close()
     shard.check()

@@ -29,7 +29,7 @@ from tidemill.timer.rocks_format import (
     timer_keys,
 )
 from tidemill.timer.settings import StepLimits, StoreKind
-from tidemill.timer.stages.admit import Batch
+from tidemill.timer.stages.admit import new_batch
 
 START = 1_000
 ROCKS = replace(SMALL, store=StoreKind.ROCKSDB)
@@ -60,7 +60,7 @@ def test_keys_sort_by_due_time_and_hold_topic_id_and_seq(rocks_shard):
 def test_a_key_is_what_the_format_says():
     batch = ShardHarness(Path("unused")).entries
     batch.add([0x0102030405])
-    keys = timer_keys(Batch(np.array([7]), batch.rows(0, 1)))
+    keys = timer_keys(new_batch(np.array([7]), batch.rows(0, 1)))
     assert keys.tobytes() == bytes.fromhex("0000000102030405 00000000 0000000000000000 0000000000000007")
 
 
@@ -213,7 +213,7 @@ def test_check_finds_what_is_wrong(tmp_path):
     shard.close()
     keys = RealDisk().sorted_keys(tmp_path / "timer" / "shard-000" / "rocksdb", KEY_BYTES)
     cursor, _ = decode_note(keys.note())
-    twice = timer_keys(Batch(np.array([2]), shard.entries.rows(2, 3)))
+    twice = timer_keys(new_batch(np.array([2]), shard.entries.rows(2, 3)))
     twice["due_ms"] -= 3_000
     keys.write(twice, encode_note(replace(cursor, step=cursor.step + 2), bytes(27) + b"x"))
     keys.close()

@@ -12,7 +12,8 @@ from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import RealDisk
 from tidemill.timer.cursor import CURSOR_FORMAT, CURSOR_NAME, Cursor, StoreMark, decode_cursor, encode_cursor
 from tidemill.timer.dump import dump_timer_file
-from tidemill.timer.ready_format import READY, ReadyHeader, Runner, decode_ready, encode_ready
+from tidemill.timer.ready_format import ReadyHeader, Runner, decode_ready, encode_ready
+from tidemill.timer.ready_row_format import READY
 from tidemill.timer.settings import TimerSettings
 from tidemill.timer.shard_header import decode_header, encode_header
 from tidemill.timer.target import Target, decode_target, encode_target
@@ -46,6 +47,12 @@ def golden_units():
     return units
 
 
+def golden_counted_units():
+    units = golden_units()
+    units["trips"] = [1, 0, 2434]
+    return units
+
+
 def golden_slots():
     slots = np.zeros(2, SLOT)
     slots["time"] = [1_800_000_001, 1_800_172_799]
@@ -58,7 +65,10 @@ def golden_slots():
 GOLDEN_READY = (
     ReadyHeader(Runner.SPARK, shard=1, epoch=12, step=345, from_tick=1_800_000_000, until_tick=1_800_000_030),
     np.array([(1_800_000_001_500, 7), (1_800_000_001_500, 9), (1_800_000_029_999, 1 << 40)], READY),
+    np.zeros(3, np.uint16),  # as it was written before anybody counted
 )
+GOLDEN_ROLLED = (*GOLDEN_READY[:2], np.array([1, 0, 2434], np.uint16))
+GOLDEN_PLAIN = (*GOLDEN_READY[:2], np.ones(3, np.uint16))
 GOLDEN_CURSOR = Cursor(
     epoch=12,
     step=345,
@@ -78,6 +88,9 @@ def golden_bytes() -> dict[str, bytes]:
         "timer-unit-1.bin": golden_units().tobytes() + encode_blank(_SEGMENT_BYTES),
         "timer-slot-1.bin": golden_slots().tobytes(),
         "timer-ready-1.bin": encode_ready(*GOLDEN_READY),
+        "timer-ready-1-counted.bin": encode_ready(*GOLDEN_PLAIN),
+        "timer-ready-2.bin": encode_ready(*GOLDEN_ROLLED),
+        "timer-unit-1-counted.bin": golden_counted_units().tobytes(),
         "timer-cursor-1.bin": encode_cursor(GOLDEN_CURSOR),
         "timer-target-1.bin": encode_target(GOLDEN_TARGET),
         "timer-header-1.bin": encode_header(TimerSettings(tick_ms=200, shards=4), 3),
@@ -106,11 +119,28 @@ def test_golden_slots_decode():
     assert speaks_for(slots, np.array([1_800_000_001, 5])).tolist() == [True, False]
 
 
-def test_golden_ready_file_decodes_and_encodes_the_same():
-    data = (_GOLDEN / "timer-ready-1.bin").read_bytes()
-    header, rows = decode_ready(data)
-    assert (header, rows.tolist()) == (GOLDEN_READY[0], GOLDEN_READY[1].tolist())
-    assert encode_ready(header, rows) == data
+@pytest.mark.parametrize(
+    ("name", "trips"),
+    [
+        ("timer-ready-1.bin", [0, 0, 0]),
+        ("timer-ready-1-counted.bin", [1, 1, 1]),
+        ("timer-ready-2.bin", [1, 0, 2434]),
+    ],
+)
+def test_golden_ready_file_decodes_and_encodes_the_same(name, trips):
+    data = (_GOLDEN / name).read_bytes()
+    header, rows, told = decode_ready(data)
+    assert (header, rows.tolist(), told.tolist()) == (GOLDEN_READY[0], GOLDEN_READY[1].tolist(), trips)
+    assert encode_ready(header, rows, told) == data
+
+
+def test_a_timer_unit_keeps_its_trips_in_the_half_of_magic_that_was_always_zero():
+    units = np.frombuffer((_GOLDEN / "timer-unit-1-counted.bin").read_bytes(), UNIT)
+    assert (units["trips"].tolist(), units["magic"].tolist()) == ([1, 0, 2434], [1, 1, 3])
+    assert whole_count(units) == 3
+    assert units[2].tobytes()[12:16] == bytes.fromhex("0982 0003")
+    older = np.frombuffer((_GOLDEN / "timer-unit-1.bin").read_bytes(), UNIT, 3)
+    assert older["trips"].tolist() == [0, 0, 0]
 
 
 def test_golden_cursor_target_and_header_decode():
@@ -126,8 +156,16 @@ def test_a_damaged_ready_file_is_told(at):
     data[at] ^= 0xFF
     with pytest.raises((CorruptionError, NewerFormat)):
         decode_ready(bytes(data))
-    with pytest.raises(CorruptionError):
-        decode_ready(bytes(encode_ready(*GOLDEN_READY)[:-1]))
+    for whole in (GOLDEN_READY, GOLDEN_ROLLED):
+        with pytest.raises(CorruptionError):
+            decode_ready(bytes(encode_ready(*whole)[:-1]))
+
+
+def test_a_ready_file_that_tells_more_than_is_known_is_refused():
+    data = bytearray(encode_ready(*GOLDEN_PLAIN))
+    data[56] = 3
+    with pytest.raises(NewerFormat, match="newer"):
+        decode_ready(bytes(data))
 
 
 @pytest.mark.parametrize("at", range(36))

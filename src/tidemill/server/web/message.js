@@ -90,7 +90,7 @@ function facts(view, message) {
     ["Level", message.level ? String(message.level) : ""],
     ["Id", message.message_id],
     ["Size", `${bytes(message.size)} stored, body ${bytes(message.body_size)}`],
-    ["In its topic", message.offset === null ? "" : `queue ${message.queue}, offset ${count(message.offset)}${message.via ? `, released by way of ${message.via}` : ""}`],
+    ["In its topic", message.offset === null ? "" : `queue ${message.queue}, offset ${count(message.offset)}${message.via ? `, released by way of ${message.via}` : ""}${message.rolls ? `, rolled ${message.rolls === 1 ? "once" : `${count(message.rolls)} times`}` : ""}`],
   ];
   return h("dl.facts", { style: { "margin-top": "8px" } }, h("dt", "Due"), due(view, message, "dd"), rows.filter(([, text]) => text).map(([name, text]) => [h("dt", name), h("dd", text)]));
 }

@@ -1,7 +1,8 @@
 """Stage one: which rows of the entries table belong to this shard's wheel.
 
 Owns the choice by shard and by flag. Near entries went straight to the releaser and level entries have
-their own queues, so the engine has both skipped.
+their own queues, so the engine has both skipped. Owns the batch that the later stages pass on, too, and in it
+how often each timer was placed: once more whenever its slot has come before its time.
 
 Invariant: a range of seqs determines the result; asked again, it answers the same.
 """
@@ -14,24 +15,41 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tidemill.core.model import NEVER_ROLLED, NOT_COUNTED, TRIPS_MAX
 from tidemill.timer.stages.rows import chosen_rows, joined_rows
 
 # Rows as the store's entry format has them; the stages use some of its columns by name.
 Entries = npt.NDArray[Any]
+Trips = npt.NDArray[np.uint16]
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Entries with their seqs, side by side."""
+    """Entries with their seqs and trips (rolls + 1, 0 where nobody counted), side by side."""
 
     seqs: npt.NDArray[np.int64]
     entries: Entries
+    trips: Trips
 
     def __len__(self) -> int:
         return len(self.seqs)
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> Batch:
-        return self if chosen.all() else Batch(self.seqs[chosen], chosen_rows(self.entries, chosen))
+        if chosen.all():
+            return self
+        return Batch(self.seqs[chosen], chosen_rows(self.entries, chosen), self.trips[chosen])
+
+
+def new_batch(seqs: npt.NDArray[np.int64], entries: Entries) -> Batch:
+    """Timers that the wheel has not had before."""
+    return Batch(seqs, entries, np.full(len(seqs), NEVER_ROLLED, np.uint16))
+
+
+def placed_again(batch: Batch) -> Batch:
+    """The same timers on their next trip. One that cannot be counted on is not counted from then on."""
+    is_counted = (batch.trips != NOT_COUNTED) & (batch.trips < TRIPS_MAX)
+    trips = np.where(is_counted, batch.trips + 1, NOT_COUNTED).astype(np.uint16)
+    return Batch(batch.seqs, batch.entries, trips)
 
 
 def admit(rows: Entries, first_seq: int, shard: int, shards: int, skipped_flags: int) -> Batch:
@@ -42,7 +60,7 @@ def admit(rows: Entries, first_seq: int, shard: int, shards: int, skipped_flags:
     start = (shard - first_seq) % shards
     own = rows[start::shards]
     seqs = np.arange(first_seq + start, first_seq + len(rows), shards, dtype=np.int64)
-    return Batch(seqs, own).where((own["flags"] & skipped_flags) == 0)
+    return new_batch(seqs, own).where((own["flags"] & skipped_flags) == 0)
 
 
 def join(first: Batch, second: Batch) -> Batch:
@@ -51,4 +69,8 @@ def join(first: Batch, second: Batch) -> Batch:
         return first
     if not len(first):
         return second
-    return Batch(np.concatenate((first.seqs, second.seqs)), joined_rows(first.entries, second.entries))
+    return Batch(
+        np.concatenate((first.seqs, second.seqs)),
+        joined_rows(first.entries, second.entries),
+        np.concatenate((first.trips, second.trips)),
+    )

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.timer.ready_format import READY, ReadyRows
-from tidemill.timer.stages.admit import Batch
+from tidemill.timer.ready_row_format import READY, ReadyRows
+from tidemill.timer.stages.admit import Batch, Trips
 from tidemill.timer.stages.place import is_due
 
 _KEY_BITS = 63
@@ -26,11 +26,11 @@ def split(batch: Batch, open_tick: int, tick_ms: int) -> tuple[Batch, Batch]:
     return batch.where(due), batch.where(~due)
 
 
-def hand_over(batch: Batch) -> ReadyRows:
-    """Ready rows sorted by (deliver-at, seq); distinct where the batch is."""
+def hand_over(batch: Batch) -> tuple[ReadyRows, Trips]:
+    """Ready rows sorted by (deliver-at, seq), distinct where the batch is; and the trips of each."""
     rows = np.empty(len(batch), READY)
     if not len(batch):
-        return rows
+        return rows, batch.trips
     deliver_at_ms: npt.NDArray[np.int64] = batch.entries["deliver_at_ms"].astype(np.int64)
     first_ms, first_seq = int(deliver_at_ms.min()), int(batch.seqs.min())
     ms_bits = (int(deliver_at_ms.max()) - first_ms).bit_length()
@@ -38,10 +38,15 @@ def hand_over(batch: Batch) -> ReadyRows:
     if ms_bits + seq_bits > _KEY_BITS:
         order = np.lexsort((batch.seqs, deliver_at_ms))
         rows["deliver_at_ms"], rows["seq"] = deliver_at_ms[order], batch.seqs[order]
-        return rows
+        return rows, batch.trips[order]
     # Both fit into one integer, and sorting that is several times faster than ordering by two columns.
     keys = ((deliver_at_ms - first_ms) << seq_bits) | (batch.seqs - first_seq)
-    keys.sort()
+    if (batch.trips == batch.trips[0]).all():
+        trips = batch.trips
+        keys.sort()
+    else:
+        order = np.argsort(keys)
+        keys, trips = keys[order], batch.trips[order]
     rows["deliver_at_ms"] = (keys >> seq_bits) + first_ms
     rows["seq"] = (keys & ((1 << seq_bits) - 1)) + first_seq
-    return rows
+    return rows, trips

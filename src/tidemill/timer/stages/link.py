@@ -90,9 +90,10 @@ def link(
     units = np.empty(count, UNIT)
     units["size"] = UNIT_BYTES
     units["prev_pos"] = prev_pos
+    units["trips"] = batch.trips[groups.order]
     units["magic"] = MAGIC_DEFAULT
     if placement.rolls.any():
-        units["magic"] += np.where(placement.rolls[groups.order], MAGIC_ROLL, 0)
+        units["magic"][placement.rolls[groups.order]] = MAGIC_DEFAULT | MAGIC_ROLL
     units["enqueue_ms"] = open_tick * tick_ms
     units["delayed_ms"] = np.repeat((groups.slot_ticks - open_tick) * tick_ms, groups.counts)
     units["offset"] = batch.entries["place"][groups.order] >> 16
