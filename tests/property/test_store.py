@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -57,6 +58,40 @@ def test_the_ledger_is_a_dictionary_of_states(head, steps):
         else:
             ledger = Ledger.decode(ledger.encode())
         _compare_ledger(ledger, model)
+
+
+@given(st.integers(0, 9), st.integers(0, 300), st.integers(0, 40), st.data())
+def test_a_copy_of_the_ledger_holds_the_states_of_the_moment_it_was_begun(head, count, grown, data):
+    seqs = st.lists(st.integers(head, head + count + grown), max_size=60, unique=True)
+    ledger = Ledger(head)
+    ledger.grow(count)
+    ledger.settle(np.array(data.draw(seqs), np.int64), State.RELEASED)
+    expected = ledger.encode()
+    copy = ledger.begin_copy()
+    ledger.grow(grown)
+    for state in (State.CANCELLED, State.MOVED):
+        ledger.settle(np.array(data.draw(seqs), np.int64), state)
+    assert b"".join(copy.parts()) == expected
+
+
+def test_a_ledger_is_copied_beside_a_writer():
+    ledger, count = Ledger(), 400_000
+    ledger.grow(count)
+    ledger.settle(np.arange(0, count, 3), State.RELEASED)
+    expected = ledger.encode()
+    begun = threading.Event()
+
+    def settle_all():
+        for first in range(1, count, 400):
+            ledger.settle(np.arange(first, min(count, first + 400)), State.CANCELLED)
+            begun.set()
+
+    copy, writer = ledger.begin_copy(), threading.Thread(target=settle_all)
+    writer.start()
+    assert begun.wait(120)
+    assert b"".join(copy.parts()) == expected
+    writer.join()
+    assert not ledger.pending_mask(np.arange(1, count)).any()
 
 
 def _compare_ledger(ledger, model):
@@ -133,6 +168,7 @@ class _FindModel:
     def merge(self) -> None:
         while (pair := self.index.mergeable()) is not None:
             self.index.replace(pair, self.index.write_merged(pair))
+            self.index.remove(pair)
 
     def reopen(self) -> None:
         self.index.close()

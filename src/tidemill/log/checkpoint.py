@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from tidemill.log.disk import Bytes, Disk
 
 _MAGIC = b"TMCP"
 _HEADER = struct.Struct("<4sIQQI4x")
+# Up to here it is cheaper to join the parts than to write each.
+_JOIN_BYTES_MAX = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -44,13 +47,16 @@ def decode_checkpoint(data: bytes) -> CheckpointContent | None:
         return None
     magic, version, generation, length, crc = _HEADER.unpack_from(data)
     content = data[_HEADER.size : _HEADER.size + length]
-    if magic != _MAGIC or len(content) != length or crc != _crc(version, generation, content):
+    if magic != _MAGIC or len(content) != length or crc != _crc(version, generation, [content]):
         return None
     return CheckpointContent(version, generation, content)
 
 
-def _crc(version: int, generation: int, content: Bytes) -> int:
-    return zlib.crc32(content, zlib.crc32(struct.pack("<IQQ", version, generation, len(content))))
+def _crc(version: int, generation: int, parts: Sequence[Bytes]) -> int:
+    crc = zlib.crc32(struct.pack("<IQQ", version, generation, sum(map(len, parts))))
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    return crc
 
 
 class Checkpoint:
@@ -88,20 +94,24 @@ class Checkpoint:
 
     def save(self, content: Bytes, *, sync: bool) -> None:
         """Write `content` as the next generation; with `sync` it survives a power cut."""
+        self.save_parts([content], sync=sync)
+
+    def save_parts(self, parts: Sequence[Bytes], *, sync: bool) -> None:
+        """The same for content that comes in parts; joining large ones would hold the interpreter."""
         if sync:
             self.make_safe()  # before its only forerunner is overwritten
-        generation = self._generation + 1
-        header = _HEADER.pack(
-            _MAGIC, self._version, generation, len(content), _crc(self._version, generation, content)
-        )
-        self._write(self._paths[generation % 2], header + bytes(content), sync=sync)
+        generation, length = self._generation + 1, sum(map(len, parts))
+        crc = _crc(self._version, generation, parts)
+        header = _HEADER.pack(_MAGIC, self._version, generation, length, crc)
+        joined: list[Bytes] = [b"".join((header, *parts))] if length <= _JOIN_BYTES_MAX else [header, *parts]
+        self._write(self._paths[generation % 2], joined, sync=sync)
         self._generation = generation
 
     def make_safe(self) -> None:
         """See that what was loaded survives a power cut: its writer may have been killed before it did."""
         if self._is_unsure:
             newest = self._paths[self._generation % 2]
-            self._write(newest, self._read(newest), sync=True)
+            self._write(newest, [self._read(newest)], sync=True)
             self._is_unsure = False
 
     def _read(self, path: Path) -> bytes:
@@ -111,12 +121,15 @@ class Checkpoint:
         finally:
             file.close()
 
-    def _write(self, path: Path, data: bytes, *, sync: bool) -> None:
+    def _write(self, path: Path, parts: Sequence[Bytes], *, sync: bool) -> None:
         file = self._disk.open(path, create=True)
         try:
-            file.write(0, data)
-            if file.size() > len(data):
-                file.truncate(len(data))
+            end = 0
+            for part in parts:
+                file.write(end, part)
+                end += len(part)
+            if file.size() > end:
+                file.truncate(end)
             if sync:
                 file.sync()
         finally:

@@ -11,6 +11,8 @@ Invariant: row `i` lives in chunk `i // chunk_rows` at byte `(i % chunk_rows) * 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,32 @@ from tidemill.log.arrays import I64, Rows, picked
 from tidemill.log.disk import Disk, DiskFile
 
 MakeRoom = Callable[[], bool]  # frees some disk space; False when there is none left to free
+
+
+@dataclass(frozen=True, slots=True)
+class TableSync:
+    """What of a table was not safe at one moment. `run` needs no lock: the table may be used meanwhile."""
+
+    disk: Disk
+    paths: list[Path]
+    directory: Path | None  # where names are new
+    dirty_chunks: frozenset[int]
+
+    def run(self) -> None:
+        """Make it safe, through files of our own: the table may close its own meanwhile, or drop them."""
+        for path in self.paths:
+            with suppress(FileNotFoundError):  # dropped since
+                self._sync_file(path)
+        if self.directory is not None:
+            with suppress(FileNotFoundError):
+                self.disk.sync_dir(self.directory)
+
+    def _sync_file(self, path: Path) -> None:
+        file = self.disk.open(path)
+        try:
+            file.sync()
+        finally:
+            file.close()
 
 
 class RowTable:
@@ -134,13 +162,21 @@ class RowTable:
 
     def sync(self) -> None:
         """Make every row written so far survive a power cut."""
-        dirty, self._dirty = self._dirty, set()
-        for chunk in sorted(dirty):
-            if chunk in self._chunks:
-                self._file(chunk, create=False).sync()
-        if self._name_is_new:
-            self._name_is_new = False
-            self._disk.sync_dir(self._directory)
+        self.begin_sync().run()
+
+    def begin_sync(self) -> TableSync:
+        """Take note of what is not safe yet, and count it as safe: the caller runs what is returned."""
+        paths = [self._path(chunk) for chunk in sorted(self._dirty & self._chunks)]
+        begun = TableSync(
+            self._disk, paths, self._directory if self._name_is_new else None, self.dirty_chunks
+        )
+        self._dirty, self._name_is_new = set(), False
+        return begun
+
+    def undo_sync(self, begun: TableSync) -> None:
+        """A sync that was begun did not succeed: what it was to make safe is not."""
+        self.take_over(begun.dirty_chunks)
+        self._name_is_new = self._name_is_new or begun.directory is not None
 
     @property
     def dirty_chunks(self) -> frozenset[int]:

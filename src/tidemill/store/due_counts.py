@@ -10,6 +10,8 @@ a topic's minutes is what is kept for the topic.
 
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 
 from tidemill.core.limits import MINUTE_MS
@@ -17,6 +19,8 @@ from tidemill.log.arrays import I64, U32
 from tidemill.store.tick_counts import TickCounts
 
 _MINUTE_BITS = 32
+# Turning a list into rows holds the interpreter: not for longer than a service may be late.
+_ENCODED_AT_ONCE = 2_000
 
 
 class DueCounts:
@@ -77,12 +81,7 @@ class DueCounts:
         return dict(sorted(found.items()))
 
     def encode(self) -> bytes:
-        rows = [
-            (topic_id, minute, count)
-            for topic_id, minutes in self._by_topic.items()
-            for minute, count in minutes.items()
-        ]
-        return np.array(rows, "<i8").reshape(-1, 3).tobytes()
+        return encode_counts(self.snapshot(None))
 
     @classmethod
     def decode(cls, data: bytes) -> DueCounts:
@@ -91,6 +90,19 @@ class DueCounts:
             counts._by_topic.setdefault(topic_id, {})[minute] = count
             counts._pending[topic_id] = counts._pending.get(topic_id, 0) + count
         return counts
+
+
+def encode_counts(snapshot: dict[int, dict[int, int]]) -> bytes:
+    """The counts of a snapshot, as a checkpoint keeps them."""
+    rows = np.empty((sum(map(len, snapshot.values())), 3), "<i8")
+    done = 0
+    for topic_id, minutes in snapshot.items():
+        left = iter(minutes.items())
+        while part := list(islice(left, _ENCODED_AT_ONCE)):
+            rows[done : done + len(part), 0] = topic_id
+            rows[done : done + len(part), 1:] = part
+            done += len(part)
+    return rows.tobytes()
 
 
 def minute_columns(snapshot: dict[int, int]) -> tuple[I64, I64]:

@@ -38,8 +38,15 @@ def pending_with(flag: int, entries: RowTable, ledger: Ledger, from_seq: int) ->
     first = max(from_seq, ledger.head_seq)
     while first < ledger.next_seq:
         end = min(ledger.next_seq, (first // SCAN_ROWS + 1) * SCAN_ROWS)
-        is_flagged = entries.read(first, end)["flags"] & flag != 0
-        pending = ledger.range_states(first, end) == State.PENDING
-        found.append(first + np.flatnonzero(is_flagged & pending))
+        found.append(pending_in(flag, entries, ledger, first, end))
         first = end
     return np.concatenate(found) if found else np.empty(0, np.int64)
+
+
+def pending_in(flag: int, entries: RowTable, ledger: Ledger, first: int, end: int) -> I64:
+    """Seqs in `[first, end)` that are pending and whose entry has the flag."""
+    if first >= end:
+        return np.empty(0, np.int64)
+    is_flagged = entries.read(first, end)["flags"] & flag != 0
+    pending = ledger.range_states(first, end) == State.PENDING
+    return first + np.flatnonzero(is_flagged & pending)

@@ -201,8 +201,11 @@ class FindIndex:
         return self._write(_merged([older.run, newer.run]), older.first_offset, newer.end_offset)
 
     def replace(self, pair: tuple[_File, _File], merged: _File) -> None:
-        """Put the merge in the place of the two files it was made from."""
+        """Put the merge in the place of the two files it was made from; `remove` those afterwards."""
         self._files[-2:] = [merged]
+
+    def remove(self, pair: tuple[_File, _File]) -> None:
+        """Remove two files that were replaced; needs no lock."""
         for file in pair:
             self._disk.remove(file.path)
 

@@ -1,8 +1,9 @@
 """Cutting the head: what is past retention goes, and what is still alive there moves to the tail first.
 
 Owns the order: choose the cut (`retention.py`), let pending messages and open transactions re-enter, make
-that safe, then cut the log and after it everything derived. Survivors move a bounded part at a time, so that
-sends and releases get their turn between.
+that safe, then cut the log and after it everything derived. Entries are read only of segments that are past
+retention; looking through them, and moving survivors, goes a bounded part at a time, so that sends and
+releases get their turn between.
 
 Invariant: nothing pending is ever below the head.
 """
@@ -10,7 +11,7 @@ Invariant: nothing pending is ever below the head.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import numpy as np
 
@@ -24,6 +25,8 @@ OnMoved = Callable[[MovedMessages], None]
 
 # How many seqs one look for survivors passes over.
 _LOOK_ROWS = 64 * MOVE_COUNT_MAX
+# How many entries are looked at under one hold of the writer lock, to count what is alive.
+_COUNT_ROWS = 1 << 16
 
 
 def cut_head(
@@ -34,9 +37,11 @@ def cut_head(
     `on_moved` hears of each part of them as soon as it is safe: some may be due any moment.
     """
     with store.upkeep_lock:
-        with store.writer.lock:
-            leased_from = _leased_from(store, now_ms)
-            cut = cut_offset(_segment_uses(store), now_ms, store.settings.retention_ms, leased_from)
+        uses = _old_segments(store, now_ms)
+        if not uses:
+            return []
+        leased_from = _leased_from(store, now_ms)
+        cut = cut_offset(uses, now_ms, store.settings.retention_ms, leased_from)
         if cut <= store.log.head:
             return []
         survivors = _move_survivors(store, cut, now_ms, near_below_ms, on_moved)
@@ -53,17 +58,40 @@ def cut_head(
         return survivors
 
 
-def _segment_uses(store: MessageStore) -> list[SegmentUse]:
-    halves = sorted(half.place >> 16 for half in store.indexes.open_halves.values())
-    uses = []
-    for start, end in pairwise(store.log.segment_starts()):
-        first_seq, end_seq = _base_at(store, start).next_seq, _base_at(store, end).next_seq
-        rows = store.indexes.entries.read(first_seq, end_seq)
-        pending = store.indexes.ledger.range_states(first_seq, end_seq) == State.PENDING
-        live = int(rows["size"][pending].sum(dtype=np.int64))
-        live += sum(1 for offset in halves if start <= offset < end)
-        uses.append(SegmentUse(start, end, store.log.frame(end).stamp_ms, live))
-    return uses
+def _old_segments(store: MessageStore, now_ms: int) -> list[SegmentUse]:
+    """The segments past retention, oldest first.
+
+    What is alive in them only ever becomes less, so what is counted here is at most too much.
+    """
+    sealed = (
+        (start, end, store.log.frame(end).stamp_ms) for start, end in pairwise(store.log.segment_starts())
+    )
+    old = list(takewhile(lambda part: part[2] <= now_ms - store.settings.retention_ms, sealed))
+    with store.writer.lock:
+        halves = [half.place >> 16 for half in store.indexes.open_halves.values()] if old else []
+    return [
+        SegmentUse(start, end, sealed_at_ms, _live_bytes(store, start, end) + _count_in(halves, start, end))
+        for start, end, sealed_at_ms in old
+    ]
+
+
+def _live_bytes(store: MessageStore, start: int, end: int) -> int:
+    """Bytes of what is pending of a segment."""
+    live = 0
+    first, end_seq = _base_at(store, start).next_seq, _base_at(store, end).next_seq
+    while first < end_seq:
+        stop = min(end_seq, first + _COUNT_ROWS)
+        with store.writer.lock:
+            rows = store.indexes.entries.read(first, stop)
+            states = store.indexes.ledger.range_states(first, stop)
+        # A row never changes, so the lock is not needed for adding up.
+        live += int(rows["size"][states == State.PENDING].sum(dtype=np.int64))
+        first = stop
+    return live
+
+
+def _count_in(offsets: list[int], start: int, end: int) -> int:
+    return sum(1 for offset in offsets if start <= offset < end)
 
 
 def _base_at(store: MessageStore, segment_start: int) -> Base:

@@ -4,6 +4,9 @@ Owns `checkpoint.0/1` in the index directory: a JSON head (log offset, topics, t
 and the packed ledger and due counts behind it. Entries, queues and find runs are files of their own; they
 are synced before the checkpoint that relies on them is written.
 
+It is taken in two steps: what the state is at one moment is noted under the writer lock, which is short
+however much is pending; turning that into bytes needs no lock.
+
 Content: u64 length of the JSON, JSON, ledger bytes, due-count bytes. Format 1.
 """
 
@@ -11,35 +14,60 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from tidemill.store.due_counts import DueCounts
+from tidemill.log.disk import Bytes
+from tidemill.store.due_counts import DueCounts, encode_counts
 from tidemill.store.frames import Base
 from tidemill.store.indexes import Indexes, OpenHalf
-from tidemill.store.ledger import Ledger
+from tidemill.store.ledger import Ledger, LedgerCopy
 
 INDEX_FORMAT = 1
 _LENGTH = struct.Struct("<Q")
 
 
-def encode_indexes(indexes: Indexes, offset: int) -> bytes:
+@dataclass(frozen=True, slots=True)
+class NotedIndexes:
+    """The derived state of one moment."""
+
+    offset: int
+    base: Base
+    near_floor: int
+    level_floor: int
+    open_halves: dict[str, OpenHalf]
+    ledger: LedgerCopy
+    due_counts: dict[int, dict[int, int]]
+
+    def encode(self) -> list[Bytes]:
+        """The content of the checkpoint, in parts; once, and without the writer lock."""
+        ledger = self.ledger.parts()
+        head = {
+            "offset": self.offset,
+            "next_seq": self.base.next_seq,
+            "topics": self.base.topics,
+            "next_offsets": self.base.next_offsets,
+            "totals": self.base.totals,
+            "near_floor": self.near_floor,
+            "level_floor": self.level_floor,
+            "open_halves": {key: asdict(half) for key, half in self.open_halves.items()},
+            "ledger_bytes": sum(map(len, ledger)),
+        }
+        text = json.dumps(head).encode()
+        return [_LENGTH.pack(len(text)), text, *ledger, encode_counts(self.due_counts)]
+
+
+def note_indexes(indexes: Indexes, offset: int) -> NotedIndexes:
     """The state of `indexes`, which reflect the log up to `offset`. Call under the writer lock."""
-    base = indexes.base()
-    ledger, due_counts = indexes.ledger.encode(), indexes.due_counts.encode()
-    head = {
-        "offset": offset,
-        "next_seq": base.next_seq,
-        "topics": base.topics,
-        "next_offsets": base.next_offsets,
-        "totals": base.totals,
-        "near_floor": indexes.near_floor,
-        "level_floor": indexes.level_floor,
-        "open_halves": {key: asdict(half) for key, half in indexes.open_halves.items()},
-        "ledger_bytes": len(ledger),
-    }
-    text = json.dumps(head).encode()
-    return b"".join((_LENGTH.pack(len(text)), text, ledger, due_counts))
+    return NotedIndexes(
+        offset,
+        indexes.base(),
+        indexes.near_floor,
+        indexes.level_floor,
+        indexes.open_halves.copy(),
+        indexes.ledger.begin_copy(),
+        indexes.due_counts.snapshot(None),
+    )
 
 
 def checkpoint_head(content: bytes) -> dict[str, Any]:

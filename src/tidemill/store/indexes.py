@@ -27,7 +27,7 @@ from tidemill.log.frame import Frame
 from tidemill.log.row_table import MakeRoom, RowTable
 from tidemill.store.due_counts import DueCounts
 from tidemill.store.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
-from tidemill.store.entry_scan import SCAN_ROWS, entry_rows, pending_with
+from tidemill.store.entry_scan import SCAN_ROWS, entry_rows, pending_in, pending_with
 from tidemill.store.find_index import PLACE_BIT, FindIndex
 from tidemill.store.frames import (
     Base,
@@ -378,9 +378,16 @@ class Indexes:
         seqs = pending_with(FLAG_LEVEL, self.entries, self.ledger, self.level_floor)
         self.levels.add(seqs, self.entries.take(seqs))
 
-    def move_floors(self) -> None:
-        """Move both floors up to the lowest seq that waits above them."""
-        self.pending_near()
+    def move_near_floor(self, end_seq: int, rows_max: int) -> bool:
+        """Move the floor up to the lowest near seq that waits, or past `rows_max` entries: then True."""
+        first = max(self.near_floor, self.ledger.head_seq)
+        stop = min(end_seq, first + rows_max)
+        waiting = pending_in(FLAG_NEAR, self.entries, self.ledger, first, stop)
+        self.near_floor = int(waiting[0]) if len(waiting) else max(first, stop)
+        return not len(waiting) and stop < end_seq
+
+    def move_level_floor(self) -> None:
+        """Move the floor up to the lowest seq that waits on a level."""
         first = self.levels.first_waiting_seq()
         self.level_floor = self.ledger.next_seq if first is None else first
 

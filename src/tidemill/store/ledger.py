@@ -4,6 +4,9 @@ Owns the states of the seqs `[head_seq, next_seq)`: pending, released, cancelled
 memory, four to a byte; a checkpoint stores the same bytes. Derived from the commit log: it changes only
 while a frame is applied, in frame order.
 
+A checkpoint takes a *copy* of it. The bytes are copied while the ledger goes on changing: since a state
+leaves PENDING once, a seq that was settled after the copy was begun was pending then, and is put back.
+
 Invariant: a state leaves PENDING once and never changes again. `settle` acts on pending seqs only and
 says which those were; this one rule decides every race.
 """
@@ -11,11 +14,13 @@ says which those were; this one rule decides every race.
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
 from tidemill.log.arrays import I64, U8, Flags
+from tidemill.log.disk import Bytes
 
 _HEADER = struct.Struct("<QQ")
 _PER_BYTE = 4
@@ -37,6 +42,7 @@ class Ledger:
         self.head_seq = head_seq
         self.next_seq = head_seq
         self._packed: U8 = np.zeros(1024, np.uint8)
+        self._settled_since: list[I64] | None = None  # a copy was begun; those that were settled meanwhile
 
     def grow(self, count: int) -> int:
         """Make `count` new pending seqs; returns the first."""
@@ -98,6 +104,8 @@ class Ledger:
     def settle(self, seqs: I64, state: State) -> Flags:
         """Give the pending ones among `seqs` (all distinct) their final state; says which they were."""
         acted = self.pending_mask(seqs)
+        if (settled_since := self._settled_since) is not None:
+            settled_since.append(seqs[acted])  # before the bits change: who copies those finds this as well
         if len(seqs) == 1:
             place = int(seqs[0]) - self._first
             if acted[0]:
@@ -121,8 +129,17 @@ class Ledger:
         self.head_seq = below_seq
 
     def encode(self) -> bytes:
+        return b"".join(self.begin_copy().parts())
+
+    def begin_copy(self) -> LedgerCopy:
+        """The states as of now, to be encoded beside the writer; one copy at a time, and no head cut."""
         used = (self.next_seq - self._first + _PER_BYTE - 1) // _PER_BYTE
-        return _HEADER.pack(self.head_seq, self.next_seq) + self._packed[:used].tobytes()
+        self._settled_since = []
+        header = _HEADER.pack(self.head_seq, self.next_seq)
+        return LedgerCopy(self, header, self._first, self._packed[:used], self._settled_since)
+
+    def end_copy(self) -> None:
+        self._settled_since = None
 
     @classmethod
     def decode(cls, data: bytes) -> Ledger:
@@ -132,3 +149,25 @@ class Ledger:
         packed = np.frombuffer(data, np.uint8, offset=_HEADER.size)
         ledger._packed[: len(packed)] = packed
         return ledger
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerCopy:
+    """The ledger as it was at one moment."""
+
+    _ledger: Ledger
+    _header: bytes
+    _first: int
+    _packed: U8  # the ledger's own bytes, which go on changing
+    _settled_since: list[I64]
+
+    def parts(self) -> list[Bytes]:
+        """The states as of the moment the copy was begun, encoded; needs no lock, but once."""
+        packed = self._packed.copy()
+        self._ledger.end_copy()
+        for seqs in self._settled_since:
+            index = seqs - self._first
+            index = index[index >> 2 < len(packed)]
+            kept = ~np.left_shift(np.uint8(3), ((index & 3) << 1).astype(np.uint8), dtype=np.uint8)
+            np.bitwise_and.at(packed, index >> 2, kept)
+        return [self._header, packed.data]

@@ -34,7 +34,7 @@ from tidemill.store.find_index import PLACE_BIT
 from tidemill.store.frames import Kind, ReEnterReason, section_in
 from tidemill.store.framing import move_payload_bytes, moved_together
 from tidemill.store.hashing import id_hash, key_hash
-from tidemill.store.index_checkpoint import INDEX_FORMAT, encode_indexes
+from tidemill.store.index_checkpoint import INDEX_FORMAT, note_indexes
 from tidemill.store.indexes import Indexes, IndexSizes
 from tidemill.store.ledger import State
 from tidemill.store.message_format import Section
@@ -42,6 +42,8 @@ from tidemill.store.recovery import Progress, recover
 from tidemill.store.topic_queues import TopicQueues
 
 _SECTIONS_KEPT = 16
+# How many entries are looked at under one hold of the writer lock, to move the floor of what is near.
+_FLOOR_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,26 +277,45 @@ class MessageStore:
                 return
 
     def _save_checkpoint(self) -> None:
+        """Under the lock it is only noted how things are: all that takes long goes on beside the writer."""
+        self._move_near_floor()
         with self.writer.lock:
-            self.indexes.move_floors()
-            offset = self.log.written_end
-            content = encode_indexes(self.indexes, offset)
+            self.indexes.move_level_floor()
+            noted = note_indexes(self.indexes, self.log.written_end)
+        content = noted.encode()
         self.writer.finish_all()
         self._save_find_index()
-        self.consumers.save(offset)
-        with self.writer.lock:
-            self.indexes.entries.sync()
+        self.consumers.save(noted.offset)
+        self._sync_entries()
         self.queues.sync()
-        self._checkpoint.save(content, sync=True)
-        self._checkpoint_offset = offset
+        self._checkpoint.save_parts(content, sync=True)
+        self._checkpoint_offset = noted.offset
+
+    def _move_near_floor(self) -> None:
+        end_seq = self.indexes.ledger.next_seq
+        has_more = True
+        while has_more:
+            with self.writer.lock:
+                has_more = self.indexes.move_near_floor(end_seq, _FLOOR_ROWS)
+
+    def _sync_entries(self) -> None:
+        entries = self.indexes.entries
+        with self.writer.lock:
+            begun = entries.begin_sync()
+        try:
+            begun.run()
+        except BaseException:
+            with self.writer.lock:
+                entries.undo_sync(begun)
+            raise
 
     def _save_find_index(self) -> None:
         """Write the find index's memory when it is worth a file; the files only ever cover what is safe."""
         find = self.indexes.find
         if find.is_worth_writing:
             with self.writer.lock:
-                end = self.writer.finish_all()
-                find.begin_flush(end)
+                find.begin_flush(self.log.written_end)
+            self.writer.finish_all()
             written = find.write_flushing()
             with self.writer.lock:
                 find.end_flush(written)
@@ -302,6 +323,7 @@ class MessageStore:
             merged = find.write_merged(pair)
             with self.writer.lock:
                 find.replace(pair, merged)
+            find.remove(pair)
 
     def value_below(self, now_ms: int) -> int:
         """Bytes below this log offset are older than half the retention: release those by value."""

@@ -25,7 +25,7 @@ from tidemill.store.consumer_state import (
 from tidemill.store.entry_format import ENTRY, FLAG_FIFO, FLAG_LEVEL, FLAG_MOVED, FLAG_NEAR
 from tidemill.store.find_format import RUN_HEADER_BYTES, RunHeader, decode_run_header, encode_run_header
 from tidemill.store.find_index import PLACE_BIT, FindIndex
-from tidemill.store.index_checkpoint import encode_indexes, restore_indexes
+from tidemill.store.index_checkpoint import note_indexes, restore_indexes
 from tidemill.store.indexes import Indexes, IndexSizes, OpenHalf
 from tidemill.store.ledger import State
 from tidemill.store.queue_format import QUEUE_ROW
@@ -112,7 +112,7 @@ def golden_bytes(directory: Path) -> dict[str, bytes]:
         "store-entry-1.bin": _entries().tobytes(),
         "store-queue-row-1.bin": _queue_rows().tobytes(),
         "consumers-change-1.bin": _change_frame(directory / "consumers"),
-        "store-index-checkpoint-1.bin": encode_indexes(_indexes(directory / "index"), 4096),
+        "store-index-checkpoint-1.bin": b"".join(note_indexes(_indexes(directory / "index"), 4096).encode()),
         "store-find-run-1.bin": _find_run(),
     }
 

@@ -137,14 +137,14 @@ class Generator:
         while True:
             now_s = stopwatch_s()
             is_over = now_s > begun_s + seconds or sent == len(requests)
+            wait_s = 1.0
             if not is_over:
-                due = min(len(requests), int((now_s - begun_s) * rate) + 1) if rate else len(requests)
-                sent += self._fill(
-                    requests[sent:due] if rate else requests[sent : sent + 256], begun_s, sent, rate
-                )
+                end = min(len(requests), int((now_s - begun_s) * rate) + 1) if rate else sent + _AT_ONCE
+                sent += self._fill(requests[sent:end], begun_s, sent, rate)
+                if rate and sent >= end:  # else there is no room before an answer has come: that wakes us
+                    wait_s = min(wait_s, begun_s + sent / rate - stopwatch_s())
             elif not any(connection.in_flight for connection in self._connections):
                 return stopwatch_s() - begun_s
-            wait_s = min(1.0, begun_s + sent / rate - stopwatch_s()) if rate and not is_over else 1.0
             for key, _ in self._selector.select(max(0.0, wait_s)):
                 key.data.drain()
             if stopwatch_s() > begun_s + seconds + _PATIENCE_S:
