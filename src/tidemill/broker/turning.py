@@ -273,8 +273,8 @@ class Turning:
             if first >= end:
                 return _SAFE_MS_MAX
             rows = self._store.indexes.entries.read(first, end)
-            far = rows["deliver_at_ms"][rows["flags"] & (FLAG_NEAR | FLAG_LEVEL) == 0]
-            return int(np.min(far, initial=_SAFE_MS_MAX))
+        far = rows["deliver_at_ms"][rows["flags"] & (FLAG_NEAR | FLAG_LEVEL) == 0]
+        return int(np.min(far, initial=_SAFE_MS_MAX))
 
     def _cursors(self) -> tuple[Cursor, ...]:
         if self._turner is Runner.EMBEDDED:

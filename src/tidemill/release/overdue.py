@@ -47,16 +47,18 @@ def overdue_rows(
         if first_seq >= end_seq:
             return joined([])
         entries = store.indexes.entries.read(first_seq, end_seq)
-        wanted = store.indexes.ledger.range_states(first_seq, end_seq) == State.PENDING
-        wanted &= entries["deliver_at_ms"] <= until_ms
-        if topic_id is not None:
-            wanted &= entries["topic_id"] == topic_id
-        if fifo_below_ms is not None:
-            wanted &= (entries["flags"] & FLAG_FIFO == 0) | (entries["deliver_at_ms"] < fifo_below_ms)
-        chosen = np.flatnonzero(wanted)
-        # Of what came through the wheel nobody knows here how often it was rolled.
-        rows = due_rows(entries["deliver_at_ms"][chosen], first_seq + chosen, Via.EMBEDDED, NOT_COUNTED)
-        for flag, via in ((FLAG_NEAR, Via.NEAR), (FLAG_LEVEL, Via.LEVEL)):
-            is_flagged = entries["flags"][chosen] & flag != 0
-            rows["via"][is_flagged], rows["trips"][is_flagged] = via, NEVER_ROLLED
-        return joined([rows])
+        states = store.indexes.ledger.range_states(first_seq, end_seq)
+    # A row never changes, and what is settled meanwhile is found out when it is to be released.
+    wanted = states == State.PENDING
+    wanted &= entries["deliver_at_ms"] <= until_ms
+    if topic_id is not None:
+        wanted &= entries["topic_id"] == topic_id
+    if fifo_below_ms is not None:
+        wanted &= (entries["flags"] & FLAG_FIFO == 0) | (entries["deliver_at_ms"] < fifo_below_ms)
+    chosen = np.flatnonzero(wanted)
+    # Of what came through the wheel nobody knows here how often it was rolled.
+    rows = due_rows(entries["deliver_at_ms"][chosen], first_seq + chosen, Via.EMBEDDED, NOT_COUNTED)
+    for flag, via in ((FLAG_NEAR, Via.NEAR), (FLAG_LEVEL, Via.LEVEL)):
+        is_flagged = entries["flags"][chosen] & flag != 0
+        rows["via"][is_flagged], rows["trips"][is_flagged] = via, NEVER_ROLLED
+    return joined([rows])

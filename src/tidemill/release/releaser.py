@@ -42,7 +42,8 @@ RELEASE_ROWS_MAX = 1 << 18
 
 # Before which time every message that is due has been handed over; worked out only if a FIFO message asks.
 FifoSafe = Callable[[], int]
-_SCAN_ROWS = 1 << 20
+# Entries looked at in one go. Parts end at multiples of this, so that none spans two chunks of the table.
+_SCAN_ROWS = 1 << 18
 _HELD_PAUSE_MS = 20
 _AHEAD_MS = 2
 _NO_LIMIT_MS = 1 << 62
@@ -348,7 +349,7 @@ class Releaser:
         scan = self._scan
         if scan is None:
             return joined([])
-        end = min(scan.end_seq, scan.next_seq + _SCAN_ROWS)
+        end = min(scan.end_seq, (scan.next_seq // _SCAN_ROWS + 1) * _SCAN_ROWS)
         rows = overdue_rows(self._store, scan.next_seq, end, max(now_ms, scan.handed_over_ms))
         scan.next_seq = end
         if end >= scan.end_seq:
@@ -362,7 +363,7 @@ class Releaser:
         kept, is_complete = joined([]), True
         first = ledger.head_seq
         while first < ledger.next_seq:
-            end = min(ledger.next_seq, first + _SCAN_ROWS)
+            end = min(ledger.next_seq, (first // _SCAN_ROWS + 1) * _SCAN_ROWS)
             until_ms = max(now_ms, self._handed_over_ms())
             kept = joined([kept, overdue_rows(self._store, first, end, until_ms, topic_id, fifo_below_ms)])
             if len(kept) > rows_max:

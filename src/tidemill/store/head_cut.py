@@ -25,7 +25,8 @@ OnMoved = Callable[[MovedMessages], None]
 
 # How many seqs one look for survivors passes over.
 _LOOK_ROWS = 64 * MOVE_COUNT_MAX
-# How many entries are looked at under one hold of the writer lock, to count what is alive.
+# How many entries are looked at under one hold of the writer lock, to count what is alive. Parts end at
+# multiples of this, so that none spans two chunks of the table.
 _COUNT_ROWS = 1 << 16
 
 
@@ -80,7 +81,7 @@ def _live_bytes(store: MessageStore, start: int, end: int) -> int:
     live = 0
     first, end_seq = _base_at(store, start).next_seq, _base_at(store, end).next_seq
     while first < end_seq:
-        stop = min(end_seq, first + _COUNT_ROWS)
+        stop = min(end_seq, (first // _COUNT_ROWS + 1) * _COUNT_ROWS)
         with store.writer.lock:
             rows = store.indexes.entries.read(first, stop)
             states = store.indexes.ledger.range_states(first, stop)

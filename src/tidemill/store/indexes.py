@@ -381,7 +381,7 @@ class Indexes:
     def move_near_floor(self, end_seq: int, rows_max: int) -> bool:
         """Move the floor up to the lowest near seq that waits, or past `rows_max` entries: then True."""
         first = max(self.near_floor, self.ledger.head_seq)
-        stop = min(end_seq, first + rows_max)
+        stop = min(end_seq, (first // rows_max + 1) * rows_max)  # no part spans two chunks of the table
         waiting = pending_in(FLAG_NEAR, self.entries, self.ledger, first, stop)
         self.near_floor = int(waiting[0]) if len(waiting) else max(first, stop)
         return not len(waiting) and stop < end_seq
