@@ -87,6 +87,8 @@ def test_a_send_says_the_offset_at_which_the_message_is_received(channel):
         sent[entry.message_id] = entry.offset
     batch = _send(channel, *(_message("placed", f"B{number}") for number in range(9)))
     sent |= {entry.message_id: entry.offset for entry in batch.entries}
+    (again,) = _send(channel, _message("placed", "P8")).entries
+    assert again.offset == sent["P8"] > 0
     found: dict[str, int] = {}
     while len(found) < len(sent):
         messages = [message.system_properties for message in _messages(_poll(channel, "placed"))]

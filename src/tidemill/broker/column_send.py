@@ -23,7 +23,7 @@ from tidemill.broker.sender import Answer
 from tidemill.broker.sending_verb import SendingVerb
 from tidemill.core.errors import RequestError
 from tidemill.core.limits import ID_CHARS_MAX
-from tidemill.core.model import NO_SEQ, NO_TIME_MS, Draft, MessageType
+from tidemill.core.model import NO_QUEUE, NO_SEQ, NO_TIME_MS, Draft, MessageType
 from tidemill.core.send_batch import SendColumns, receipt_of_new
 from tidemill.log.arrays import I64, U8
 from tidemill.store.entry_format import FLAG_NEAR
@@ -35,18 +35,16 @@ from tidemill.store.topics import Topic
 
 
 class PlainAnswers(NamedTuple):
-    """All messages of a request were stored anew: the seq of each (-1: not timed) and when it is due."""
+    """All messages of a request were stored anew, one value for each: its seq and when it is due (-1: not
+    timed), its queue and its offset there (-1: not there yet)."""
 
     seqs: list[int]
     dues_ms: list[int]
+    queues: list[int]
+    offsets: list[int]
 
-
-class _Stored(NamedTuple):
-    """What became of messages, one value for each; the offset is that in its queue (-1: not there yet)."""
-
-    seqs: list[int]
-    dues_ms: list[int]
-    offsets: Sequence[int]
+    def part(self, at: int, end: int) -> PlainAnswers:
+        return PlainAnswers(*(column[at:end] for column in self))
 
 
 # Below so many, the sender is quicker than the fixed cost of columns.
@@ -77,7 +75,7 @@ class ColumnSend(SendingVerb):
         """Store what several requests ask for; each gets the answers to its own messages, in order."""
         stored = self._try_plain(parts)
         if stored is not None:
-            return [PlainAnswers(stored.seqs[at:end], stored.dues_ms[at:end]) for at, end in _spans(parts)]
+            return [stored.part(at, end) for at, end in _spans(parts)]
         drafts = list(chain.from_iterable(part.drafts() for part in parts))
         answers = self._sender.send_each(drafts)
         return [answers[at:end] for at, end in _spans(parts)]
@@ -89,12 +87,9 @@ class ColumnSend(SendingVerb):
         stored = None if columns is None else self._try_plain([columns])
         if stored is None:
             return self._sender.send_each(drafts, creates_topics=creates_topics)
-        return [
-            receipt_of_new(self._broker_id, draft, seq, due_ms, offset)
-            for draft, seq, due_ms, offset in zip(drafts, *stored, strict=True)
-        ]
+        return [receipt_of_new(self._broker_id, *placed) for placed in zip(drafts, *stored, strict=True)]
 
-    def _try_plain(self, parts: Sequence[SendColumns]) -> _Stored | None:
+    def _try_plain(self, parts: Sequence[SendColumns]) -> PlainAnswers | None:
         """What became of all messages, stored the quick way; None if they must go the sender's."""
         body_bytes = sum(sum(map(len, part.bodies)) for part in parts)
         now_ms = self._now_ms()
@@ -142,7 +137,7 @@ class ColumnSend(SendingVerb):
 
     # -- storing ----------------------------------------------------------------------------------
 
-    def _store_plain(self, plain: _Plain, now_ms: int) -> _Stored | None:
+    def _store_plain(self, plain: _Plain, now_ms: int) -> PlainAnswers | None:
         """What became of all messages, after the sync; None if the batch is not as plain as it looked."""
         with self._store.writer.lock:
             topics = self._topics_of(plain)
@@ -152,12 +147,12 @@ class ColumnSend(SendingVerb):
             hashes = hash_texts(plain.ids, topic_seeds(topic_ids, PURPOSE_ID))
             if len(self._store.indexes.find.find_many(hashes)[0]):
                 return None  # perhaps a repeat
-            flags = self._flags(plain.due, now_ms)
+            flags, queues = self._flags(plain.due, now_ms), self._queues(topics, plain.which)
             appended = self._store.writer.put_plain(
                 PlainRows(
                     now_ms,
                     topic_ids,
-                    self._queues(topics, plain.which),
+                    queues,
                     flags,
                     plain.due,
                     plain.ids,
@@ -173,7 +168,8 @@ class ColumnSend(SendingVerb):
         self._sender.hand_over(plain.due[timed], appended.first_seq, flags[timed].astype(np.int64))
         seqs = np.full(len(plain.due), NO_SEQ, np.int64)
         seqs[timed] = appended.first_seq + np.arange(len(timed))
-        return _Stored(seqs.tolist(), plain.due.tolist(), appended.queue_offsets)
+        queues[timed] = NO_QUEUE
+        return PlainAnswers(seqs.tolist(), plain.due.tolist(), queues.tolist(), list(appended.queue_offsets))
 
     def _flags(self, due: I64, now_ms: int) -> U8:
         if self._sender.near_room() <= 0:

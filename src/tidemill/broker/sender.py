@@ -297,8 +297,10 @@ class Sender:
             if now_ms - int(entry["stored_at_ms"]) < DEDUPLICATION_MS:
                 return self._receipt(topic, message_id, seq, int(entry["deliver_at_ms"]), is_repeat=True)
         for place in self._store.places_with_id(topic.id, message_id):
-            if now_ms - self._store.message(place).stored_at_ms < DEDUPLICATION_MS:
-                return Receipt(message_id, topic.name, None, NO_TIME_MS, is_repeat=True)
+            message = self._store.message(place)
+            if now_ms - message.stored_at_ms < DEDUPLICATION_MS:
+                queue, offset = message.queue_id, self._store.queue_offset(place)
+                return Receipt(message_id, topic.name, None, NO_TIME_MS, True, queue=queue, offset=offset)
         return None
 
     def _once(self, batch: _Batch, topic: Topic, draft: Draft, due_ms: int) -> Receipt | None:
@@ -346,7 +348,9 @@ class Sender:
                 topic = self._store.indexes.topics.by_id(topic_id)
                 name = topic.name if topic is not None else ""
             if message.deliver_at_ms == NO_TIME_MS:
-                batch.answers[slot] = Receipt(message.id, name, None, NO_TIME_MS, note=note, offset=offset)
+                batch.answers[slot] = Receipt(
+                    message.id, name, None, NO_TIME_MS, note=note, queue=message.queue_id, offset=offset
+                )
                 continue
             handle = Handle(self._broker_id, name, message.id, seq)
             batch.answers[slot] = Receipt(message.id, name, handle, message.deliver_at_ms, note=note)

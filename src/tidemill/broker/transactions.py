@@ -19,6 +19,7 @@ from tidemill.broker.sender import body_bytes
 from tidemill.broker.sending_verb import SendingVerb
 from tidemill.core.errors import IllegalId, UnknownTransaction
 from tidemill.core.model import NO_TIME_MS, Draft, Handle, MessageType, Receipt, StoredMessage
+from tidemill.store.entry_format import place_of
 from tidemill.store.indexes import OpenHalf, half_key
 from tidemill.store.topics import Topic
 
@@ -81,7 +82,7 @@ class Transactions(SendingVerb):
             appended = self._store.writer.end_half(half, message, now_ms)
         self._store.writer.finish(appended)
         if message.deliver_at_ms == NO_TIME_MS:
-            return Receipt(message.id, topic.name, None, NO_TIME_MS)
+            return self._placed(topic, message.id, place_of(appended.offset, 0))
         due, flags = np.array([message.deliver_at_ms]), np.array([message.flags])
         self._sender.hand_over(due, appended.first_seq, flags)
         handle = Handle(self._broker_id, topic.name, message.id, appended.first_seq)
@@ -164,9 +165,14 @@ class Transactions(SendingVerb):
             handle = Handle(self._broker_id, topic.name, message_id, seq)
             due_ms = int(self._store.entry(seq)["deliver_at_ms"])
             return Receipt(message_id, topic.name, handle, due_ms, is_repeat=True)
-        if self._store.places_with_id(topic.id, message_id):
-            return Receipt(message_id, topic.name, None, NO_TIME_MS, is_repeat=True)
+        for place in self._store.places_with_id(topic.id, message_id):
+            return replace(self._placed(topic, message_id, place), is_repeat=True)
         raise UnknownTransaction(
             f"no open transaction with message {message_id!r} in topic {topic.name!r}: it was never begun, "
             "or it was rolled back"
         )
+
+    def _placed(self, topic: Topic, message_id: str, place: int) -> Receipt:
+        """The receipt of a message that went into its queue at once."""
+        queue, offset = self._store.message(place).queue_id, self._store.queue_offset(place)
+        return Receipt(message_id, topic.name, None, NO_TIME_MS, queue=queue, offset=offset)

@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 from tidemill.cli.connecting import EndpointOption, JsonOption, connect, duration_ms, moment_ms, usage
 from tidemill.cli.output import relative_time
 from tidemill.core.durations import format_time
-from tidemill.core.model import NO_TIME_MS, Receipt
+from tidemill.core.model import NO_OFFSET, NO_TIME_MS, Receipt
 
 _ONCE = ("keep", "replace")
 
@@ -84,7 +84,7 @@ def _properties(pairs: Sequence[str]) -> dict[str, str]:
 
 def receipt_fields(receipt: Receipt) -> dict[str, object]:
     """A receipt as the JSON object that programs read."""
-    is_timed = receipt.deliver_at_ms != NO_TIME_MS
+    is_timed, has_offset = receipt.deliver_at_ms != NO_TIME_MS, receipt.offset != NO_OFFSET
     return {
         "message_id": receipt.id,
         "topic": receipt.topic,
@@ -93,6 +93,8 @@ def receipt_fields(receipt: Receipt) -> dict[str, object]:
         "deliver_at_ms": receipt.deliver_at_ms if is_timed else None,
         "is_repeat": receipt.is_repeat,
         "note": receipt.note,
+        "queue": receipt.queue if has_offset else None,
+        "offset": receipt.offset if has_offset else None,
     }
 
 

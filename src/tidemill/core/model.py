@@ -15,6 +15,7 @@ from tidemill.core.errors import IllegalHandle
 
 NO_TIME_MS = -1
 NO_SEQ = -1
+NO_QUEUE = -1
 NO_OFFSET = -1
 SEQ_MAX = (1 << 62) - 1
 
@@ -127,7 +128,8 @@ class Receipt:
     deliver_at_ms: int  # NO_TIME_MS for a message that is not timed
     is_repeat: bool = False  # the message was there already: same id, or once by key
     note: str = ""
-    offset: int = NO_OFFSET  # in its queue, of a message that went there at once and by a door that says so
+    queue: int = NO_QUEUE  # that a message went into at once; none for one that waits: it is in no queue yet
+    offset: int = NO_OFFSET  # in that queue
 
 
 @dataclass(frozen=True, slots=True)

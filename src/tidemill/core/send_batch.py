@@ -9,7 +9,8 @@
 Columns: `size` (bytes of the body), `topics` (distinct names) and `topic` (index into them; missing: all 0),
 `id`, `due` (deliver at, ms), `delay` (ms), `level`, `keys`, `tag`, `group`, `props`, `once`. A column that
 would hold only the default is left out. The answer is a JSON object: `broker`, columns `seq` and `due` (-1:
-not timed), and, for the few that need it, by index: `ids`, `repeats`, `notes`, `errors` ([code, message]).
+not timed), `queue` and `offset` (where a message went at once; -1: it waits; left out where all do), and, for
+the few that need it, by index: `repeats`, `notes`, `errors` ([code, message]).
 
 Owns both directions. Columns, because Python's own JSON reads and writes a list of plain values faster than
 any format that is taken apart message by message. Nothing here checks what a message may be: that is the
@@ -21,7 +22,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise, repeat
 from types import NoneType
 from typing import Any
@@ -29,7 +30,7 @@ from typing import Any
 from tidemill.core.error_codes import error_of
 from tidemill.core.errors import RequestError, TidemillError
 from tidemill.core.limits import FRAME_ROWS_MAX
-from tidemill.core.model import NO_OFFSET, NO_TIME_MS, Draft, Handle, Once, Receipt
+from tidemill.core.model import NO_OFFSET, NO_QUEUE, NO_SEQ, NO_TIME_MS, Draft, Handle, Once, Receipt
 
 CONTENT_TYPE = "application/x-tidemill-batch"
 _HEAD = struct.Struct("<4sI")
@@ -226,56 +227,68 @@ def _topics(header: dict[str, Any], count: int) -> list[str]:
 
 def encode_answers(broker_id: str, answers: Sequence[Answer]) -> bytes:
     """The answer to a request: what became of each message, in its order."""
-    columns: dict[str, Any] = {"broker": broker_id}
-    seqs: list[int] = []
-    dues: list[int] = []
+    rows: list[tuple[int, int, int, int]] = []
     repeats: dict[int, str] = {}
     notes: dict[int, str] = {}
     errors: dict[int, list[str]] = {}
     for index, answer in enumerate(answers):
         if isinstance(answer, Receipt):
-            seqs.append(answer.handle.seq if answer.handle is not None else -1)
-            dues.append(answer.deliver_at_ms)
+            seq = answer.handle.seq if answer.handle is not None else NO_SEQ
+            rows.append((seq, answer.deliver_at_ms, answer.queue, answer.offset))
             if answer.is_repeat:
                 repeats[index] = answer.id
             if answer.note:
                 notes[index] = answer.note
         else:
-            seqs.append(-1)
-            dues.append(-1)
+            rows.append((NO_SEQ, NO_TIME_MS, NO_QUEUE, NO_OFFSET))
             errors[index] = [answer.code, str(answer)]
-    columns["seq"], columns["due"] = seqs, dues
+    columns = _placed(broker_id, *([row[at] for row in rows] for at in range(4)))
     special = (("repeats", repeats), ("notes", notes), ("errors", errors))
     columns |= {name: values for name, values in special if values}
     return _dumps(columns).encode()
 
 
-def encode_plain_answers(broker_id: str, seqs: list[int], dues: list[int]) -> bytes:
+def encode_plain_answers(
+    broker_id: str, seqs: list[int], dues: list[int], queues: list[int], offsets: list[int]
+) -> bytes:
     """The answer to a request whose messages were all stored anew, with nothing more to say of any."""
-    return _dumps({"broker": broker_id, "seq": seqs, "due": dues}).encode()
+    return _dumps(_placed(broker_id, seqs, dues, queues, offsets)).encode()
 
 
-def receipt_of_new(broker_id: str, draft: Draft, seq: int, due_ms: int, offset: int = NO_OFFSET) -> Receipt:
+def _placed(
+    broker_id: str, seqs: list[int], dues: list[int], queues: list[int], offsets: list[int]
+) -> dict[str, Any]:
+    columns: dict[str, Any] = {"broker": broker_id, "seq": seqs, "due": dues}
+    if max(offsets, default=NO_OFFSET) > NO_OFFSET:
+        columns |= {"queue": queues, "offset": offsets}
+    return columns
+
+
+def receipt_of_new(
+    broker_id: str, draft: Draft, seq: int, due_ms: int, queue: int = NO_QUEUE, offset: int = NO_OFFSET
+) -> Receipt:
     """The receipt of a draft with an id of its own that was stored anew."""
     message_id = draft.id or ""
-    handle = None if due_ms == NO_TIME_MS else Handle(broker_id, draft.topic, message_id, seq)
-    return Receipt(message_id, draft.topic, handle, due_ms, offset=offset)
+    if due_ms == NO_TIME_MS:
+        return Receipt(message_id, draft.topic, None, due_ms, queue=queue, offset=offset)
+    return Receipt(message_id, draft.topic, Handle(broker_id, draft.topic, message_id, seq), due_ms)
 
 
 def decode_answers(data: bytes, drafts: Sequence[Draft]) -> list[Answer]:
     """Each draft's answer. The drafts carry ids of their own, as a client's always do."""
     columns = json.loads(data)
     broker, seqs, dues = columns["broker"], columns["seq"], columns["due"]
+    queues = columns.get("queue") or [NO_QUEUE] * len(seqs)
+    offsets = columns.get("offset") or [NO_OFFSET] * len(seqs)
     answers: list[Answer] = [
-        receipt_of_new(broker, draft, seq, due) for draft, seq, due in zip(drafts, seqs, dues, strict=True)
+        receipt_of_new(broker, *placed) for placed in zip(drafts, seqs, dues, queues, offsets, strict=True)
     ]
     repeats, notes = columns.get("repeats", {}), columns.get("notes", {})
     for index in {*repeats, *notes}:
         at = int(index)
-        topic, seq, due = drafts[at].topic, seqs[at], dues[at]
-        message_id = repeats.get(index) or drafts[at].id or ""
-        handle = None if due == NO_TIME_MS else Handle(broker, topic, message_id, seq)
-        answers[at] = Receipt(message_id, topic, handle, due, index in repeats, notes.get(index, ""))
+        named = replace(drafts[at], id=repeats.get(index) or drafts[at].id)
+        receipt = receipt_of_new(broker, named, seqs[at], dues[at], queues[at], offsets[at])
+        answers[at] = replace(receipt, is_repeat=index in repeats, note=notes.get(index, ""))
     for index, (code, message) in columns.get("errors", {}).items():
         answers[int(index)] = error_of(code, message)
     return answers

@@ -14,7 +14,7 @@ from fastapi import APIRouter
 
 from tidemill.broker.broker import Broker
 from tidemill.core.errors import IllegalHandle, RequestError
-from tidemill.core.model import NO_TIME_MS, CancelAnswer, Draft, Handle, Once, Receipt
+from tidemill.core.model import NO_OFFSET, NO_TIME_MS, CancelAnswer, Draft, Handle, Once, Receipt
 from tidemill.server.admin_models import (
     AnswerOut,
     CancelOut,
@@ -148,6 +148,8 @@ def receipt_out(receipt: Receipt) -> ReceiptOut:
         deliver_at_ms=time_out(receipt.deliver_at_ms),
         is_repeat=receipt.is_repeat,
         note=receipt.note,
+        queue=None if receipt.offset == NO_OFFSET else receipt.queue,
+        offset=None if receipt.offset == NO_OFFSET else receipt.offset,
     )
 
 

@@ -61,6 +61,10 @@ class ReceiptOut(BaseModel):
     deliver_at_ms: int | None
     is_repeat: bool = False
     note: str = ""
+    queue: int | None = Field(
+        None, description="where it went at once; null: it waits, and is in no queue yet"
+    )
+    offset: int | None = Field(None, description="in that queue")
 
 
 class ManyIn(Request):

@@ -85,7 +85,7 @@ class BatchDoor:
 
     def _answer(self, answers: Answers) -> bytes:
         if isinstance(answers, PlainAnswers):
-            return encode_plain_answers(self._broker.id, answers.seqs, answers.dues_ms)
+            return encode_plain_answers(self._broker.id, *answers)
         for refusal in [answer for answer in answers if isinstance(answer, TidemillError)]:
             REJECTS.add("http", refusal.code)
         return encode_answers(self._broker.id, answers)

@@ -203,8 +203,11 @@ class Section:
         return self._rows["body_bytes"][rows].astype(np.int64)
 
     def queue_offsets(self, rows: I64) -> I64:
-        """The `queue_offset` of these rows of a section in the row encoding."""
-        assert self._rows is not None
+        """The `queue_offset` of these rows."""
+        if self._rows is None:
+            assert self._batch is not None
+            offsets: I64 = self._batch.column("queue_offset").to_numpy()
+            return offsets[rows]
         return self._rows["queue_offset"][rows].astype(np.int64)
 
     def columns(self) -> Columns:

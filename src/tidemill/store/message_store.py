@@ -144,6 +144,10 @@ class MessageStore:
         """Id and stored-at ms of the message at a place; the rest of it is not read."""
         return self.section(place >> 16).identity(place & 0xFFFF)
 
+    def queue_offset(self, place: int) -> int:
+        """Where in its queue a message is that went there at once."""
+        return int(self.section(place >> 16).queue_offsets(np.array([place & 0xFFFF]))[0])
+
     def is_expired(self, place: int) -> bool:
         """True when the bytes at this place were cut off with the head."""
         return place >> 16 < self.log.head or place == 0

@@ -68,12 +68,12 @@ def _said(answer) -> object:
     if not isinstance(answer, Receipt):
         return answer.code, str(answer)
     seq = -1 if answer.handle is None else answer.handle.seq
-    return seq, answer.deliver_at_ms, answer.is_repeat
+    return seq, answer.deliver_at_ms, answer.queue, answer.offset, answer.is_repeat
 
 
 def _all_said(answers) -> list[object]:
     if isinstance(answers, PlainAnswers):
-        return [(seq, due, False) for seq, due in zip(answers.seqs, answers.dues_ms, strict=True)]
+        return [(*placed, False) for placed in zip(*answers, strict=True)]
     return [_said(answer) for answer in answers]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from small_broker import START_MS
 from tidemill.core.errors import RequestError, UnknownTopic, WrongMessageType
-from tidemill.core.model import Draft, Once, Receipt, TopicType
+from tidemill.core.model import NO_OFFSET, NO_QUEUE, Draft, Once, Receipt, TopicType
 
 HOUR_MS = 3_600_000
 
@@ -78,7 +79,34 @@ def test_the_same_id_within_an_hour_gets_the_first_receipt_and_no_second_message
     again = small.send("orders", b"two", id="x", **fields)
     assert (again.id, again.handle, again.deliver_at_ms) == (first.id, first.handle, first.deliver_at_ms)
     assert (first.is_repeat, again.is_repeat) == (False, True)
+    assert (again.queue, again.offset) == (first.queue, first.offset)
     assert small.log_end == end
+
+
+def test_the_receipt_says_where_a_message_is_that_went_into_its_queue_at_once(small):
+    for number in range(5):
+        small.send("orders", id=f"m{number}")
+    small.broker.send_table(pa.table({"id": ["b0", "b1"], "body": [b"", b""]}), topic="orders")
+    small.broker.transactions.begin([Draft("orders", b"", id="committed")])
+    commits = [small.broker.transactions.commit("orders", "committed") for _ in range(2)]
+    small.kill_and_open()
+    placed = {(m.id, m.queue_id, m.offset) for m in small.in_topic("orders")}
+    assert {(r.id, r.queue, r.offset) for r in commits} < placed
+    again = [small.send("orders", id=name) for name, _, _ in placed]
+    assert len(placed) == 8
+    assert {(r.id, r.queue, r.offset) for r in again} == placed
+    assert all(receipt.is_repeat for receipt in again)
+
+
+def test_a_message_that_waits_has_no_place_in_a_queue_nor_has_a_repeat_of_it(small):
+    fields = {"id": "x", "keys": ("k",), "delay_ms": 5_000}
+    first, again = small.send("orders", **fields), small.send("orders", **fields)
+    once = small.send("orders", keys=("k",), once=Once.KEEP, delay_ms=9_000)
+    small.advance(5_000)
+    # A repeat is answered as the first send was, though the message has gone into its queue since.
+    after = small.send("orders", **fields)
+    assert [r.is_repeat for r in (first, again, once, after)] == [False, True, True, True]
+    assert {(r.queue, r.offset) for r in (first, again, once, after)} == {(NO_QUEUE, NO_OFFSET)}
 
 
 @pytest.mark.parametrize("fields", [{}, {"delay_ms": 5_000}])

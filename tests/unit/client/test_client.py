@@ -44,6 +44,16 @@ def test_a_message_from_send_to_ack(client) -> None:
     assert client.receive_batch("orders", "g") == []
 
 
+def test_a_receipt_says_where_the_message_is_unless_it_waits(client) -> None:
+    drafts = [Draft("orders", b"", id=f"m{number}") for number in range(12)]
+    first = client.send_draft(drafts[0])
+    receipts = [first, client.send_draft(drafts[0]), *client.send_many(drafts[1:])]
+    placed = {m.id: (m.queue, m.offset) for m in client.receive_batch("orders", "g", count=32)}
+    assert len(placed) == 12
+    assert [(r.queue, r.offset) for r in receipts] == [placed[r.id] for r in receipts]
+    assert client.send("orders", "later", delay="5s").offset == -1
+
+
 def test_what_is_wrong_with_a_message_is_raised_as_in_the_broker(client) -> None:
     with pytest.raises(IllegalDelay):
         client.send("orders", b"x", delay="9999d")

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from tidemill.core.errors import IllegalTopic, RequestError
 from tidemill.core.model import Draft, Handle, Once, Receipt
-from tidemill.core.send_batch import decode_answers, decode_drafts, encode_answers, encode_drafts
+from tidemill.core.send_batch import (
+    decode_answers,
+    decode_drafts,
+    encode_answers,
+    encode_drafts,
+    encode_plain_answers,
+)
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 _DRAFTS = st.builds(
@@ -36,16 +42,28 @@ def test_drafts_come_back_as_they_went(drafts) -> None:
 
 
 def test_answers_come_back_as_they_went() -> None:
-    drafts = [Draft("t", b"", id=name) for name in "abcd"]
+    drafts = [Draft("t", b"", id=name) for name in "abcdef"]
     answers = [
         Receipt("a", "t", Handle("B", "t", "a", 7), 1_000),
         Receipt("first", "t", Handle("B", "t", "first", 3), 500, is_repeat=True),
         Receipt("c", "t", None, -1, note="clamped"),
+        Receipt("d", "t", None, -1, queue=0, offset=0),
+        Receipt("e", "t", None, -1, is_repeat=True, queue=3, offset=1 << 40),
         IllegalTopic("no"),
     ]
     found = decode_answers(encode_answers("B", answers), drafts)
-    assert found[:3] == answers[:3]
-    assert isinstance(found[3], IllegalTopic) and str(found[3]) == "no"
+    assert found[:5] == answers[:5]
+    assert isinstance(found[5], IllegalTopic) and str(found[5]) == "no"
+
+
+def test_answers_of_messages_that_all_wait_say_nothing_of_queues() -> None:
+    drafts = [Draft("t", b"", id="a"), Draft("t", b"", id="b")]
+    content = encode_plain_answers("B", [7, 8], [1_000, 1_001], [-1, -1], [-1, -1])
+    assert set(json.loads(content)) == {"broker", "seq", "due"}
+    assert [(r.handle.seq, r.offset) for r in decode_answers(content, drafts)] == [(7, -1), (8, -1)]
+    content = encode_plain_answers("B", [7, -1], [1_000, -1], [-1, 2], [-1, 5])
+    assert [(r.queue, r.offset) for r in decode_answers(content, drafts)] == [(-1, -1), (2, 5)]
+    assert decode_answers(encode_answers("B", []), []) == []
 
 
 def _request(header: object, bodies: bytes = b"") -> bytes:

@@ -46,6 +46,14 @@ def test_a_timed_message_is_received_after_its_time(http, small) -> None:
     assert http.post("/v1/ack", json={"receipts": [delivery["receipt"]]}).json() == {"settled": [False]}
 
 
+def test_a_receipt_says_where_the_message_is_unless_it_waits(http) -> None:
+    receipts = [_send(http, id=name) for name in ("a", "b", "a")]
+    placed = {d["message_id"]: (d["queue"], d["offset"]) for d in _receive(http)}
+    assert [(r["queue"], r["offset"]) for r in receipts] == [placed[r["message_id"]] for r in receipts]
+    waiting = _send(http, delay_ms=5_000)
+    assert (waiting["queue"], waiting["offset"]) == (None, None)
+
+
 def test_a_body_that_is_not_text_travels_in_base64(http) -> None:
     encoded = base64.b64encode(b"\xff\x00").decode()
     _send(http, body="", body_base64=encoded)
