@@ -122,7 +122,9 @@ class BrokerProcess:
             broker.close()
             raise
         if flight is not None:
-            self._flight_watch = FlightConnections(flight.port, self._plan.connections_max, flight.traffic)
+            self._flight_watch = FlightConnections(
+                flight.port, self._plan.connections_max, flight.traffic, gate=flight.gate
+            )
             self._flight_watch.start()
         return flight
 

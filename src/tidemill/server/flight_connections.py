@@ -9,7 +9,10 @@ files, and the operating system is asked what each has received. Less what was h
 - a connection with more in memory than a message of the largest size for each of its streams;
 - while all of them together have too much there, the one with most;
 - while too much is out, those who do not read what they asked for;
-- a connection from which nothing has come for a quarter of an hour.
+- a connection from which nothing has come for a quarter of an hour;
+- while there are nearly as many calls as there may be (`flight_gate.py`), the connections of those who keep
+  calls waiting for ten seconds, the longest wait first, and after them those from which nothing came for as
+  long and which the server does nothing for: a call that has said nothing at all is known to nobody.
 
 What a stream sent that was broken off counts as if it were still there: who breaks off many large ones on one
 connection is closed, and comes again.
@@ -34,6 +37,7 @@ from dataclasses import dataclass
 
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.limits import MIB
+from tidemill.server.flight_gate import FlightGate
 from tidemill.server.flight_traffic import FlightTraffic, Handed, caller_at
 
 logger = logging.getLogger(__name__)
@@ -41,6 +45,7 @@ logger = logging.getLogger(__name__)
 MESSAGE_BYTES_MAX = 64 * MIB
 GATHERED_BYTES_MAX = 512 * MIB
 SILENCE_MS_MAX = 15 * 60_000
+PATIENCE_S = 10.0
 _LOOK_EVERY_S = 0.05
 _IDLE_LOOK_EVERY_S = 0.1
 _REST = 10
@@ -82,6 +87,8 @@ class FlightConnections:
         message_bytes_max: int = MESSAGE_BYTES_MAX,
         gathered_bytes_max: int = GATHERED_BYTES_MAX,
         silence_ms_max: int = SILENCE_MS_MAX,
+        gate: FlightGate | None = None,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self._port = port
         self._connections_max = connections_max
@@ -89,6 +96,8 @@ class FlightConnections:
         self._message_bytes_max = message_bytes_max
         self._gathered_bytes_max = gathered_bytes_max
         self._silence_ms_max = silence_ms_max
+        self._gate = gate or FlightGate()
+        self._patience_s = patience_s
         self._sockets: dict[int, _Connection] = {}  # by number, the first to be seen first
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tidemill-flight-watch", daemon=True)
@@ -131,6 +140,10 @@ class FlightConnections:
             ([pair for pair in kept if pair[1] in large], "they sent too much at once; send smaller batches"),
             ([pair for pair in kept if pair[1].caller in deaf], "they did not read what they had asked for"),
             ([pair for pair in kept if pair[1].silent_ms > self._silence_ms_max], ""),
+            (
+                self._silent(kept),
+                "they kept calls waiting and said nothing while nearly all calls were taken",
+            ),
         )
         return sum(self._shut(found, why) for found, why in faults)
 
@@ -171,6 +184,29 @@ class FlightConnections:
                 large.add(one)
                 total -= one.gathered
         return large
+
+    def _silent(self, kept: list[tuple[int, _Connection]]) -> list[tuple[int, _Connection]]:
+        """Connections that must give way to others, no more than are needed for that."""
+        crowd = self._gate.crowd
+        if not crowd:
+            return []
+        waits = self._traffic.waits(stopwatch_s(), self._patience_s)
+        order = {caller: place for place, caller in enumerate(waits.kept)}
+        keeping = sorted((p for p in kept if p[1].caller in order), key=lambda p: order[p[1].caller])
+        others = [
+            pair
+            for pair in sorted(kept, key=lambda pair: pair[1].silent_ms, reverse=True)
+            if pair[1].silent_ms > self._patience_s * 1000
+            and pair[1].caller not in waits.working
+            and pair[1].caller not in order
+        ]
+        found: list[tuple[int, _Connection]] = []
+        for number, one in (*keeping, *others):
+            if crowd <= 0:
+                break
+            found.append((number, one))
+            crowd -= waits.kept.get(one.caller, 1)
+        return found
 
     # -- shutting ---------------------------------------------------------------------------------
 

@@ -70,14 +70,14 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
         tls: tuple[bytes, bytes] | None = None,
         gate: FlightGate | None = None,
     ) -> None:
-        self._gate = gate or FlightGate()
+        self.gate = gate or FlightGate()
         self._authorizer = authorizer or AllowAll()
         scheme = "grpc+tls" if tls else "grpc"
         address = f"[{host}]" if ":" in host else host
         super().__init__(
             f"{scheme}://{address}:{port}",
             tls_certificates=[tls] if tls else None,
-            middleware={MIDDLEWARE: BearerFactory(self._gate, self._authorizer)},
+            middleware={MIDDLEWARE: BearerFactory(self.gate, self._authorizer)},
         )
         self._broker = broker
         self.traffic = FlightTraffic()
@@ -99,10 +99,23 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
         topic = _said(put_topic_of, descriptor)
         caller = caller_of(context.peer())
         with self.traffic.stream(caller):
-            for number, batch in enumerate(_batches(reader)):
+            for number, batch in enumerate(self._batches(reader, caller)):
                 with self.traffic.handing(caller, batch.nbytes):
                     receipt = _said(self._put, context, batch, topic, number)
-                writer.write(_receipt_content(receipt, number))
+                content = _receipt_content(receipt, number)
+                with self.traffic.waiting(caller):  # who never reads its answers is waited for, too
+                    writer.write(content)
+
+    def _batches(self, reader: Any, caller: str) -> Iterator[pa.RecordBatch]:
+        """The batches of a call's stream as they come."""
+        while True:
+            try:
+                with self.traffic.waiting(caller):
+                    chunk = reader.read_chunk()
+            except StopIteration:
+                return
+            if chunk.data is not None:
+                yield chunk.data
 
     def _put(self, context: Any, batch: pa.RecordBatch, topic: str | None, number: int) -> BulkReceipt:
         try:
@@ -123,10 +136,11 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
         caller = caller_of(context.peer())
         with self.traffic.stream(caller):
             writer.begin(ANSWER)
-            for batch in _batches(reader):
+            for batch in self._batches(reader, caller):
                 with self.traffic.handing(caller, batch.nbytes):
                     answer = _said(self._cancel, context, batch, topic)
-                writer.write_batch(answer)
+                with self.traffic.waiting(caller):
+                    writer.write_batch(answer)
 
     def do_action(self, context: Any, action: Any) -> Iterator[pa.Buffer]:
         """`cancel`: an Arrow stream of handles in, an Arrow stream of answers out."""
@@ -134,7 +148,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
         if action.type != _CANCEL:
             raise refusal_of(RequestError(f"there is no action {action.type!r}; there is {_CANCEL}"))
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, ANSWER) as out:
+        with self.traffic.call(caller_of(context.peer())), pa.ipc.new_stream(sink, ANSWER) as out:
             for batch in _said(_stream_in, action.body):
                 out.write_batch(_said(self._cancel, context, batch, None))
         return iter([sink.getvalue()])
@@ -165,7 +179,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
         self.traffic.handed(caller_of(context.peer()), size)
 
     def _count(self, context: Any) -> None:
-        self._gate.spend(self._authorizer.user_of(authorization_of(context)), context)
+        self.gate.spend(self._authorizer.user_of(authorization_of(context)), context)
 
     def _require(self, context: Any, verb: Verb, batch: pa.RecordBatch, topic: str | None) -> None:
         self._require_open()
@@ -196,10 +210,11 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
         return self._broker.tables.read(wanted)
 
     def _stream_out(self, batches: Iterator[pa.RecordBatch], caller: str) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            _said(self._require_open)
-            with self.traffic.out(caller, batch.nbytes):  # asked for the next one, it has been taken
-                yield batch
+        with self.traffic.call(caller):
+            for batch in batches:
+                _said(self._require_open)
+                with self.traffic.out(caller, batch.nbytes):  # asked for the next one, it has been taken
+                    yield batch
 
     def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:
         """The tables: pending, history, and the messages of every topic the caller may look at."""
@@ -245,17 +260,6 @@ def _size_of(descriptor: Any) -> int:
 def _info(parts: list[Wanted], descriptor: Any) -> Any:
     endpoints = [flight.FlightEndpoint(flight.Ticket(ticket_content(part)), []) for part in parts]
     return flight.FlightInfo(parts[0].schema(), descriptor, endpoints, -1, -1)
-
-
-def _batches(reader: Any) -> Iterator[pa.RecordBatch]:
-    """The batches of a call's stream as they come."""
-    while True:
-        try:
-            chunk = reader.read_chunk()
-        except StopIteration:
-            return
-        if chunk.data is not None:
-            yield chunk.data
 
 
 def _stream_in(body: Any) -> list[pa.RecordBatch]:

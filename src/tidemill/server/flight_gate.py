@@ -1,7 +1,8 @@
 """How many Flight calls there may be at once, and how often each client may make one.
 
 Owns both counts. A call holds a thread of the server while it lasts, so only so many are let in; the rest are
-told that the broker is busy, before anything of them is read. A client's calls, and the batches within them,
+told that the broker is busy, before anything of them is read. It says when they become many, so that silent
+callers can be sent away before that (`flight_connections.py`). A client's calls, and the batches within them,
 are counted in the buckets that the other doors use too.
 """
 
@@ -38,6 +39,11 @@ class FlightGate:
     def leave(self) -> None:
         with self._lock:
             self._calls -= 1
+
+    @property
+    def crowd(self) -> int:
+        """How many calls too many there are for callers to stay who say nothing: over three quarters."""
+        return max(0, self._calls - self._calls_max * 3 // 4)
 
     def spend(self, user: str, context: Any) -> None:
         """Count a call or a batch of it; `TooManyRequests` if its client comes too often."""

@@ -1,10 +1,11 @@
-"""What the Flight door has been handed, by caller, and what it has out: the counts behind two bounds.
+"""What the Flight door was handed, by caller, what it has out, and whom it waits for: counts behind bounds.
 
 Flight gathers a message before anybody is asked, however long it is. What was gathered and handed over is
 told here by the door; `flight_connections.py` compares it with what the sockets have received, and the
 difference lies in memory. On the way out each stream has one batch in the hands of the server until the
 caller has taken it; a caller that never reads keeps it there. So while very much is out nobody begins another
-stream, and those who have not taken theirs for long are named, to be sent away.
+stream, and those who have not taken theirs for long are named, to be sent away. A call under way either has
+the server at work or waits for its caller; who keeps calls waiting is named too.
 
 A caller is the address and port of its connection, written as `caller_of` does.
 """
@@ -39,6 +40,13 @@ class Handed(NamedTuple):
     streams: dict[str, int]
 
 
+class Waits(NamedTuple):
+    """How the calls under way stand."""
+
+    kept: dict[str, int]  # by caller: calls that have waited for it too long; the longest wait first
+    working: set[str]  # callers with a call that the server is at work on
+
+
 class FlightTraffic:
     """Counts in both directions. Thread-safe."""
 
@@ -47,6 +55,8 @@ class FlightTraffic:
         self._lock = threading.Lock()  # protects all below
         self._sizes: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()
+        self._calls: Counter[str] = Counter()
+        self._waits: dict[object, tuple[str, float]] = {}  # caller, since when; the longest first
         self._out: dict[object, tuple[str, int, float]] = {}  # caller, size, since when; the longest first
         self.out_bytes = 0
 
@@ -66,15 +76,45 @@ class FlightTraffic:
     @contextmanager
     def stream(self, caller: str) -> Iterator[None]:
         """A stream of messages from a caller is under way."""
+        with self.call(caller), self._counted(self._streams, caller):
+            yield
+
+    @contextmanager
+    def call(self, caller: str) -> Iterator[None]:
+        """A call is under way: the server is at work on it, unless it is `waiting`."""
+        with self._counted(self._calls, caller):
+            yield
+
+    @contextmanager
+    def waiting(self, caller: str) -> Iterator[None]:
+        """A call can go on only when its caller sends or reads something."""
+        wait = object()
         with self._lock:
-            self._streams[caller] += 1
+            self._waits[wait] = (caller, stopwatch_s())
         try:
             yield
         finally:
             with self._lock:
-                self._streams[caller] -= 1
-                if not self._streams[caller]:
-                    del self._streams[caller]
+                del self._waits[wait]
+
+    @contextmanager
+    def _counted(self, counts: Counter[str], caller: str) -> Iterator[None]:
+        with self._lock:
+            counts[caller] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                counts[caller] -= 1
+                if not counts[caller]:
+                    del counts[caller]
+
+    def waits(self, now_s: float, patience_s: float) -> Waits:
+        """Who has kept calls waiting for longer than `patience_s`, and for whom the server works."""
+        with self._lock:
+            kept = Counter(caller for caller, since_s in self._waits.values() if now_s - since_s > patience_s)
+            waiting = Counter(caller for caller, _ in self._waits.values())
+            return Waits(dict(kept), {caller for caller, n in self._calls.items() if n > waiting[caller]})
 
     def take(self) -> Handed:
         """What was handed over since this was last asked."""
@@ -99,7 +139,8 @@ class FlightTraffic:
             self._out[batch] = (caller, size, stopwatch_s())
             self.out_bytes += size
         try:
-            yield
+            with self.waiting(caller):
+                yield
         finally:
             with self._lock:
                 del self._out[batch]

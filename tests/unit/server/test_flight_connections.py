@@ -16,6 +16,7 @@ from tidemill.core.clock import stopwatch_s
 from tidemill.core.model import Draft
 from tidemill.server.flight_connections import FlightConnections, _Connection
 from tidemill.server.flight_door import FlightDoor
+from tidemill.server.flight_gate import FlightGate
 from tidemill.server.flight_traffic import OUT_BYTES_MAX, FlightTraffic, caller_at, caller_of
 
 _MAX = 5
@@ -268,3 +269,152 @@ def test_those_who_do_not_read_are_sent_away_while_much_is_out(door) -> None:
 )
 def test_a_caller_is_called_the_same_by_the_server_and_by_the_socket(peer: str, caller: str) -> None:
     assert caller_of(peer) == caller
+
+
+# -- callers that say nothing ---------------------------------------------------------------------
+
+_CALLS = 8
+_BATCH = pa.record_batch({"body": [b"x"]})
+
+
+@pytest.fixture
+def narrow(small):
+    """A door that takes so few calls that a handful of silent ones fills it."""
+    door = FlightDoor(small.broker, gate=FlightGate(calls_max=_CALLS))
+    yield door
+    door.close()
+
+
+def _watch(door: FlightDoor, patience_s: float) -> FlightConnections:
+    return FlightConnections(door.port, 100, door.traffic, gate=door.gate, patience_s=patience_s)
+
+
+def _begin_put(stack: contextlib.ExitStack, client: flight.FlightClient) -> None:
+    """A put that has sent its schema, and nothing else ever."""
+    writer, _ = client.do_put(flight.FlightDescriptor.for_path("t"), _BATCH.schema)
+    stack.callback(_quietly, writer.close)
+
+
+def _quietly(act) -> None:
+    with contextlib.suppress(pa.ArrowException):
+        act()
+
+
+def _client(stack: contextlib.ExitStack, door: FlightDoor) -> flight.FlightClient:
+    # Each its own connection: by default gRPC lets clients of one address share one.
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    return stack.enter_context(flight.FlightClient(f"grpc://127.0.0.1:{door.port}", generic_options=options))
+
+
+def _until(is_so) -> None:
+    deadline_s = stopwatch_s() + 120
+    while not is_so():
+        assert stopwatch_s() < deadline_s, "it never came to that"
+
+
+def _is_full(door: FlightDoor) -> bool:
+    return door.gate.crowd == _CALLS - _CALLS * 3 // 4
+
+
+def _stores(client: flight.FlightClient) -> bool:
+    try:
+        writer, answers = client.do_put(flight.FlightDescriptor.for_path("t"), _BATCH.schema)
+        writer.write_batch(_BATCH)
+        is_stored = answers.read() is not None
+        writer.close()
+    except flight.FlightUnavailableError:
+        return False
+    return is_stored
+
+
+def test_silent_calls_give_way_when_nearly_all_are_taken(narrow) -> None:
+    with contextlib.ExitStack() as stack:
+        silent = [_client(stack, narrow) for _ in range(_CALLS)]
+        for client in silent:
+            _begin_put(stack, client)
+        _until(lambda: _is_full(narrow) and len(narrow.traffic.waits(stopwatch_s(), -1).kept) == _CALLS)
+        late = _client(stack, narrow)
+        assert not _stores(late)
+        assert _watch(narrow, 3_600).look() == 0  # they have not been silent for so long
+        # As many go as it takes, those who kept a call waiting the longest; the others stay.
+        assert _watch(narrow, -1).look() == 2
+        _until(lambda: narrow.gate.crowd == 0)
+        assert _watch(narrow, -1).look() == 0
+        assert _stores(late)
+
+
+def test_one_connection_with_all_calls_gives_way_too(narrow) -> None:
+    with contextlib.ExitStack() as stack:
+        client = _client(stack, narrow)
+        for _ in range(_CALLS):
+            _begin_put(stack, client)
+        _until(lambda: sum(narrow.traffic.waits(stopwatch_s(), -1).kept.values()) == _CALLS)
+        assert _watch(narrow, -1).look() == 1
+        _until(lambda: narrow.gate.crowd == 0)
+        assert _stores(_client(stack, narrow))
+
+
+def test_a_call_that_never_says_a_word_gives_way(narrow) -> None:
+    """Nothing of it is known but that a call is under way: those from whom nothing comes go."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(_CALLS):
+            http2 = Http2(narrow.port)
+            stack.callback(http2.close)
+            http2.call(_PUT, b"\x00\x00", ends=False)
+        _until(lambda: _is_full(narrow))
+        assert narrow.traffic.waits(stopwatch_s(), -1).kept == {}
+        assert not _stores(_client(stack, narrow))
+        _until(lambda: not _watch(narrow, -1).look() and narrow.gate.crowd == 0)
+        assert _stores(_client(stack, narrow))
+
+
+def test_those_who_do_not_read_give_way(small, narrow) -> None:
+    small.broker.send([Draft("large", b"x" * MIB) for _ in range(8)])
+    ticket = flight.Ticket(b'{"table": "messages", "topic": "large", "columns": ["body"]}')
+    message = bytes((0x0A, len(ticket.ticket))) + ticket.ticket
+    with contextlib.ExitStack() as stack:
+        for _ in range(_CALLS):
+            http2 = Http2(narrow.port)
+            stack.callback(http2.close)
+            http2.call(_GET, struct.pack(">BI", 0, len(message)) + message)
+        _until(lambda: len(narrow.traffic.waits(stopwatch_s(), -1).kept) == _CALLS)
+        assert _watch(narrow, -1).look() == 2
+        _until(lambda: narrow.gate.crowd == 0)
+        assert _client(stack, narrow).do_get(ticket).read_all().num_rows == 8
+
+
+def test_whom_the_server_works_for_stays_however_silent(narrow) -> None:
+    traffic = narrow.traffic
+    with contextlib.ExitStack() as stack:
+        connection = stack.enter_context(_connect(narrow))
+        caller = caller_at(*connection.getsockname())
+        for _ in range(_CALLS):
+            narrow.gate.enter()
+        stack.enter_context(traffic.call(caller))
+        assert traffic.waits(stopwatch_s(), -1) == ({}, {caller})
+        assert _watch(narrow, -1).look() == 0
+        with traffic.waiting(caller):
+            assert traffic.waits(stopwatch_s(), -1) == ({caller: 1}, set())
+            assert _watch(narrow, -1).look() == 1
+        _wait_for_end(connection)
+
+
+def test_nobody_gives_way_while_there_is_room(narrow) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(_CALLS * 3 // 4):
+            _begin_put(stack, _client(stack, narrow))
+        _until(lambda: len(narrow.traffic.waits(stopwatch_s(), -1).kept) == _CALLS * 3 // 4)
+        assert _watch(narrow, -1).look() == 0
+        assert _stores(_client(stack, narrow))
+
+
+def test_whoever_waited_longest_goes_first() -> None:
+    traffic = FlightTraffic()
+    with contextlib.ExitStack() as stack:
+        for caller in ("first 1", "second 2", "first 1"):
+            stack.enter_context(traffic.call(caller))
+            stack.enter_context(traffic.waiting(caller))
+        later_s = stopwatch_s() + 11
+        assert list(traffic.waits(later_s, 10.0).kept.items()) == [("first 1", 2), ("second 2", 1)]
+        assert traffic.waits(later_s - 2, 10.0).kept == {}
+    assert traffic.waits(later_s, 10.0) == ({}, set())
