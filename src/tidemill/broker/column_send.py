@@ -156,6 +156,7 @@ class ColumnSend(SendingVerb):
                     flags,
                     plain.due,
                     plain.ids,
+                    hashes,
                     plain.tags,
                     plain.keys,
                     plain.properties,
@@ -172,9 +173,10 @@ class ColumnSend(SendingVerb):
         return PlainAnswers(seqs.tolist(), plain.due.tolist(), queues.tolist(), list(appended.queue_offsets))
 
     def _flags(self, due: I64, now_ms: int) -> U8:
-        if self._sender.near_room() <= 0:
+        near_end_ms = now_ms + self._settings.lead_ms
+        if int(due.min()) >= near_end_ms or self._sender.near_room() <= 0:
             return np.zeros(len(due), np.uint8)
-        is_near = (due != NO_TIME_MS) & (due < now_ms + self._settings.lead_ms)
+        is_near = (due != NO_TIME_MS) & (due < near_end_ms)
         return np.where(is_near, np.uint8(FLAG_NEAR), np.uint8(0))
 
     def _queues(self, topics: list[Topic], which: list[int]) -> I64:

@@ -26,7 +26,7 @@ import pyarrow as pa
 from tidemill.core.errors import BrokerClosed, UnknownTopic
 from tidemill.core.histogram import Histogram
 from tidemill.core.model import NO_TIME_MS, StoredMessage
-from tidemill.log.arrays import I64, U8, U16, Flags, Rows
+from tidemill.log.arrays import I64, U8, U16, U64, Flags, Rows
 from tidemill.log.disk import Bytes
 from tidemill.log.frame import PLAIN_FORMAT
 from tidemill.log.group_commit import GroupCommit
@@ -140,8 +140,8 @@ class CommitLog:
             offsets = self._plan(rows.topic_ids, rows.queue_ids, rows.deliver_at_ms)
             section = rows.encode(offsets, self._indexes.ledger.next_seq)
             self.reserve([len(section)], len(rows))
-            appended = self._append(Kind.MESSAGES, [section], rows.stored_at_ms)
-            return replace(appended, queue_offsets=offsets.tolist())
+            done = self._append(Kind.MESSAGES, [section], rows.stored_at_ms, id_hashes=rows.id_hashes)
+            return Appended(done.offset, done.end, done.first_seq, done.seq_count, offsets.tolist())
 
     def reserve(self, payload_bytes: Sequence[int], message_count: int) -> None:
         """Return if frames with these payloads can be appended next, all of them; else `DiskFull`.
@@ -328,6 +328,7 @@ class CommitLog:
         *,
         reserved: bool = False,
         version: int = PLAIN_FORMAT,
+        id_hashes: U64 | None = None,
     ) -> Appended:
         if self._is_closed:
             raise BrokerClosed("the broker is closed")
@@ -337,7 +338,7 @@ class CommitLog:
         offset = self._log.append(kind, parts, now_ms, reserved=reserved, version=version)
         try:
             frame = self._log.frame(offset)
-            effects = self._indexes.apply(frame)
+            effects = self._indexes.apply(frame, id_hashes)
         except BaseException as fault:
             self._broken = fault
             raise

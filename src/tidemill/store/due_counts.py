@@ -116,6 +116,8 @@ def minute_columns(snapshot: dict[int, int]) -> tuple[I64, I64]:
 def _counted(packed: I64) -> tuple[I64, I64]:
     """Distinct values and how often each occurs; by counting where they lie close together."""
     low, high = int(packed.min()), int(packed.max())
+    if low == high:
+        return np.array([low]), np.array([len(packed)])
     if high - low < 4 * len(packed) + 1024:
         counts = np.bincount(packed - low)
         present = np.flatnonzero(counts)

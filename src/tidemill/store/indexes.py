@@ -21,7 +21,7 @@ import numpy as np
 
 from tidemill.core.errors import CorruptionError
 from tidemill.core.model import NO_SEQ, NO_TIME_MS, Via
-from tidemill.log.arrays import I64, Flags, Rows
+from tidemill.log.arrays import I64, U64, Flags, Rows
 from tidemill.log.disk import Disk
 from tidemill.log.frame import Frame
 from tidemill.log.row_table import MakeRoom, RowTable
@@ -105,15 +105,15 @@ class Indexes:
 
     # -- one frame --------------------------------------------------------------------------------
 
-    def apply(self, frame: Frame) -> Effects:
-        """Apply a frame read back from the log."""
+    def apply(self, frame: Frame, id_hashes: U64 | None = None) -> Effects:
+        """Apply a frame read back from the log; `id_hashes` are those of its messages, where known."""
         payload, offset = frame.payload, frame.offset
         match frame.kind:
             case Kind.BASE:
                 self._check_base(Base.read(payload), offset)
                 return Effects()
             case Kind.MESSAGES:
-                return self._apply_messages(frame, Section(payload))
+                return self._apply_messages(frame, Section(payload, id_hashes))
             case Kind.RELEASE:
                 return self._apply_release(frame, Release.read(payload))
             case Kind.CANCEL:

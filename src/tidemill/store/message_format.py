@@ -171,9 +171,13 @@ def encode_arrow(batch: pa.RecordBatch, first_seq: int) -> list[Bytes]:
 
 
 class Section:
-    """Messages read back from a payload. Nothing is copied until a message is asked for."""
+    """Messages read back from a payload. Nothing is copied until a message is asked for.
 
-    def __init__(self, data: memoryview) -> None:
+    Whoever wrote it may know the hashes of the ids already (`id_hashes`), and save their being made again.
+    """
+
+    def __init__(self, data: memoryview, id_hashes: U64 | None = None) -> None:
+        self._id_hashes = id_hashes
         encoding, self.count, self.first_seq = _HEADER.unpack_from(data)
         self._data = data[_HEADER.size :]
         self._batch: pa.RecordBatch | None = None
@@ -256,13 +260,15 @@ class Section:
             return self._columns_of_one(rows)
         heap, lengths, total = self._heap(), self._lengths, self._totals
         starts = self._ends - total
-        key_starts = starts + lengths[0] + lengths[1]
         topic_ids = rows["topic_id"].astype(np.uint64)
-        key_rows, key_hashes = _key_hashes(heap, key_starts, lengths[2], topic_ids)
+        key_rows, key_hashes = _key_hashes(heap, starts + lengths[0] + lengths[1], lengths[2], topic_ids)
+        id_hashes = self._id_hashes
+        if id_hashes is None:
+            id_hashes = hash_slices(heap, starts, lengths[0], topic_seeds(topic_ids, PURPOSE_ID))
         return Columns(
             **{name: rows[name] for name in _COLUMN_NAMES},
             size=(total + ROW.itemsize).astype(np.uint32),
-            id_hash=hash_slices(heap, starts, lengths[0], topic_seeds(topic_ids, PURPOSE_ID)),
+            id_hash=id_hashes,
             key_rows=key_rows,
             key_hashes=key_hashes,
         )

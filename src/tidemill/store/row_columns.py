@@ -13,7 +13,7 @@ from itertools import chain
 import numpy as np
 
 from tidemill.core.model import NO_TIME_MS, MessageType
-from tidemill.log.arrays import I64, U8
+from tidemill.log.arrays import I64, U8, U64
 from tidemill.store.message_format import ROW, rows_header
 
 
@@ -27,6 +27,7 @@ class PlainRows:
     flags: U8
     deliver_at_ms: I64  # NO_TIME_MS: not timed
     ids: Sequence[bytes]
+    id_hashes: U64
     tags: Sequence[bytes] | None  # None: no message has any
     keys: Sequence[bytes] | None
     properties: Sequence[bytes] | None
