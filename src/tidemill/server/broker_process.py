@@ -22,6 +22,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy.ma  # noqa: F401  `np.unique` asks for it: half a tenth of a second of the first step under load
+
 from tidemill.broker.broker import Broker
 from tidemill.broker.loop import let_services_in
 from tidemill.core.clock import Clock, SimulatedClock, SystemClock, stopwatch_s
