@@ -14,12 +14,14 @@ pytestmark = pytest.mark.slow
 
 # Below it a process that was stopped: it sees no pipe close.
 _DRIVER = """
-import os, signal, subprocess, sys
-from tidemill.pipeline.driver import end_with_the_broker
+import os, signal, subprocess, sys, threading
+from tidemill.core.ties import when_untied
+from tidemill.pipeline.driver import end_at_once
 below = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(900)"])
 os.kill(below.pid, signal.SIGSTOP)
 print(below.pid, flush=True)
-end_with_the_broker()
+when_untied(end_at_once)
+threading.Event().wait()
 """
 
 

@@ -11,9 +11,8 @@ from types import TracebackType
 from typing import Any
 
 from tidemill.cli.output import Advance, bar, console
+from tidemill.core.addresses import local_address
 from tidemill.core.durations import format_time
-
-_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 
 
 class Story:
@@ -70,4 +69,5 @@ def text_of(event: str, facts: dict[str, Any]) -> str:
 
 def _for_people(host: str) -> str:
     """The host of an address that a browser on this machine can open."""
-    return _ANY_ADDRESS.get(host, f"[{host}]" if ":" in host else host)
+    address = local_address(host)
+    return f"[{address}]" if ":" in address else address

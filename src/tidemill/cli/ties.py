@@ -1,18 +1,16 @@
 """Commands that start a broker, a measurement or the demo, and how nothing of it outlives them.
 
-Owns both ends of the tie. The starter holds a pipe to the standard input of what it starts (`tied_serve`),
-and puts away what it has when it is told to end (`end_in_order`). What is started ends when that pipe closes
-(`when_untied`), which also happens when the starter is killed.
+Owns the upper end of the tie (`core/ties.py` has the other). The starter holds a pipe to the standard input
+of what it starts (`tied_serve`), and puts away what it has when it is told to end (`end_in_order`). What is
+started ends when that pipe closes, which also happens when the starter is killed.
 """
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -35,19 +33,6 @@ def untie(process: subprocess.Popen[bytes]) -> None:
     """Let go of it: if it still runs, it ends in order."""
     if process.stdin is not None:
         process.stdin.close()
-
-
-def when_untied(act: Callable[[], None]) -> None:
-    """Call `act`, in a thread, when whoever started this process has ended or closed the pipe to it."""
-    # Of our own: a server may take descriptor 0 for another pipe.
-    pipe = os.dup(0)
-
-    def watch() -> None:
-        while os.read(pipe, 4096):
-            pass
-        act()
-
-    threading.Thread(target=watch, name="tie", daemon=True).start()
 
 
 def end_in_order() -> None:

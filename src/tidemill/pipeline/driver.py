@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import traceback
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -26,6 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemill.core.errors import TidemillError
 from tidemill.core.processes import descendants, kill
+from tidemill.core.ties import when_untied
 from tidemill.log.disk import RealDisk
 from tidemill.pipeline.failures import explain, require_reachable, require_same_python
 from tidemill.pipeline.planners import dismiss_planners
@@ -47,13 +47,11 @@ def report(event: str, **details: object) -> None:
     sys.stdout.flush()
 
 
-def end_with_the_broker() -> None:
-    """Wait for the pipe from the broker to close, then end at once: the steps are safe at any point.
+def end_at_once() -> None:
+    """End with all that was started: the steps are safe at any point.
 
     Java and its workers would follow by themselves, unless they hang or were stopped.
     """
-    while sys.stdin.buffer.read(4096):
-        pass
     kill(descendants(os.getpid()))
     os._exit(0)
 
@@ -78,7 +76,7 @@ def watch(query: StreamingQuery, settings: PipelineSettings) -> None:
 
 
 def main(settings: PipelineSettings) -> None:
-    threading.Thread(target=end_with_the_broker, daemon=True).start()
+    when_untied(end_at_once)
     os.nice(_NICENESS)
     # Progress is in the shards' cursors: whatever an earlier pipeline left here is worth nothing.
     RealDisk().remove_tree(settings.scratch_directory)

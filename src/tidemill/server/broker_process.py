@@ -16,7 +16,6 @@ import json
 import logging
 import os
 import signal
-import sys
 import threading
 from dataclasses import asdict
 from pathlib import Path
@@ -28,6 +27,7 @@ from tidemill.broker.broker import Broker
 from tidemill.broker.loop import let_services_in
 from tidemill.core.clock import Clock, SimulatedClock, SystemClock, stopwatch_s
 from tidemill.core.errors import TidemillError
+from tidemill.core.ties import when_untied
 from tidemill.server.admin_api import admin_app
 from tidemill.server.app import Door, Opened
 from tidemill.server.backup_place import backup_place_of
@@ -72,7 +72,7 @@ class BrokerProcess:
         # A Ctrl-C in the parent's terminal is for the parent alone: it stops us in order.
         os.setpgid(0, 0)
         loop = asyncio.get_running_loop()
-        threading.Thread(target=_watch_parent, args=(loop, self._begin_stop), daemon=True).start()
+        when_untied(lambda: loop.call_soon_threadsafe(self._begin_stop))
         self._opening = asyncio.create_task(self._open())
 
     async def _open(self) -> None:
@@ -169,12 +169,6 @@ def _spare_what_stays() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
-
-
-def _watch_parent(loop: asyncio.AbstractEventLoop, begin_stop: Any) -> None:
-    while os.read(sys.__stdin__.fileno() if sys.__stdin__ else 0, 1):
-        pass
-    loop.call_soon_threadsafe(begin_stop)
 
 
 def _words_of(error: Exception) -> str:

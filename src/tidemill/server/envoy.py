@@ -14,6 +14,7 @@ from typing import Any
 
 from pyvoy import PyvoyServer
 
+from tidemill.core.addresses import local_address
 from tidemill.core.errors import RequestError, StorageError
 from tidemill.core.limits import KIB, MIB
 
@@ -28,7 +29,6 @@ _STREAM_WINDOW_BYTES = 1 * MIB
 _CONNECTION_WINDOW_BYTES = 16 * MIB
 _CONNECTION_BUFFER_BYTES = 1 * MIB
 _HEADER_KIB_MAX = 60
-_EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class BoundedServer(PyvoyServer):
@@ -64,8 +64,7 @@ class BoundedServer(PyvoyServer):
         if tls_port is not None and certificate is not None:
             address, port = self._place
             resources["listeners"].append(_tls_listener(address, tls_port, *certificate))
-            target = _EVERY_ADDRESS.get(address, address)
-            resources.setdefault("clusters", []).append(_cluster(target, port))
+            resources.setdefault("clusters", []).append(_cluster(local_address(address), port))
         return config
 
 

@@ -17,9 +17,9 @@ from tidemill.broker.broker import Broker
 from tidemill.cli.bench.own_usage import anonymous_mb
 from tidemill.cli.bench.settling import wait_until_absorbed
 from tidemill.cli.bench.workload import TOPIC, tables
-from tidemill.cli.ties import when_untied
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.model import Draft
+from tidemill.core.ties import when_untied
 from tidemill.log.disk import RealDisk
 
 
