@@ -24,6 +24,7 @@ from tidemill.core.limits import MIB
 from tidemill.core.model import NO_TIME_MS, NOT_COUNTED, Handle, Via
 from tidemill.log.arrays import I64, U16, U64, Rows
 from tidemill.store.batch_read import columns_at, sizes_at
+from tidemill.store.known_since import could_go_ms
 from tidemill.store.message_store import MessageStore
 from tidemill.store.pending_scan import scan_pending
 from tidemill.store.topics import Topic
@@ -121,7 +122,7 @@ class TableViews:
 
     def _released(self, schema: pa.Schema, wanted: Wanted, topics: list[Topic]) -> Iterator[pa.RecordBatch]:
         for topic, queue_id, first, end in self.queue_ranges(wanted, topics):
-            queue, make = (topic.id, queue_id), _released_columns(topic.name, queue_id)
+            queue, make = (topic.id, queue_id), self._released_columns(topic.name, queue_id)
             for start in range(first, end, _ROWS):
                 rows = self._store.queues.read(queue, start, min(end, start + _ROWS))
                 chosen = np.flatnonzero(self._is_released(wanted, rows))
@@ -132,6 +133,34 @@ class TableViews:
         if wanted.table == "history":
             return is_wanted & (rows["seq"] >= 0)
         return is_wanted & (rows["place"] >> np.uint64(16) >= np.uint64(self._store.log.head))
+
+    def _released_columns(self, topic_name: str, queue_id: int) -> MakeColumns:
+        def make(rows: Rows, offsets: I64) -> Columns:
+            return {
+                "topic": lambda: pa.repeat(pa.scalar(topic_name), len(rows)),
+                "seq": lambda: pa.array(rows["seq"].astype(np.int64)),
+                "deliver_at": lambda: _times(rows["deliver_at_ms"]),
+                "released_at": lambda: _times(rows["released_at_ms"]),
+                "lateness_ms": lambda: self._lateness(rows),
+                "via": lambda: _vias().take(pa.array(rows["via"])),
+                "runner": lambda: _runners().take(pa.array(rows["via"])),
+                "rolls": lambda: _rolls(rows["trips"]),
+                "queue": lambda: pa.repeat(pa.scalar(queue_id, pa.int32()), len(rows)),
+                "offset": lambda: pa.array(offsets),
+            }
+
+        return make
+
+    def _lateness(self, rows: Rows) -> pa.Array:
+        """By the rule of `known_since.py`; from the due time alone where the entry was cut with the head."""
+        since: I64 = rows["deliver_at_ms"].astype(np.int64)
+        indexes = self._store.indexes
+        with self._store.writer.lock:
+            known = np.flatnonzero(rows["seq"] >= indexes.ledger.head_seq)
+            since[known] = could_go_ms(self._store.log, indexes.entries.take(rows["seq"][known]))
+        # The release that took a message is stamped with its own step's time, which may be a little earlier.
+        late: I64 = rows["released_at_ms"] - np.minimum(since, rows["released_at_ms"])
+        return pa.array(late.astype(np.int64))
 
     def _queues(self, wanted: Wanted, topics: list[Topic]) -> pa.RecordBatch:
         queues, head = self._store.queues, self._store.log.head
@@ -201,26 +230,6 @@ class TableViews:
     def _handles(self, part: dict[str, pa.Array]) -> pa.Array:
         rows = zip(*(part[name].to_pylist() for name in ("topic", "id", "seq")), strict=True)
         return pa.array([str(Handle(self._broker_id, topic, i or "", seq)) for topic, i, seq in rows])
-
-
-def _released_columns(topic_name: str, queue_id: int) -> MakeColumns:
-    def make(rows: Rows, offsets: I64) -> Columns:
-        return {
-            "topic": lambda: pa.repeat(pa.scalar(topic_name), len(rows)),
-            "seq": lambda: pa.array(rows["seq"].astype(np.int64)),
-            "deliver_at": lambda: _times(rows["deliver_at_ms"]),
-            "released_at": lambda: _times(rows["released_at_ms"]),
-            "lateness_ms": lambda: pa.array(
-                (rows["released_at_ms"] - rows["deliver_at_ms"]).astype(np.int64)
-            ),
-            "via": lambda: _vias().take(pa.array(rows["via"])),
-            "runner": lambda: _runners().take(pa.array(rows["via"])),
-            "rolls": lambda: _rolls(rows["trips"]),
-            "queue": lambda: pa.repeat(pa.scalar(queue_id, pa.int32()), len(rows)),
-            "offset": lambda: pa.array(offsets),
-        }
-
-    return make
 
 
 def _nullable(names: list[str]) -> pa.Schema:

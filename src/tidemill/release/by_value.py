@@ -11,7 +11,8 @@ import numpy as np
 
 from tidemill.core.limits import MIB
 from tidemill.core.model import StoredMessage
-from tidemill.log.arrays import Flags, Rows
+from tidemill.log.arrays import I64, Flags, Rows
+from tidemill.store.known_since import could_go_ms
 from tidemill.store.message_store import MessageStore
 
 _ROWS_MAX = 1 << 12
@@ -24,6 +25,7 @@ class ReleaseBatch:
 
     rows: Rows
     entries: Rows
+    since_ms: I64  # from when on each could have gone
     is_value: Flags
     messages: list[StoredMessage]  # of the rows where `is_value`
 
@@ -33,10 +35,11 @@ def release_batch(store: MessageStore, rows: Rows, now_ms: int) -> ReleaseBatch:
     entries = store.indexes.entries.take(rows["seq"])
     is_value = entries["place"] >> np.uint64(16) < store.value_below(now_ms)
     if not is_value.any():
-        return ReleaseBatch(rows, entries, is_value, [])
+        return ReleaseBatch(rows, entries, could_go_ms(store.log, entries), is_value, [])
     value_bytes = np.cumsum(np.where(is_value, entries["size"], 0), dtype=np.int64)
     fits = (value_bytes <= _BYTES_MAX) & (np.cumsum(is_value) <= _ROWS_MAX)
     count = max(1, int(fits.sum()))
     is_value = is_value[:count]
     messages = [store.message(place) for place in entries["place"][:count][is_value].tolist()]
-    return ReleaseBatch(rows[:count], entries[:count], is_value, messages)
+    entries = entries[:count]
+    return ReleaseBatch(rows[:count], entries, could_go_ms(store.log, entries), is_value, messages)

@@ -65,10 +65,10 @@ def distinct(rows: Rows) -> Rows:
     return rows if is_first.all() else picked(rows, is_first)
 
 
-def waited_for(rows: Rows, stored_at_ms: I64, now_ms: int) -> Rows:
-    """The rows, each with the time since when it could have gone: a message that was due before it was
-    stored waited from then on. Never later than now, also if the clock was set back."""
-    since = np.minimum(stored_at_ms, now_ms)
+def waited_for(rows: Rows, since_ms: I64, now_ms: int) -> Rows:
+    """The rows, each with the time since when it could have gone in place of its due time. Never later than
+    now, also if the clock was set back."""
+    since = np.minimum(since_ms, now_ms)
     if not (since > rows["deliver_at_ms"]).any():
         return rows
     waited = rows.copy()

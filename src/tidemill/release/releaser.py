@@ -317,7 +317,7 @@ class Releaser:
                 batch.is_value,
             )
         rest = rows[len(batch.rows) :]
-        expected = waited_for(batch.rows, batch.entries["stored_at_ms"], now_ms)
+        expected = waited_for(batch.rows, batch.since_ms, now_ms)
         self._breath.record_made(self._clock.now_ms())
         self._window.put(appended, expected, may_overlap=is_pressed or len(rest) > 0)
         return rest

@@ -27,6 +27,7 @@ from tidemill.store.entry_format import (
     FLAG_LEVEL,
     FLAG_MOVED,
     FLAG_NEAR,
+    FLAG_PAST,
     frame_offset_of,
     row_of,
 )
@@ -41,7 +42,7 @@ Line = dict[str, Any]
 Describe = Callable[[Frame], tuple[Line, Section | None]]
 
 _BODY_SHOWN = 60
-_FLAGS = {FLAG_NEAR: "near", FLAG_LEVEL: "level", FLAG_FIFO: "fifo", FLAG_MOVED: "moved"}
+_FLAGS = {FLAG_NEAR: "near", FLAG_LEVEL: "level", FLAG_FIFO: "fifo", FLAG_MOVED: "moved", FLAG_PAST: "past"}
 
 
 # -- logs -----------------------------------------------------------------------------------------

@@ -50,6 +50,8 @@ FLAG_LEVEL = 2
 FLAG_FIFO = 4
 # Moved to the tail by retention: its frame, not its seq, says when it arrived (`arrival_order.py`).
 FLAG_MOVED = 8
+# Rescheduled to a time in the past: its frame says when; its lateness counts from then (`known_since.py`).
+FLAG_PAST = 16
 
 Entries = npt.NDArray[Any]
 

@@ -29,7 +29,7 @@ from tidemill.store.arrival_order import arrivals_of
 from tidemill.store.ballast import Ballast
 from tidemill.store.commit_log import Appended, CommitLog, moved
 from tidemill.store.consumer_log import ConsumerLog
-from tidemill.store.entry_format import FLAG_FIFO, FLAG_MOVED, FLAG_NEAR
+from tidemill.store.entry_format import FLAG_FIFO, FLAG_MOVED, FLAG_NEAR, FLAG_PAST
 from tidemill.store.find_index import PLACE_BIT
 from tidemill.store.frames import Kind, ReEnterReason, section_in
 from tidemill.store.framing import move_payload_bytes, moved_together
@@ -228,7 +228,7 @@ class MessageStore:
         flags = rows["flags"].astype(np.int64) & FLAG_FIFO | np.where(
             deliver_at_ms < near_below_ms, FLAG_NEAR, 0
         )
-        flags |= FLAG_MOVED if keeps_arrival else 0
+        flags |= FLAG_MOVED if keeps_arrival else np.where(deliver_at_ms < now_ms, FLAG_PAST, 0)
         messages = [
             moved(self.message(place), due, flag)
             for place, due, flag in zip(

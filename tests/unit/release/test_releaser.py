@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from small_broker import RETENTION_MS, START_MS
+from tidemill.broker.table_conditions import Condition
+from tidemill.broker.table_schemas import Wanted
 from tidemill.core.model import Draft, Via
 from tidemill.release import by_value as by_value_module
 from tidemill.release import releaser as releaser_module
@@ -359,3 +361,38 @@ def test_what_was_due_before_it_was_sent_is_not_late(small):
     late = small.broker.status().lateness_ms
     assert (late.count, late.max_ms, late.min_ms) == (3, 100, 50)
     assert [m.deliver_at_ms for m in small.in_topic("t")] == [1, START_MS - 60_000, START_MS + 50]
+    assert _history_lateness(small) == [50, 100, 100]
+
+
+def _history_lateness(small) -> list[int]:
+    batches = small.broker.tables.read(Wanted("history", "t", columns=("lateness_ms",)))
+    return sorted(late for batch in batches for late in batch["lateness_ms"].to_pylist())
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_is_rescheduled_into_the_past_is_late_only_since_then(small, is_killed):
+    receipts = small.broker.send([Draft("t", b"", delay_ms=ms) for ms in (3_600_000, 3_600_001, 3_600_002)])
+    small.advance(60_000)
+    small.broker.topics.change("t", is_paused=True)
+    first, second, third = (receipt.handle for receipt in receipts)
+    small.broker.reschedule([first], deliver_at_ms=1)
+    small.broker.reschedule([second], deliver_at_ms=START_MS + 30_000)
+    small.broker.reschedule([third], deliver_at_ms=START_MS + 60_005)
+    small.advance(100)
+    if is_killed:
+        small.kill_and_open()
+    small.broker.topics.change("t", is_paused=False)
+    small.broker.run_due()
+    late = small.broker.status().lateness_ms
+    assert (late.count, late.max_ms, late.min_ms) == (3, 100, 95)
+    assert _history_lateness(small) == [95, 100, 100]
+
+
+def test_a_condition_on_lateness_sees_what_the_column_shows(small):
+    small.send("t", deliver_at_ms=1)
+    small.clock.advance(70)
+    small.broker.run_due()
+    for least, count in ((70, 1), (71, 0)):
+        where = (Condition("lateness_ms", ">=", least),)
+        batches = small.broker.tables.read(Wanted("history", "t", where=where))
+        assert sum(batch.num_rows for batch in batches) == count

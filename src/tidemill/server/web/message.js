@@ -97,11 +97,13 @@ function facts(view, message) {
 
 function timeline(view, message) {
   const dueMs = message.deliver_at_ms;
+  // Nobody can be late for a time that was past when the message was stored, or moved, to it.
+  const knownMs = Math.max(dueMs, ...message.history.filter((event) => event.what === "stored" || event.what === "rescheduled").map((event) => event.at_ms ?? 0));
   const words = {
     stored: (event) => ["Stored", event.deliver_at_ms ? `due ${exact(event.deliver_at_ms)}` : ""],
     rescheduled: (event) => ["Rescheduled", `now due ${exact(event.deliver_at_ms)}`],
     kept: () => ["Kept past the log's retention", "moved to the end of the log, same due time"],
-    released: (event) => ["Released into its topic", event.at_ms === null ? "when is not known any more: its place in the queue is past the retention" : event.at_ms <= dueMs ? "on time" : `${millis(event.at_ms - dueMs)} after its due time`],
+    released: (event) => ["Released into its topic", event.at_ms === null ? "when is not known any more: its place in the queue is past the retention" : event.at_ms <= knownMs ? "on time" : `${millis(event.at_ms - knownMs)} after ${knownMs > dueMs ? "it could be known" : "its due time"}`],
     cancelled: (event) => ["Cancelled", event.at_ms === null ? "never to be released · when is not known any more: too much was written since" : "never to be released"],
   };
   const items = message.history.map((event) => {
