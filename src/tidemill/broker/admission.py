@@ -9,8 +9,9 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from tidemill.core.arguments import require_int, require_kind, require_whole
+from tidemill.core.arguments import require_kind
 from tidemill.core.config import BrokerSettings
+from tidemill.core.draft_kinds import check_kinds
 from tidemill.core.durations import format_duration
 from tidemill.core.errors import (
     BodyTooLarge,
@@ -38,7 +39,6 @@ from tidemill.core.limits import (
 )
 from tidemill.core.model import Draft, MessageType, Once, TopicType
 
-_WHOLE_MAX = 1 << 62
 _NAME = re.compile(r"[%A-Za-z0-9_-]+")
 # Lone surrogates are half a character (a wrong encoding on the way here): they have no bytes.
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
@@ -104,54 +104,6 @@ def check_draft(draft: Draft, settings: BrokerSettings) -> None:
         check_message_group(draft.message_group)
     if draft.once is not Once.NO and len(draft.keys) != 1:
         raise IllegalKey(f"sending once needs exactly one key, {len(draft.keys)} were given")
-
-
-def check_kinds(draft: Draft) -> None:
-    """Every field is of its kind: what is stored must read back."""
-    if _is_plain(draft):
-        return
-    require_kind("a message", draft, Draft, "a Draft")
-    require_kind("topic", draft.topic, str, "a text")
-    require_kind("body", draft.body, (bytes, bytearray, memoryview), "bytes (encode a text first)")
-    if draft.deliver_at_ms is not None:
-        require_int("deliver_at_ms", draft.deliver_at_ms)
-    if draft.delay_ms is not None:
-        require_int("delay_ms", draft.delay_ms)
-    if draft.born_at_ms is not None:
-        require_whole("born_at_ms", draft.born_at_ms, -_WHOLE_MAX, _WHOLE_MAX)
-    if draft.level:
-        require_int("level", draft.level)
-    require_kind("keys", draft.keys, (tuple, list), "a tuple of texts")
-    require_kind("properties", draft.properties, Mapping, "a mapping of texts to texts")
-    require_kind("once", draft.once, Once, "one of Once.NO, Once.KEEP and Once.REPLACE")
-    for name, value in (("tag", draft.tag), ("message_group", draft.message_group)):
-        require_kind(name, value, str, "a text")
-    if draft.id is not None:
-        require_kind("id", draft.id, str, "a text")
-    for key in draft.keys:
-        require_kind("a key", key, str, "a text")
-    for name, value in draft.properties.items():
-        require_kind("a property's name", name, str, "a text")
-        require_kind(f"property {name}", value, str, "a text")
-
-
-def _is_plain(draft: Draft) -> bool:
-    """Nearly every draft: no keys, no properties, and each field of the very type it should have."""
-    return (
-        type(draft) is Draft
-        and type(draft.topic) is str
-        and type(draft.body) is bytes
-        and (draft.id is None or type(draft.id) is str)
-        and (draft.delay_ms is None or type(draft.delay_ms) is int)
-        and (draft.deliver_at_ms is None or type(draft.deliver_at_ms) is int)
-        and draft.born_at_ms is None
-        and type(draft.level) is int
-        and type(draft.tag) is type(draft.message_group) is str
-        and type(draft.once) is Once
-        and draft.keys == ()
-        and type(draft.properties) is dict
-        and not draft.properties
-    )
 
 
 def check_message_group(name: str) -> None:

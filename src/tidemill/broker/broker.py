@@ -303,10 +303,17 @@ class Broker:
         wait_ms: int = 0,
         invisible_ms: int = 30_000,
         accepts_tag: TagFilter | None = None,
+        one_per_message_group: bool = False,
     ) -> list[Delivery]:
         """Take messages; waits up to `wait_ms` of real time for the first one, also on a simulated clock."""
         return self._long_poll.receive(
-            topic, group, count=count, wait_ms=wait_ms, invisible_ms=invisible_ms, accepts_tag=accepts_tag
+            topic,
+            group,
+            count=count,
+            wait_ms=wait_ms,
+            invisible_ms=invisible_ms,
+            accepts_tag=accepts_tag,
+            one_per_message_group=one_per_message_group,
         )
 
     def ack(self, receipts: Sequence[str]) -> list[bool]:

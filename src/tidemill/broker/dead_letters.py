@@ -276,3 +276,25 @@ def dead_letter(
         deliver_at_ms=NO_TIME_MS,
         properties={**kept, _LETTER_TOPIC: origin, _LETTER_ID: message.id, ATTEMPTS: str(attempts)},
     )
+
+
+def bury(
+    store: MessageStore,
+    topics: TopicAdmin,
+    group_name: str,
+    origin: str,
+    dead: Sequence[tuple[Lane, int, int, StoredMessage]],
+    now_ms: int,
+) -> None:
+    """Move messages that are `settling` (lane, offset, attempts, message) to a group's dead letters."""
+    target = topics.find_or_create(DEAD_LETTER_PREFIX + group_name, is_internal=True)
+    letters = [
+        dead_letter(message, origin, target.id, topics.choose_queue(target, ""), attempts)
+        for _, _, attempts, message in dead
+    ]
+    settles = [Settlement(group_name, lane[1], lane[2], offset) for lane, offset, _, _ in dead]
+    try:
+        store.writer.finish(store.writer.send_back(letters, settles, now_ms))
+    finally:
+        with store.consumers.lock:
+            store.consumers.settling.difference_update((lane, offset) for lane, offset, _, _ in dead)

@@ -36,6 +36,7 @@ class LongPoll:
         wait_ms: int,
         invisible_ms: int,
         accepts_tag: TagFilter | None,
+        one_per_message_group: bool,
     ) -> list[Delivery]:
         """Take messages; waits up to `wait_ms` for the first one."""
         require_whole("wait_ms", wait_ms, 0, DAY_MS)
@@ -44,7 +45,12 @@ class LongPoll:
             self._require_open()
             seen = self._arrivals.count
             found = self._receiver.receive(
-                topic, group, count=count, invisible_ms=invisible_ms, accepts_tag=accepts_tag
+                topic,
+                group,
+                count=count,
+                invisible_ms=invisible_ms,
+                accepts_tag=accepts_tag,
+                one_per_message_group=one_per_message_group,
             )
             left_ms = round((until_s - stopwatch_s()) * 1000)
             if found or left_ms <= 0:

@@ -10,14 +10,14 @@ Locks: the consumer log's lock may be taken inside the writer's, never the other
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
-from tidemill.broker.admission import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_group_name
-from tidemill.broker.dead_letters import attempts_of, dead_letter
+from tidemill.broker.admission import RETRY_PREFIX, check_group_name
+from tidemill.broker.dead_letters import attempts_of, bury
+from tidemill.broker.queue_walk import walk
 from tidemill.broker.receipts import DeliveryName, decode_receipt, encode_receipt, lane_held
 from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.core.arguments import require_kind, require_whole
@@ -39,14 +39,11 @@ from tidemill.store.consumer_state import (
     Progress,
     changed,
 )
-from tidemill.store.frames import Settlement
 from tidemill.store.message_store import MessageStore
 from tidemill.store.topics import Topic
 
 # How long a message on its way to the dead letters stays out of sight, should we die on the way.
 _DEAD_LETTER_LEASE_MS = 60_000
-# Few enough that messages of the largest size do not fill the memory.
-_READ_AHEAD = 16
 _ATTEMPTS_MAX = 1_000_000
 _COUNT_MAX = 1_000_000
 _INVISIBLE_MS_MAX = 3650 * DAY_MS
@@ -144,9 +141,12 @@ class Receiver:
         count: int = 32,
         invisible_ms: int = 30_000,
         accepts_tag: TagFilter | None = None,
+        one_per_message_group: bool = False,
     ) -> list[Delivery]:
         """Hand out up to `count` messages that are there now; each stays invisible for `invisible_ms`.
 
+        Where order counts, `one_per_message_group` keeps back the second of a message group until the first
+        is settled, so that a failure of the first does not find the second under way.
         Large ones come in smaller numbers: an answer ends with the one that takes it over 16 MiB.
         """
         require_whole("count", count, 1, _COUNT_MAX)
@@ -166,7 +166,9 @@ class Receiver:
                 lane = lanes[(self._turn + step) % len(lanes)]
                 progress = self._progress(lane, group, now_ms)
                 limit = (count - len(found), ANSWER_BYTES_MAX - sum(len(f.message.body) for f in found))
-                chosen, unwanted = self._choose(lane, progress, topic, group, limit, accepts_tag, now_ms)
+                chosen, unwanted = self._choose(
+                    lane, progress, topic, group, limit, accepts_tag, one_per_message_group, now_ms
+                )
                 alive = [f for f in chosen if f.attempt <= group.attempts_max]
                 spent = [f for f in chosen if f.attempt > group.attempts_max]
                 # In one frame: the cursor passes all of them together, or none.
@@ -186,7 +188,8 @@ class Receiver:
                     break
         consumers.wait(end)
         if dead:
-            self._bury(dead, group, topic, now_ms)
+            letters = [(f.lane, f.offset, f.attempt - 1, f.message) for f in dead]
+            bury(self._store, self._topics, group.name, topic.name, letters, now_ms)
         return [self._delivery(f, group, topic, now_ms + invisible_ms) for f in found]
 
     def has_news(self, topic_name: str, group_name: str) -> bool:
@@ -221,11 +224,16 @@ class Receiver:
         return topic_name if origin is None else origin.name
 
     def next_visible_ms(self, topic_name: str, group_name: str) -> int | None:
-        """When a lease of this group in this topic ends next."""
+        """When a lease of this group in this topic ends next.
+
+        Where order counts, a message whose lease has ended may wait behind one that is out: it is that one's
+        lease, or its ack, which is worth waiting for.
+        """
         group, topic = self.group(group_name), self._topics.require(topic_name)
+        now_ms = self._now_ms() if _is_ordered(group, topic) else None
         with self._store.consumers.lock:
             progresses = [self._store.consumers.state.progress(lane) for lane in self._lanes(group, topic)]
-            wakes = [progress.next_visible_ms() for progress in progresses if progress is not None]
+            wakes = [progress.next_visible_ms(now_ms) for progress in progresses if progress is not None]
         return min((wake for wake in wakes if wake is not None), default=None)
 
     def _progress(self, lane: Lane, group: Group, now_ms: int) -> Progress:
@@ -257,12 +265,13 @@ class Receiver:
         group: Group,
         at_most: tuple[int, int],
         accepts_tag: TagFilter | None,
+        is_one_each: bool,
         now_ms: int,
     ) -> tuple[list[_Found], list[int]]:
         """Messages of one queue that may go out, at most so many and so many bytes; and offsets of what is
         not wanted."""
         limit, room = at_most
-        is_ordered = group.is_fifo or topic.type is TopicType.FIFO
+        is_ordered = _is_ordered(group, topic)
         is_retry = self._holds_retries(lane[1])
         blocked = self._groups_out(lane, progress, now_ms) if is_ordered else set()
         found: list[_Found] = []
@@ -271,9 +280,8 @@ class Receiver:
         # In order of their offsets, an earlier one may come last whose lease ended last: look at all of them.
         again = progress.visible_again(now_ms, len(progress.taken) if is_ordered else limit)
         offsets = sorted(again) if is_ordered else again
-        for offset, arrival, message in self._walk(
-            lane[1:], offsets, range(progress.next_offset, end), limit
-        ):
+        fresh = range(progress.next_offset, end)
+        for offset, arrival, message in walk(self._store, lane[1:], offsets, fresh, limit):
             held = progress.taken.get(offset)
             if (lane, offset) in self._store.consumers.settling:
                 continue
@@ -286,30 +294,11 @@ class Receiver:
                 before = held[0] if held else attempts_of(message) if is_retry else 0
                 found.append(_Found(lane, offset, before + 1, progress.resets, arrival, message))
                 room -= len(message.body)
+                if is_one_each:
+                    blocked.add(message.message_group)
                 if len(found) >= limit or room <= 0:  # at once, or more would be read in vain
                     break
         return found, unwanted
-
-    def _walk(
-        self, queue: tuple[int, int], again: Sequence[int], fresh: range, limit: int
-    ) -> Iterator[tuple[int, tuple[int, int, int], StoredMessage | None]]:
-        """Each offset with when and how its message came (None: it has expired); a few are read at a time."""
-        ahead = min(_READ_AHEAD, limit)
-        for offsets in (again, fresh):
-            for start in range(0, len(offsets), max(1, ahead)):
-                part = offsets[start : start + ahead]
-                rows = self._rows_at(queue, part)
-                is_live = [not self._store.is_expired(place) for place in rows["place"].tolist()]
-                messages = iter(self._store.messages(rows["place"][is_live].tolist()))
-                came = rows[["released_at_ms", "via", "trips"]].tolist()
-                for offset, arrival, has_message in zip(part, came, is_live, strict=True):
-                    yield offset, arrival, next(messages) if has_message else None
-
-    def _rows_at(self, queue: tuple[int, int], offsets: Sequence[int]) -> Rows:
-        if all(later == earlier + 1 for earlier, later in pairwise(offsets)):
-            return self._store.queues.read(queue, offsets[0], offsets[-1] + 1)
-        rows: Rows = np.concatenate([self._store.queues.read(queue, at, at + 1) for at in offsets])
-        return rows
 
     def _groups_out(self, lane: Lane, progress: Progress, now_ms: int) -> set[str]:
         """Message groups that have a message in some consumer's hands."""
@@ -320,22 +309,6 @@ class Receiver:
                 if not self._store.is_expired(int(row["place"])):
                     groups.add(self._store.message(int(row["place"])).message_group)
         return groups
-
-    def _bury(self, dead: Sequence[_Found], group: Group, topic: Topic, now_ms: int) -> None:
-        """Move messages to the group's dead letters."""
-        target = self._topics.find_or_create(DEAD_LETTER_PREFIX + group.name, is_internal=True)
-        messages = [
-            dead_letter(
-                f.message, topic.name, target.id, self._topics.choose_queue(target, ""), f.attempt - 1
-            )
-            for f in dead
-        ]
-        settles = [Settlement(group.name, f.lane[1], f.lane[2], f.offset) for f in dead]
-        try:
-            self._store.writer.finish(self._store.writer.send_back(messages, settles, now_ms))
-        finally:
-            with self._store.consumers.lock:
-                self._store.consumers.settling.difference_update((f.lane, f.offset) for f in dead)
 
     def _delivery(self, found: _Found, group: Group, topic: Topic, invisible_until_ms: int) -> Delivery:
         _, topic_id, queue_id = found.lane
@@ -372,6 +345,7 @@ class Receiver:
         require_kind("what is settled", receipts, (list, tuple), "a list of receipts")
         parsed = [decode_receipt(receipt) for receipt in receipts]
         consumers, answers, end = self._store.consumers, [], 0
+        freed: set[tuple[str, str]] = set()
         act = ACT_SETTLE if visible_at_ms is None else ACT_CHANGE
         rows: list[tuple[int, ...]] = []
         settled: set[tuple[Lane, int]] = set()
@@ -384,15 +358,30 @@ class Receiver:
                 if is_valid and lane:
                     group_id, topic_id, queue_id = lane
                     attempt, offset = delivery.attempt, delivery.offset
+                    if self._frees_others(lane, offset, visible_at_ms):
+                        freed.add((self.received_as(delivery.topic, queue_id), delivery.group))
                     rows.append((act, 0, queue_id, group_id, topic_id, attempt, offset, visible_at_ms or 0))
                     if act == ACT_SETTLE:
                         settled.add((lane, offset))
             if rows:  # one frame for all of them
                 end = consumers.append(np.array(rows, CHANGE), self._now_ms())
         consumers.wait(end)
-        if visible_at_ms is not None:
-            self._store.writer.arrivals.announce()
+        if freed:
+            self._store.writer.arrivals.announce(freed)
         return answers
+
+    def _frees_others(self, lane: Lane, offset: int, visible_at_ms: int | None) -> bool:
+        """Whether a message may be had sooner: this one, or, where order counts, the one behind it."""
+        state = self._store.consumers.state
+        if visible_at_ms is not None:
+            progress = state.progress(lane)
+            return progress is not None and visible_at_ms < progress.taken[offset][1]
+        group, topic = state.group(state.group_name(lane[0])), self._store.indexes.topics.by_id(lane[1])
+        return group is not None and topic is not None and _is_ordered(group, topic)
+
+
+def _is_ordered(group: Group, topic: Topic) -> bool:
+    return group.is_fifo or topic.type is TopicType.FIFO
 
 
 def _take_rows(act: int, lane: Lane, found: Sequence[_Found], more: int, visible_at_ms: int) -> Rows:

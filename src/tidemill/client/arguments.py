@@ -9,10 +9,23 @@ from typing import Any
 from tidemill.client.answers import Message
 from tidemill.client.connection import ConnectionLost
 from tidemill.client.endpoint import Endpoint
-from tidemill.client.retrying import Unreachable
+from tidemill.client.retrying import RetryPolicy, Unreachable
 from tidemill.client.verbs import Whither
 from tidemill.core.durations import Moment, Span, as_duration_ms, as_shift_ms, as_time_ms
 from tidemill.core.errors import RequestError
+
+
+def timeout_of(timeout: Span) -> float:
+    """How long an answer may take, in seconds."""
+    timeout_ms = as_duration_ms(timeout)
+    if timeout_ms < 1:
+        raise RequestError(f"timeout={timeout!r} leaves no time for an answer; use 1ms or more, such as 10s")
+    return timeout_ms / 1000
+
+
+def policy_of(retry_for: Span) -> RetryPolicy:
+    give_up_s = as_duration_ms(retry_for) / 1000
+    return RetryPolicy(give_up_s, give_up_s > 0)
 
 
 def receipt_of(message: Message | str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -28,18 +28,28 @@ from tidemill.client.answers import (
     SentBack,
     TopicInfo,
 )
-from tidemill.client.arguments import optional_ms, optional_time, receipt_of, unreachable, whither_of
+from tidemill.client.arguments import (
+    optional_ms,
+    optional_time,
+    policy_of,
+    receipt_of,
+    timeout_of,
+    unreachable,
+    whither_of,
+)
 from tidemill.client.async_coalescer import AsyncCoalescer
 from tidemill.client.async_connection import AsyncPool
+from tidemill.client.async_consume_verbs import AsyncConsumeVerbs
 from tidemill.client.connection import ConnectionLost
 from tidemill.client.drafts import Body, chunked, draft_of, drafts_of_table, with_id
 from tidemill.client.endpoint import DEFAULT_ENDPOINT, Endpoint, request_head
-from tidemill.client.retrying import Patience, RetryPolicy, busy_ones, error_in, is_worth_a_retry
+from tidemill.client.parting import encoded, send_parted_async
+from tidemill.client.retrying import Patience, busy_ones, error_in, is_worth_a_retry
 from tidemill.client.verbs import Call, HandleLike
 from tidemill.core.durations import Moment, Span, as_duration_ms, as_time_ms
-from tidemill.core.errors import TidemillError
+from tidemill.core.errors import RequestError, TidemillError
 from tidemill.core.model import CancelAnswer, Draft, Once, Receipt, TopicType
-from tidemill.core.send_batch import CONTENT_TYPE, Answer, decode_answers, encode_drafts
+from tidemill.core.send_batch import CONTENT_TYPE, Answer, decode_answers
 
 T = TypeVar("T")
 _JSON = "application/json"
@@ -47,8 +57,8 @@ _BATCH_PATH = "/v1/send-batch"
 _CHUNK = 4096
 
 
-class AsyncClient:
-    """A connection to a broker, for one event loop. Close it or use it as a context manager.
+class AsyncClient(AsyncConsumeVerbs):
+    """A connection to a broker, for one event loop at a time. Close it or use it as a context manager.
 
     `https://host:port` is TLS: `ca` names a file of certificates to trust, `insecure` trusts any.
     """
@@ -65,12 +75,12 @@ class AsyncClient:
     ) -> None:
         self.endpoint = Endpoint.parse(endpoint, ca, is_verified=not insecure)
         self._token = token
-        self._timeout_s = as_duration_ms(timeout) / 1000
-        give_up_s = as_duration_ms(retry_for) / 1000
-        self._policy = RetryPolicy(give_up_s, give_up_s > 0)
+        self._timeout_s = timeout_of(timeout)
+        self._policy = policy_of(retry_for)
+        self._loop: asyncio.AbstractEventLoop | None = None  # to which the next two belong
         self._pool = AsyncPool(self.endpoint)
-        self._is_closed = False
         self._coalescer = AsyncCoalescer(self._send_batch)
+        self._is_closed = False
         self._batch_head = request_head(self.endpoint, "POST", _BATCH_PATH, CONTENT_TYPE, token)
 
     # -- sending ----------------------------------------------------------------------------------
@@ -112,6 +122,7 @@ class AsyncClient:
     async def send_draft(self, draft: Draft) -> Receipt:
         """Send a message made beforehand."""
         draft = with_id(draft)
+        self._come_home()
         answer = await self._coalescer.send(draft)
         if not isinstance(answer, Receipt):
             # It waits for itself: those it travelled with have their answers.
@@ -145,59 +156,13 @@ class AsyncClient:
         return await self.send_many(drafts_of_table(table, topic))
 
     async def _send_batch(self, drafts: Sequence[Draft]) -> Sequence[Answer]:
-        content = await self._carry(
-            self._batch_head, encode_drafts(drafts), self._timeout_s, is_repeatable=True
-        )
+        return await send_parted_async(self._send_whole, drafts)
+
+    async def _send_whole(self, drafts: Sequence[Draft]) -> Sequence[Answer]:
+        content = await self._carry(self._batch_head, encoded(drafts), self._timeout_s, is_repeatable=True)
         return decode_answers(content, drafts)
 
-    # -- consuming --------------------------------------------------------------------------------
-
-    async def receive_batch(
-        self,
-        topic: str,
-        group: str,
-        *,
-        count: int = 32,
-        wait: Span = 0,
-        invisible: Span = "30s",
-        tags: Sequence[str] | None = None,
-    ) -> list[Message]:
-        """Take up to `count` messages, waiting for the first one; settle each with `ack`."""
-        wait_ms, invisible_ms = as_duration_ms(wait), as_duration_ms(invisible)
-        return await self._ask(verbs.receive(topic, group, count, wait_ms, invisible_ms, tags))
-
-    async def receive(
-        self,
-        topic: str,
-        group: str,
-        *,
-        batch: int = 32,
-        wait: Span = "20s",
-        invisible: Span = "30s",
-        tags: Sequence[str] | None = None,
-        auto_ack: bool = True,
-        is_endless: bool = True,
-    ) -> AsyncIterator[Message]:
-        """Messages as they come. With `auto_ack` one is acknowledged when the next is asked for."""
-        while not self._is_closed:
-            messages = await self.receive_batch(
-                topic, group, count=batch, wait=wait, invisible=invisible, tags=tags
-            )
-            if not messages and not is_endless:
-                return
-            for message in messages:
-                yield message
-                if auto_ack:
-                    await self.ack(message)
-
-    async def ack(self, *messages: Message | str) -> list[bool]:
-        """Settle messages; False where it came too late."""
-        return await self._ask(verbs.ack([receipt_of(message) for message in messages]))
-
-    async def retry_in(self, delay: Span, *messages: Message | str) -> list[bool]:
-        """Let messages be delivered again after `delay`."""
-        receipts = [receipt_of(message) for message in messages]
-        return await self._ask(verbs.change_invisibility(receipts, as_duration_ms(delay)))
+    # -- what failed ------------------------------------------------------------------------------
 
     async def send_back(self, *messages: Message | str, level: int = 0) -> list[SentBack]:
         """Give messages back, to come again to this group after a level's delay; -1: to the dead letters."""
@@ -345,11 +310,12 @@ class AsyncClient:
 
     async def _carry(self, head: bytes, content: bytes, timeout_s: float, *, is_repeatable: bool) -> bytes:
         """A request there and its answer back, tried again while that can help."""
+        self._come_home()
         patience = Patience(self._policy)
         while True:
             fault: TidemillError
             try:
-                answer = await self._pool.exchange(head, content, timeout_s)
+                answer = await self._pool.exchange(head, content, timeout_s, is_repeatable=is_repeatable)
             except ConnectionLost as lost:
                 fault = unreachable(self.endpoint, lost)
                 can_help = is_repeatable or not lost.was_sent
@@ -362,6 +328,19 @@ class AsyncClient:
             if wait_s is None or self._is_closed:
                 raise fault
             await asyncio.sleep(wait_s)
+
+    def _come_home(self) -> None:
+        """Connections live on an event loop: on another one, where theirs has ended, there are new ones."""
+        if self._is_closed:
+            raise RequestError("this client is closed; make another one")
+        loop = asyncio.get_running_loop()
+        if loop is self._loop:
+            return
+        if self._loop is not None and not self._loop.is_closed():
+            raise RequestError("this AsyncClient is in use on another event loop; make one for each loop")
+        if self._loop is not None:
+            self._pool, self._coalescer = AsyncPool(self.endpoint), AsyncCoalescer(self._send_batch)
+        self._loop = loop
 
     async def close(self) -> None:
         """Close the connections; whoever waits for a retry gives up at its next attempt."""

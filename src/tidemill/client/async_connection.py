@@ -78,13 +78,14 @@ class AsyncPool:
         self._idle: list[AsyncConnection] = []
         self._is_closed = False
 
-    async def exchange(self, head: bytes, content: bytes, timeout_s: float) -> Answer:
-        """One request on a kept connection, or a new one."""
+    async def exchange(self, head: bytes, content: bytes, timeout_s: float, *, is_repeatable: bool) -> Answer:
+        """One request on a kept connection, or a new one; always a new one for what must not happen twice."""
         was_sent = False
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
-                    connection = self._idle.pop() if self._idle else await self._open()
+                    is_kept = is_repeatable and bool(self._idle)
+                    connection = self._idle.pop() if is_kept else await self._open()
                     was_sent = True
                     try:
                         answer = await connection.exchange(head, content)

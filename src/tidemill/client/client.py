@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -25,7 +25,6 @@ from tidemill.client.answers import (
     Backup,
     BrokerStatus,
     GroupInfo,
-    Message,
     Minute,
     Moved,
     Pending,
@@ -34,23 +33,26 @@ from tidemill.client.answers import (
 from tidemill.client.arguments import (
     optional_ms,
     optional_time,
-    receipt_of,
+    policy_of,
+    timeout_of,
     unreachable,
     whither_of,
 )
 from tidemill.client.coalescer import LINGER_S, Coalescer
 from tidemill.client.connection import ConnectionLost, Pool
+from tidemill.client.consume_verbs import ConsumeVerbs
 from tidemill.client.drafts import Body, chunked, draft_of, drafts_of_table, with_id
 from tidemill.client.endpoint import DEFAULT_ENDPOINT, Endpoint, request_head
 from tidemill.client.flight_link import FlightLink, as_arrow
+from tidemill.client.parting import encoded, send_parted
 from tidemill.client.retry_verbs import RetryVerbs
-from tidemill.client.retrying import Patience, RetryPolicy, busy_ones, error_in, is_worth_a_retry
+from tidemill.client.retrying import Patience, busy_ones, error_in, is_worth_a_retry
 from tidemill.client.table_verbs import TableVerbs
 from tidemill.client.verbs import Call, HandleLike
 from tidemill.core.durations import Moment, Span, as_duration_ms, as_time_ms
-from tidemill.core.errors import TidemillError
+from tidemill.core.errors import RequestError, TidemillError
 from tidemill.core.model import CancelAnswer, Draft, Handle, Once, Receipt, TopicType
-from tidemill.core.send_batch import CONTENT_TYPE, Answer, decode_answers, encode_drafts
+from tidemill.core.send_batch import CONTENT_TYPE, Answer, decode_answers
 
 T = TypeVar("T")
 _JSON = "application/json"
@@ -59,7 +61,7 @@ _CHUNK = 4096
 _FEW = 256  # handles that are cancelled over HTTP
 
 
-class Client(TableVerbs, RetryVerbs):
+class Client(ConsumeVerbs, TableVerbs, RetryVerbs):
     """A connection to a broker. Thread-safe; close it or use it as a context manager.
 
     `https://host:port` is TLS: `ca` names a file of certificates to trust, `insecure` trusts any.
@@ -78,9 +80,8 @@ class Client(TableVerbs, RetryVerbs):
     ) -> None:
         self.endpoint = Endpoint.parse(endpoint, ca, is_verified=not insecure)
         self._token = token
-        self._timeout_s = as_duration_ms(timeout) / 1000
-        give_up_s = as_duration_ms(retry_for) / 1000
-        self._policy = RetryPolicy(give_up_s, give_up_s > 0)
+        self._timeout_s = timeout_of(timeout)
+        self._policy = policy_of(retry_for)
         self._pool = Pool(self.endpoint, self._timeout_s)
         self._closing = threading.Event()
         self._flight = FlightLink(
@@ -171,60 +172,11 @@ class Client(TableVerbs, RetryVerbs):
         return self._flight.schedule(whole, topic, lambda part: self.send_many(drafts_of_table(part, topic)))
 
     def _send_batch(self, drafts: Sequence[Draft]) -> Sequence[Answer]:
-        content = self._carry(self._batch_head, encode_drafts(drafts), self._timeout_s, is_repeatable=True)
+        return send_parted(self._send_whole, drafts)
+
+    def _send_whole(self, drafts: Sequence[Draft]) -> Sequence[Answer]:
+        content = self._carry(self._batch_head, encoded(drafts), self._timeout_s, is_repeatable=True)
         return decode_answers(content, drafts)
-
-    # -- consuming --------------------------------------------------------------------------------
-
-    def receive_batch(
-        self,
-        topic: str,
-        group: str,
-        *,
-        count: int = 32,
-        wait: Span = 0,
-        invisible: Span = "30s",
-        tags: Sequence[str] | None = None,
-    ) -> list[Message]:
-        """Take up to `count` messages, waiting for the first one; settle each with `ack`."""
-        wait_ms, invisible_ms = as_duration_ms(wait), as_duration_ms(invisible)
-        return self._ask(verbs.receive(topic, group, count, wait_ms, invisible_ms, tags))
-
-    def receive(
-        self,
-        topic: str,
-        group: str,
-        *,
-        batch: int = 32,
-        wait: Span = "20s",
-        invisible: Span = "30s",
-        tags: Sequence[str] | None = None,
-        auto_ack: bool = True,
-        is_endless: bool = True,
-    ) -> Iterator[Message]:
-        """Messages as they come. With `auto_ack` one is acknowledged when the next is asked for.
-
-        Leaving the loop by an error leaves its message unacknowledged, to be delivered again. With
-        `is_endless=False` it ends when nothing came within `wait`.
-        """
-        while not self._closing.is_set():
-            messages = self.receive_batch(
-                topic, group, count=batch, wait=wait, invisible=invisible, tags=tags
-            )
-            if not messages and not is_endless:
-                return
-            for message in messages:
-                yield message
-                if auto_ack:
-                    self.ack(message)
-
-    def ack(self, *messages: Message | str) -> list[bool]:
-        """Settle messages; False where it came too late and the message was given to somebody else."""
-        return self._ask(verbs.ack([receipt_of(message) for message in messages]))
-
-    def retry_in(self, delay: Span, *messages: Message | str) -> list[bool]:
-        """Let messages be delivered again after `delay`."""
-        return self._ask(verbs.change_invisibility([*map(receipt_of, messages)], as_duration_ms(delay)))
 
     # -- cancel and reschedule --------------------------------------------------------------------
 
@@ -368,11 +320,13 @@ class Client(TableVerbs, RetryVerbs):
 
     def _carry(self, head: bytes, content: bytes, timeout_s: float, *, is_repeatable: bool) -> bytes:
         """A request there and its answer back, tried again while that can help."""
+        if self._closing.is_set():
+            raise RequestError("this client is closed; make another one")
         patience = Patience(self._policy)
         while True:
             fault: TidemillError
             try:
-                answer = self._pool.exchange(head, content, timeout_s)
+                answer = self._pool.exchange(head, content, timeout_s, is_repeatable=is_repeatable)
             except ConnectionLost as lost:
                 fault = unreachable(self.endpoint, lost)
                 can_help = is_repeatable or not lost.was_sent

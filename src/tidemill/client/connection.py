@@ -2,7 +2,8 @@
 
 Owns the sockets. A connection on which anything went wrong is closed, never given back. A request that
 failed on a kept connection before a byte of its answer came is *stale*: the broker had closed it meanwhile,
-and the caller may send it again at once.
+and the caller may send it again at once. What must not happen twice goes by a connection of its own, where
+nothing is stale: the broker may as well have died with the work done and the answer not sent.
 """
 
 from __future__ import annotations
@@ -95,10 +96,10 @@ class Pool:
         self._idle: list[Connection] = []
         self._is_closed = False
 
-    def exchange(self, head: bytes, content: bytes, timeout_s: float) -> Answer:
+    def exchange(self, head: bytes, content: bytes, timeout_s: float, *, is_repeatable: bool) -> Answer:
         """One request on a kept connection, or a new one."""
         while True:
-            connection = self._take()
+            connection = self._take() if is_repeatable else self._open()
             try:
                 answer = connection.exchange(head, content, timeout_s)
             except ConnectionLost as lost:
@@ -112,6 +113,9 @@ class Pool:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
+        return self._open()
+
+    def _open(self) -> Connection:
         try:
             return Connection(self._endpoint, self._connect_s)
         except OSError as error:

@@ -11,11 +11,12 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from tidemill.client.message_ids import IDS
+from tidemill.core.arguments import require_kind
 from tidemill.core.durations import Moment, Span, as_duration_ms, as_time_ms
 from tidemill.core.errors import RequestError
 from tidemill.core.model import Draft, Once
 
-Body = bytes | str
+Body = bytes | bytearray | memoryview | str
 T = TypeVar("T")
 
 _COLUMNS = {
@@ -43,18 +44,34 @@ def draft_of(
     """A message to send, from what a caller says."""
     return Draft(
         topic,
-        body if type(body) is bytes else body.encode() if isinstance(body, str) else bytes(body),
+        body if type(body) is bytes else _body_of(body),
         None if at is None else at if type(at) is int else as_time_ms(at),
         None if delay is None else delay if type(delay) is int else as_duration_ms(delay),
         level,
         id or IDS.next(),
-        tuple(keys) if key is None else (key, *keys),
+        _keys_of(key, keys) if keys else () if key is None else (key,),
         tag,
         group,
         properties or _NOTHING,
         None,
         Once.NO if once is False else _once_of(once),
     )
+
+
+def _body_of(body: Any) -> bytes:
+    if isinstance(body, str):
+        try:
+            return body.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(f"the body is not valid Unicode: {error.reason}; send it as bytes") from None
+    # Not whatever bytes() takes: a number would become so many zeros.
+    require_kind("body", body, (bytes, bytearray, memoryview), "a text or bytes (json.dumps makes a text)")
+    return bytes(body)
+
+
+def _keys_of(key: str | None, keys: Sequence[str]) -> tuple[str, ...]:
+    require_kind("keys", keys, (list, tuple, set, frozenset), "a list of texts; one alone is key=")
+    return tuple(keys) if key is None else (key, *keys)
 
 
 def _once_of(once: bool | str | Once) -> Once:

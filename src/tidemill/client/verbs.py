@@ -58,7 +58,13 @@ def get(path: str, query: Mapping[str, Any], read: Callable[[Any], T]) -> Call[T
 
 
 def receive(
-    topic: str, group: str, count: int, wait_ms: int, invisible_ms: int, tags: Sequence[str] | None
+    topic: str,
+    group: str,
+    count: int,
+    wait_ms: int,
+    invisible_ms: int,
+    tags: Sequence[str] | None,
+    one_per_message_group: bool = False,
 ) -> Call[list[Message]]:
     body = {
         "topic": topic,
@@ -66,7 +72,8 @@ def receive(
         "count": count,
         "wait_ms": wait_ms,
         "invisible_ms": invisible_ms,
-        "tags": list(tags) if tags is not None else None,
+        "tags": _texts("tags", tags) if tags is not None else None,
+        "one_per_message_group": one_per_message_group or None,
     }
     return post(
         "/v1/receive",
@@ -74,6 +81,13 @@ def receive(
         lambda said: [_message(fields) for fields in said["deliveries"]],
         patience_s=wait_ms / 1000,
     )
+
+
+def _texts(name: str, values: Sequence[str]) -> list[str]:
+    """Several texts; a lone one would be taken for its letters."""
+    if isinstance(values, str):
+        raise RequestError(f"{name} must be a list of texts; write {name}=[{values!r}]")
+    return list(values)
 
 
 def _message(fields: dict[str, Any]) -> Message:

@@ -12,13 +12,17 @@ Owns fetching, the threads that call the functions, leases and retries. A messag
 put off, longer with every attempt, until its group's attempts are used up and it goes to the dead letters.
 While a function runs, the lease of its message is renewed, so a slow function is not overtaken by itself.
 
+A topic that flows is fetched from without waiting, for as many messages as there is room. One that is quiet
+is waited for, for one message and without holding a place: the places are for what is being worked on. So a
+worker may have one message more in hand for each of its topics than it works on at once.
+
 Invariants: nothing is acknowledged before its function has returned; `stop` loses nothing: what was fetched
-and not begun is given back at once.
+and not begun is given back at once. For a group that keeps order, no two messages of a message group are in
+hand together, so the next comes when the one before is settled, also where that one failed first.
 """
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 import signal
@@ -33,8 +37,11 @@ from typing import Any, TypeVar
 from tidemill.client.answers import Message
 from tidemill.client.client import Client
 from tidemill.client.endpoint import DEFAULT_ENDPOINT
+from tidemill.client.handler_loop import HandlerLoop
+from tidemill.client.slots import Slots
+from tidemill.core.arguments import require_kind, require_whole
 from tidemill.core.durations import Span, as_duration_ms
-from tidemill.core.errors import TidemillError, TopicExists
+from tidemill.core.errors import Forbidden, RequestError, TidemillError, TopicExists
 
 Handler = Callable[[Message], Any]
 H = TypeVar("H", bound=Handler)
@@ -43,6 +50,8 @@ _log = logging.getLogger("tidemill.worker")
 _POLL_MS = 2_000
 _FETCH_MAX = 32
 _PAUSE_S = 1.0
+_CONCURRENCY_MAX = 10_000
+_INVISIBLE_MS_MIN = 1_000  # renewed every third of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,16 @@ class Subscription:
     invisible_ms: int
     first_retry_ms: int
     longest_retry_ms: int
+
+    def __post_init__(self) -> None:
+        if not callable(self.handler):
+            raise RequestError(f"{self.handler!r} cannot be called; decorate a function that takes a message")
+        if self.invisible_ms < _INVISIBLE_MS_MIN:
+            raise RequestError(
+                f"invisible={self.invisible_ms}ms is too short to be renewed in time; use 1s or more"
+            )
+        if self.first_retry_ms < 0 or self.longest_retry_ms < 0:
+            raise RequestError("first_retry and longest_retry cannot be negative")
 
     def retry_ms(self, attempt: int) -> int:
         """How long a message waits after its `attempt`-th failure."""
@@ -75,6 +94,10 @@ class Worker:
         insecure: bool = False,
         on_error: Callable[[Message, BaseException], None] | None = None,
     ) -> None:
+        require_kind("group", group, str, "a text")
+        if not group:
+            raise RequestError("a worker needs the name of its consumer group: Worker(..., group='closers')")
+        require_whole("concurrency", concurrency, 1, _CONCURRENCY_MAX)
         self.group = group
         self.client = Client(endpoint, token=token, ca=ca, insecure=insecure)
         self._concurrency = concurrency
@@ -82,12 +105,13 @@ class Worker:
         self._subscriptions: list[Subscription] = []
         self._stopping = threading.Event()  # fetch no more
         self._finished = threading.Event()  # nothing is in hand any more
-        self._free = threading.Semaphore(concurrency)
+        self._slots = Slots(concurrency)
         self._lock = threading.Lock()  # protects _held, and is kept while a lease is renewed
         self._held: dict[str, tuple[Message, Subscription]] = {}  # by receipt: fetched and not settled
         self._pool: ThreadPoolExecutor | None = None
         self._fetchers: list[threading.Thread] = []
         self._renewer: threading.Thread | None = None
+        self._loop = HandlerLoop()
 
     def on(
         self,
@@ -99,6 +123,12 @@ class Worker:
         longest_retry: Span = "10m",
     ) -> Callable[[H], H]:
         """Call the decorated function (plain or async) with the messages of a topic."""
+        if not isinstance(topic, str):
+            raise RequestError('name the topic: @app.on("orders")')
+        if isinstance(tags, str):
+            raise RequestError(f"tags must be a list of texts; write tags=[{tags!r}]")
+        if self._pool is not None:
+            raise RequestError("this worker has started; register all functions before")
 
         def register(handler: H) -> H:
             self._subscriptions.append(
@@ -118,28 +148,35 @@ class Worker:
     # -- lifecycle --------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Work until stopped by `stop`, SIGTERM or Ctrl-C."""
+        """Work until stopped by `stop`, SIGTERM or Ctrl-C; a second signal waits for nothing."""
         is_main = threading.current_thread() is threading.main_thread()
         before = {s: signal.signal(s, self._on_signal) for s in (signal.SIGTERM, signal.SIGINT) if is_main}
         try:
             self.start()
             while not self._stopping.wait(_PAUSE_S):
                 pass
+            _restore(before)
             self.stop()
         finally:
-            for number, action in before.items():
-                signal.signal(number, action)
+            _restore(before)
 
     def _on_signal(self, number: int, frame: object) -> None:
         self._stopping.set()
 
     def start(self) -> None:
-        """Begin to work, in threads."""
+        """Begin to work, in threads. A worker is started once."""
+        if not self._subscriptions:
+            raise RequestError(
+                'this worker has nothing to do; register a function with @app.on("topic") first'
+            )
+        if self._pool is not None:
+            raise RequestError("this worker was started before; make another one")
         known = {topic.name for topic in self.client.topics()}
         for subscription in self._subscriptions:
             if subscription.topic not in known:
                 self._make_topic(subscription.topic)
         self._pool = ThreadPoolExecutor(self._concurrency, "tidemill-worker")
+        self._loop.start()
         self._fetchers = [
             threading.Thread(target=self._fetch, args=(subscription,), name=f"fetch {subscription.topic}")
             for subscription in self._subscriptions
@@ -153,6 +190,8 @@ class Worker:
             self.client.create_topic(name)
         except TopicExists:
             return  # somebody else was faster
+        except Forbidden:
+            return  # who may only receive is not shown topics either: if it is missing, the fetch says so
 
     def stop(self) -> None:
         """Fetch no more, finish what is in hand, then return."""
@@ -164,6 +203,8 @@ class Worker:
         self._finished.set()
         if self._renewer is not None:
             self._renewer.join()
+            self._renewer = None
+            self._loop.end()
         self.client.close()
 
     def __enter__(self) -> Worker:
@@ -178,29 +219,32 @@ class Worker:
     # -- fetching ---------------------------------------------------------------------------------
 
     def _fetch(self, subscription: Subscription) -> None:
+        flows = False
         while not self._stopping.is_set():
-            if not self._free.acquire(timeout=_PAUSE_S):
+            room = self._slots.reserve(_FETCH_MAX if flows else 1, _PAUSE_S)
+            if not room:
                 continue
-            if self._stopping.is_set():
-                return
-            room = 1
-            while room < _FETCH_MAX and self._free.acquire(blocking=False):
-                room += 1
-            messages = self._fetched(subscription, room)
-            for _ in range(room - len(messages)):
-                self._free.release()
+            if flows:
+                messages = self._fetched(subscription, room, 0)
+                self._slots.release(room - len(messages))
+            else:
+                self._slots.release(room)
+                messages = self._fetched(subscription, 1, _POLL_MS)
+                self._slots.add(len(messages))
+            flows = bool(messages)
             for message in messages:
                 self._begin(subscription, message)
 
-    def _fetched(self, subscription: Subscription, count: int) -> list[Message]:
+    def _fetched(self, subscription: Subscription, count: int, wait_ms: int) -> list[Message]:
         try:
             return self.client.receive_batch(
                 subscription.topic,
                 self.group,
                 count=count,
-                wait=_POLL_MS,
+                wait=wait_ms,
                 invisible=subscription.invisible_ms,
                 tags=subscription.tags,
+                one_per_message_group=True,
             )
         except TidemillError as error:
             _log.warning("cannot fetch from %s: %s", subscription.topic, error)
@@ -226,7 +270,7 @@ class Worker:
         try:
             result = subscription.handler(message)
             if inspect.isawaitable(result):
-                asyncio.run(_awaited(result))
+                self._loop.wait_for(result)
             is_done = True
         finally:
             self._let_go(message)
@@ -241,7 +285,7 @@ class Worker:
             self._held.pop(message.receipt, None)
 
     def _ended(self, message: Message, job: Future[None]) -> None:
-        self._free.release()
+        self._slots.release()
         error = job.exception()
         if error is not None:
             _log.error("message %s of %s failed: %r", message.id, message.topic, error, exc_info=error)
@@ -250,21 +294,26 @@ class Worker:
 
     def _renew(self) -> None:
         """Renew the leases of what is in hand, well before they end."""
-        if not self._subscriptions:
-            return
         every_s = min(subscription.invisible_ms for subscription in self._subscriptions) / 3000
         while not self._finished.wait(every_s):
-            for message, subscription in list(self._held.values()):
+            for subscription in self._subscriptions:
                 with self._lock:
-                    if message.receipt in self._held:
-                        self._renew_one(message, subscription)
+                    messages = [message for message, owner in self._held.values() if owner is subscription]
+                    if messages:
+                        self._renew_all(messages, subscription)
 
-    def _renew_one(self, message: Message, subscription: Subscription) -> None:
+    def _renew_all(self, messages: Sequence[Message], subscription: Subscription) -> None:
         try:
-            self.client.retry_in(subscription.invisible_ms, message)
+            is_ours = self.client.retry_in(subscription.invisible_ms, *messages)
         except TidemillError as error:
-            _log.warning("cannot renew the lease of %s: %s", message.id, error)
+            _log.warning("cannot renew the leases of %d messages: %s", len(messages), error)
+            return
+        for message in [m for m, ours in zip(messages, is_ours, strict=True) if not ours]:
+            del self._held[message.receipt]
+            _log.warning("the lease of %s has ended; it may be handled twice", message.id)
 
 
-async def _awaited(result: Any) -> Any:
-    return await result
+def _restore(before: dict[signal.Signals, Any]) -> None:
+    """Give signals back to whoever had them."""
+    for number, action in before.items():
+        signal.signal(number, action)

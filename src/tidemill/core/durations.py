@@ -51,7 +51,7 @@ def as_duration_ms(value: Span) -> int:
     """Milliseconds from a number of them, a `timedelta`, or text such as `90s`."""
     if isinstance(value, timedelta):
         return round(value.total_seconds() * 1000)
-    return parse_duration_ms(value) if isinstance(value, str) else int(value)
+    return parse_duration_ms(value) if isinstance(value, str) else _whole(value, "a duration", "90s")
 
 
 def as_shift_ms(value: Span) -> int:
@@ -71,7 +71,16 @@ def as_time_ms(value: Moment) -> int:
         if value.strip().startswith("+") or value.strip().lower() == "now":
             raise RequestError(f"{value!r} is a delay, not a time; give it as a delay")
         return parse_time_ms(value, 0)
-    return int(value)
+    return _whole(value, "a time", "2027-01-01T08:00:00+08:00")
+
+
+def _whole(value: object, what: str, example: str) -> int:
+    try:
+        return int(value)  # type: ignore[call-overload, no-any-return]
+    except (TypeError, ValueError, OverflowError):
+        raise RequestError(
+            f"{value!r} is not {what}; give whole milliseconds, or write it like {example}"
+        ) from None
 
 
 def zone_offset_ms(zone: tzinfo, now_ms: int) -> int:

@@ -70,6 +70,7 @@ class Consumers:
                 count=request.count,
                 invisible_ms=request.invisible_ms,
                 accepts_tag=_tag_filter(request.tags),
+                one_per_message_group=request.one_per_message_group,
             )
             left_ms = round((until_s - stopwatch_s()) * 1000)
             if has_waited and await is_gone(client):

@@ -90,6 +90,10 @@ class ReceiveIn(Request):
     wait_ms: Annotated[int, Field(ge=0, le=WAIT_MS_MAX)] = 0
     invisible_ms: Annotated[int, Field(ge=1, le=MAX_DELAY_MS)] = 30_000
     tags: list[str] | None = Field(None, description="only messages with one of these; others are passed by")
+    one_per_message_group: bool = Field(
+        False,
+        description="where order counts: the second of a message group only when the first is settled",
+    )
 
 
 class DeliveryOut(BaseModel):

@@ -102,6 +102,8 @@ class Consuming:
         while True:
             bell = self.polls.bell
             found, visible_ms = await self._take_or_give_back(poll)
+            if visible_ms is not None:
+                self.polls.look_in(poll.key, (visible_ms - self._broker.clock.now_ms()) / 1000)
             if found:
                 if self._broker.receiver.has_news(*poll.key):
                     self.polls.nudge(poll.key)
@@ -110,8 +112,6 @@ class Consuming:
             if left_s <= 0 or self.polls.is_closed:
                 return []
             await stream.start()
-            if visible_ms is not None:
-                left_s = min(left_s, max(0.001, (visible_ms - self._broker.clock.now_ms()) / 1000))
             if self._broker.clock.is_simulated:  # leases end by a clock that this loop does not see
                 left_s = min(left_s, _SIMULATED_WAIT_S)
             await self.polls.wait(poll.key, bell, left_s)
@@ -138,8 +138,7 @@ class Consuming:
             invisible_ms=poll.invisible_ms,
             accepts_tag=poll.accepts_tag,
         )
-        visible_ms = None if found else self._broker.receiver.next_visible_ms(poll.topic, poll.group)
-        return found, visible_ms
+        return found, self._broker.receiver.next_visible_ms(poll.topic, poll.group)
 
     def _return_late(self, taking: asyncio.Future[tuple[list[Delivery], int | None]]) -> None:
         if not taking.cancelled() and taking.exception() is None:

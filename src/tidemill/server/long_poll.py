@@ -2,8 +2,10 @@
 
 Owns who waits for which (topic, group), in the order they came. An announcement from the store wakes the
 first waiter of every group that has something new; that one takes what it can and the next is woken if
-more is there. Ends of leases wake by timer. All of it happens on the event loop; the store's threads only
-ring the bell.
+more is there. A lease that was cut short, and order that lets a message go, wake by announcement too. When
+the next lease of a key ends, its first waiter is woken by a timer; whoever has looked says when that is, so
+that the timer knows of leases which are younger than those who wait. All of it happens on the event loop; the
+store's threads only ring the bell.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Callable
 from tidemill.store.arrivals import Arrivals
 
 Key = tuple[str, str]  # topic, group
+_SOON_S = 0.001
 
 
 class LongPolls:
@@ -25,6 +28,8 @@ class LongPolls:
         self._has_news = has_news
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[Key, deque[asyncio.Future[None]]] = {}
+        self._freed: dict[Key, int] = {}  # the bell when a key's messages were freed last
+        self._timers: dict[Key, asyncio.TimerHandle] = {}  # when a key's next lease ends
         self._is_rung = False
         self._is_closed = False
         arrivals.listener = self.ring
@@ -41,9 +46,25 @@ class LongPolls:
 
     def _look(self) -> None:
         self._is_rung = False
+        freed = self._arrivals.take_freed()
+        self._freed.update(dict.fromkeys(freed, self.bell))
         for key in list(self._waiting):
-            if self._has_news(*key):
+            if key in freed or self._has_news(*key):
                 self.nudge(key)
+
+    def look_in(self, key: Key, delay_s: float) -> None:
+        """The key's next lease ends then, as far as a look has shown: let one who waits look again."""
+        at_s = self._loop.time() + max(_SOON_S, delay_s)
+        timer = self._timers.get(key)
+        if timer is not None and timer.when() <= at_s:
+            return
+        if timer is not None:
+            timer.cancel()
+        self._timers[key] = self._loop.call_at(at_s, self._look_at, key)
+
+    def _look_at(self, key: Key) -> None:
+        del self._timers[key]
+        self.nudge(key)
 
     def nudge(self, key: Key) -> None:
         """Wake the first who waits for this key."""
@@ -63,7 +84,9 @@ class LongPolls:
 
     async def wait(self, key: Key, bell: int, timeout_s: float) -> None:
         """Return when there may be something for this key that was not there at `bell`, or after a time."""
-        if self._is_closed or timeout_s <= 0 or (self.bell != bell and self._has_news(*key)):
+        if self._is_closed or timeout_s <= 0 or self._freed.get(key, bell) > bell:
+            return
+        if self.bell != bell and self._has_news(*key):
             return
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiting.setdefault(key, deque()).append(waiter)
@@ -82,6 +105,9 @@ class LongPolls:
         """Wake everybody, and let nobody wait any more."""
         self._is_closed = True
         self._arrivals.listener = None
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
         for key in list(self._waiting):
             while key in self._waiting:
                 self.nudge(key)

@@ -41,7 +41,7 @@ class WaitingRoom:
         """Return when there may be something for this (topic, group), or after a time."""
         visible_ms = self._broker.receiver.next_visible_ms(*key)
         if visible_ms is not None:
-            timeout_ms = min(timeout_ms, max(1, visible_ms - self._broker.clock.now_ms()))
+            self._room().look_in(key, (visible_ms - self._broker.clock.now_ms()) / 1000)
         await self._room().wait(key, bell, timeout_ms / 1000)
 
     def nudge(self, key: tuple[str, str]) -> None:

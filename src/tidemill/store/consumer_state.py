@@ -101,8 +101,11 @@ class Progress:
             heapq.heappush(self._due, entry)
         return found
 
-    def next_visible_ms(self) -> int | None:
-        """When the next lease ends."""
+    def next_visible_ms(self, now_ms: int | None = None) -> int | None:
+        """When the next lease ends; with `now_ms` the next after that, if there is one."""
+        if now_ms is not None:
+            ends_ms = [visible_at_ms for _, visible_at_ms in self.taken.values()]
+            return min((end_ms for end_ms in ends_ms if end_ms > now_ms), default=min(ends_ms, default=None))
         while self._due:
             visible_at_ms, offset = self._due[0]
             held = self.taken.get(offset)

@@ -220,6 +220,49 @@ def test_a_fifo_group_keeps_the_order_of_any_topic(small):
     assert small.broker.receive("plain", "g") == []
 
 
+def test_who_works_on_several_at_once_may_have_one_of_each_message_group(small):
+    for number in (1, 2):
+        for group in "ab":
+            _fifo(small, [f"{group}{number}".encode()], group)
+    first, second = small.broker.receive("line", "g", one_per_message_group=True, invisible_ms=1_000)
+    assert _bodies([first, second]) == [b"a1", b"b1"]
+    small.broker.ack([second.receipt])
+    assert small.broker.receive("line", "g", one_per_message_group=True) == []  # a2 is in front of b2
+    small.broker.change_invisibility([first.receipt], 10)
+    small.clock.advance(10)
+    assert _bodies(small.broker.receive("line", "g", one_per_message_group=True)) == [b"a1"]
+
+
+def test_without_order_one_per_message_group_keeps_nothing_back(small):
+    small.broker.send([Draft("work", b"1", message_group="a"), Draft("work", b"2", message_group="a")])
+    assert len(small.broker.receive("work", "g", one_per_message_group=True)) == 2
+
+
+def test_what_waits_behind_one_that_is_out_is_waited_for_by_that_ones_lease(small):
+    _fifo(small, [b"1", b"2"])
+    small.broker.receive("line", "g", count=2, invisible_ms=1_000)
+    small.clock.advance(1_000)
+    small.broker.receive("line", "g", count=1, invisible_ms=5_000)
+    assert small.broker.receiver.next_visible_ms("line", "g") == small.clock.now_ms() + 5_000
+    assert small.broker.receive("line", "g") == []
+
+
+def test_a_lease_cut_short_and_a_place_in_line_are_announced_to_their_group(small):
+    arrivals = small.broker.store.writer.arrivals
+    arrivals.listener = lambda: None
+    _fifo(small, [b"1", b"2"])
+    small.send("work", b"x")
+    (first,) = small.broker.receive("line", "g", count=1, invisible_ms=1_000)
+    (other,) = small.broker.receive("work", "g", invisible_ms=1_000)
+    small.broker.change_invisibility([first.receipt, other.receipt], 2_000)
+    assert arrivals.take_freed() == set()  # nobody can have either any sooner
+    small.broker.change_invisibility([first.receipt, other.receipt], 10)
+    assert arrivals.take_freed() == {("line", "g"), ("work", "g")}
+    small.broker.ack([first.receipt, other.receipt])
+    assert arrivals.take_freed() == {("line", "g")}
+    arrivals.listener = None
+
+
 # -- where a group begins -------------------------------------------------------------------------
 
 

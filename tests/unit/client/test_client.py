@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -255,3 +256,128 @@ def test_tasks_do_the_same(served) -> None:
             assert (await client.status()).released == 199
 
     asyncio.run(act())
+
+
+# -- wrong arguments, and those who only share a request with them --------------------------------
+
+_WRONG = [
+    ({"tag": 3}, "tag must be a text"),
+    ({"level": "3"}, "level must be a whole number"),
+    ({"properties": {"a": 1}}, "property a must be a text"),
+    ({"properties": "a=b"}, "properties must be a mapping"),
+    ({"key": "\ud800"}, "not valid Unicode"),
+    ({"at": 10**30}, "due"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "said"), _WRONG)
+def test_a_wrong_message_spoils_nobody_elses_send(served, wrong, said) -> None:
+    async def scene() -> list[object]:
+        async with tidemill.AsyncClient(served.endpoint) as client:
+            sends = [client.send("t", b"x", **(wrong if n == 3 else {})) for n in range(8)]
+            return await asyncio.gather(*sends, return_exceptions=True)
+
+    answers = asyncio.run(scene())
+    assert [n for n, answer in enumerate(answers) if not isinstance(answer, Receipt)] == [3]
+    assert isinstance(answers[3], RequestError)
+    assert said in str(answers[3])
+
+
+def test_of_many_messages_the_wrong_one_is_refused_alone(client) -> None:
+    drafts = [Draft("t", b"a"), Draft("t", b"b", tag=5), Draft("t", "text"), Draft("t", b"d")]  # type: ignore[arg-type]
+    answers = client.send_many(drafts)
+    assert [isinstance(answer, Receipt) for answer in answers] == [True, False, False, True]
+    assert "body must be bytes" in str(answers[2])
+    assert sorted(m.body for m in client.receive_batch("t", "g")) == [b"a", b"d"]
+
+
+@pytest.mark.parametrize("body", [5, None, {"a": 1}, "\ud800"])
+def test_what_is_no_body_is_refused(client, body) -> None:
+    with pytest.raises(RequestError, match="body"):
+        client.send("t", body)
+
+
+def test_arguments_that_cannot_be_meant_are_refused(client, served) -> None:
+    with pytest.raises(RequestError, match="keys must be a list"):
+        client.send("t", b"x", keys="abc")
+    with pytest.raises(RequestError, match="not a duration"):
+        client.send("t", b"x", delay=float("nan"))
+    with pytest.raises(RequestError, match=r"tags=\['a'\]"):
+        client.receive_batch("t", "g", tags="a")
+    with pytest.raises(RequestError, match="timeout"):
+        tidemill.Client(served.endpoint, timeout=0)
+
+
+def test_a_closed_client_says_so(served) -> None:
+    client = tidemill.Client(served.endpoint)
+    client.close()
+    with pytest.raises(RequestError, match="closed"):
+        client.send("t", b"x")
+
+    async def scene() -> None:
+        async with tidemill.AsyncClient(served.endpoint) as gone:
+            await gone.status()
+        with pytest.raises(RequestError, match="closed"):
+            await gone.send("t", b"x")
+
+    asyncio.run(scene())
+
+
+# -- leases and event loops -----------------------------------------------------------------------
+
+
+def test_who_takes_long_over_each_message_is_given_none_twice(client, monkeypatch) -> None:
+    spent_s = 0.0
+    monkeypatch.setattr("tidemill.client.consume_verbs.stopwatch_s", lambda: spent_s)
+    client.create_topic("slow", queues=1)
+    for number in range(4):
+        client.send("slow", str(number))
+    seen = []
+    other: list[tidemill.Message] = []
+    for message in client.receive("slow", "g", invisible="100ms", wait=0, is_endless=False):
+        seen.append(message.text)
+        if len(seen) == 1:
+            client.advance("60ms")
+            spent_s = 0.06
+        elif len(seen) == 2:
+            client.advance("60ms")  # without a renewal the others would be anybody's now
+            other = client.receive_batch("slow", "g")
+    assert seen == ["0", "1", "2", "3"]
+    assert other == []
+
+
+def test_a_message_that_somebody_else_was_given_is_left_out(client, monkeypatch) -> None:
+    spent_s = 0.0
+    monkeypatch.setattr("tidemill.client.consume_verbs.stopwatch_s", lambda: spent_s)
+    client.create_topic("slow", queues=1)
+    for number in range(3):
+        client.send("slow", str(number))
+    seen = []
+    for message in client.receive("slow", "g", invisible="50ms", wait=0, is_endless=False):
+        seen.append(message.text)
+        if len(seen) == 1:
+            client.ack(message)
+            client.advance("51ms")
+            others = client.receive_batch("slow", "g", invisible="10m")
+            spent_s = 0.051
+    assert seen == ["0"]
+    assert [message.text for message in others] == ["1", "2"]
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # loops end over open connections
+def test_an_async_client_moves_to_the_next_loop_and_serves_one_at_a_time(served) -> None:
+    client = tidemill.AsyncClient(served.endpoint)
+
+    async def send() -> Receipt:
+        return await client.send("t", b"x")
+
+    assert len({asyncio.run(send()).id for _ in range(3)}) == 3
+
+    async def elsewhere() -> None:
+        await send()
+        with ThreadPoolExecutor(1) as pool, pytest.raises(RequestError, match="another event loop"):
+            await asyncio.get_running_loop().run_in_executor(pool, lambda: asyncio.run(send()))
+        await client.close()
+
+    asyncio.run(elsewhere())
+    gc.collect()

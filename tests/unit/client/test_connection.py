@@ -43,8 +43,9 @@ class Scripted:
         self._listener.close()
 
 
-def _ask(pool: Pool, endpoint: Endpoint):
-    return pool.exchange(request_head(endpoint, "GET", "/", "", ""), b"", 5.0)
+def _ask(pool: Pool, endpoint: Endpoint, *, is_repeatable: bool = True):
+    head = request_head(endpoint, "GET", "/", "", "")
+    return pool.exchange(head, b"", 5.0, is_repeatable=is_repeatable)
 
 
 def test_a_connection_is_kept() -> None:
@@ -70,6 +71,18 @@ def test_a_connection_closed_meanwhile_is_replaced() -> None:
     pool = Pool(server.endpoint, 5.0)
     assert _ask(pool, server.endpoint).content == b"ok"
     assert _ask(pool, server.endpoint).content == b"ok"
+    pool.close()
+    server.close()
+
+
+def test_what_must_not_happen_twice_is_sent_once_whatever_became_of_it() -> None:
+    server = Scripted([_OK, None], [None])  # the second is taken, and then there is no answer
+    pool = Pool(server.endpoint, 5.0)
+    assert _ask(pool, server.endpoint).content == b"ok"
+    with pytest.raises(ConnectionLost) as lost:
+        _ask(pool, server.endpoint, is_repeatable=False)
+    assert lost.value.was_sent and not lost.value.is_stale
+    assert server.requests == 2
     pool.close()
     server.close()
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
+import signal
 import threading
 
 import pytest
 
 import tidemill
 from http_broker import http_broker
+from tidemill.client.slots import Slots
+from tidemill.core.errors import Forbidden, RequestError
 
 
 @pytest.fixture
@@ -95,3 +100,175 @@ def test_back_off_doubles_up_to_its_limit(app) -> None:
     app.on("t", first_retry="1s", longest_retry="10s")(lambda message: None)
     (subscription,) = app._subscriptions
     assert [subscription.retry_ms(n) for n in (1, 2, 3, 4, 5, 99)] == [1000, 2000, 4000, 8000, 10000, 10000]
+
+
+def test_a_quiet_topic_keeps_no_other_waiting(served) -> None:
+    app, done = tidemill.Worker(served.endpoint, group="g", concurrency=1), threading.Semaphore(0)
+    seen: set[str] = set()
+
+    def handle(message: tidemill.Message) -> None:
+        seen.add(message.topic)
+        done.release()
+
+    topics = [f"t{number}" for number in range(6)]
+    for topic in topics:
+        app.on(topic)(handle)
+    with app, tidemill.Client(served.endpoint) as client:
+        for topic in [*topics, *topics]:
+            client.send(topic, b"x")
+            assert done.acquire(timeout=120)
+    assert seen == set(topics)
+
+
+def test_messages_of_a_group_that_keeps_order_come_one_after_the_other(app, served) -> None:
+    seen: dict[str, list[str]] = {"a": [], "b": []}
+    running, done = [], threading.Semaphore(0)
+
+    @app.on("line", first_retry=1)
+    def handle(message: tidemill.Message) -> None:
+        assert message.message_group not in running
+        running.append(message.message_group)
+        try:
+            if message.text == "1" and message.attempt < 3:
+                raise ZeroDivisionError
+            seen[message.message_group].append(message.text)
+        finally:
+            running.remove(message.message_group)
+        done.release()
+
+    with tidemill.Client(served.endpoint) as client:
+        client.set_group("g", is_fifo=True)
+        client.create_topic("line", queues=1)
+        for number in range(10):
+            for group in seen:
+                client.send("line", str(number), group=group)
+        with app:
+            for _ in range(20):
+                assert done.acquire(timeout=120)
+    assert seen == {group: [str(number) for number in range(10)] for group in "ab"}
+
+
+def test_awaited_functions_share_an_event_loop(app, served) -> None:
+    loops, done = set(), threading.Semaphore(0)
+    inner = tidemill.AsyncClient(served.endpoint)
+
+    @app.on("t")
+    async def handle(message: tidemill.Message) -> None:
+        loops.add(asyncio.get_running_loop())
+        await (inner.close() if message.text == "last" else inner.send("answers", message.text))
+        done.release()
+
+    with app, tidemill.Client(served.endpoint) as client:
+        for _ in range(8):
+            client.send("t", b"x")
+        for _ in range(8):
+            assert done.acquire(timeout=120)
+        client.send("t", "last")
+        assert done.acquire(timeout=120)
+        assert len(loops) == 1
+        assert len(client.receive_batch("answers", "g")) == 8
+
+
+def test_who_may_only_receive_can_work(app, served, monkeypatch) -> None:
+    done = threading.Event()
+    with tidemill.Client(served.endpoint) as client:
+        client.create_topic("t")
+        app.on("t")(lambda message: done.set())
+
+        def forbidden(name: str) -> None:
+            raise Forbidden("may not admin")
+
+        monkeypatch.setattr(app.client, "topics", list)  # nor is it shown any
+        monkeypatch.setattr(app.client, "create_topic", forbidden)
+        with app:
+            client.send("t", b"x")
+            assert done.wait(120)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"concurrency": 0}, {"concurrency": "8"}, {"group": ""}, {"group": None}]
+)
+def test_a_worker_that_cannot_be_is_refused(served, arguments) -> None:
+    with pytest.raises(RequestError):
+        tidemill.Worker(served.endpoint, **{"group": "g", **arguments})
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"invisible": 0}, {"invisible": "999ms"}, {"tags": "red"}, {"first_retry": -1}]
+)
+def test_a_subscription_that_cannot_be_is_refused(app, arguments) -> None:
+    with pytest.raises(RequestError):
+        app.on("t", **arguments)(lambda message: None)
+
+
+def test_a_worker_is_started_once_and_with_something_to_do(app) -> None:
+    with pytest.raises(RequestError, match="nothing to do"):
+        app.start()
+    with pytest.raises(RequestError, match="name the topic"):
+        app.on(lambda message: None)
+    with pytest.raises(RequestError, match="cannot be called"):
+        app.on("t")(3)
+    app.on("t")(lambda message: None)
+    with app:
+        with pytest.raises(RequestError, match="before"):
+            app.start()
+        with pytest.raises(RequestError, match="has started"):
+            app.on("u")
+    with pytest.raises(RequestError, match="make another"):
+        app.start()
+
+
+def test_a_second_signal_waits_for_nothing(app, served) -> None:
+    begun, go_on, caught = threading.Event(), threading.Event(), []
+
+    @app.on("t")
+    def hang(message: tidemill.Message) -> None:
+        begun.set()
+        go_on.wait(120)
+
+    def signals() -> None:
+        with tidemill.Client(served.endpoint) as client:
+            client.send("t", b"x")
+        assert begun.wait(120)
+        os.kill(os.getpid(), signal.SIGTERM)
+        while signal.getsignal(signal.SIGTERM) != mine:
+            go_on.wait(0.005)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def mine(number: int, frame: object) -> None:
+        caught.append(number)
+        go_on.set()  # in place of the end of the process
+
+    before = signal.signal(signal.SIGTERM, mine)
+    try:
+        sender = threading.Thread(target=signals)
+        sender.start()
+        app.run()
+        sender.join()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert caught == [signal.SIGTERM]
+
+
+def test_places_go_to_who_came_first() -> None:
+    slots, order = Slots(2), []
+    assert slots.reserve(5, 0) == 2
+    assert slots.reserve(1, 0) == 0
+
+    def take(name: str) -> None:
+        assert slots.reserve(1, 120) == 1
+        order.append(name)
+
+    threads = []
+    for name in "ab":
+        threads.append(threading.Thread(target=take, args=(name,)))
+        threads[-1].start()
+        while len(slots._queue) < len(threads):
+            threading.Event().wait(0.001)
+    slots.add(1)  # over the count
+    slots.release(2)
+    threads[0].join(120)
+    assert order == ["a"]
+    slots.release(1)
+    threads[1].join(120)
+    assert order == ["a", "b"]

@@ -75,3 +75,41 @@ def test_a_wait_ends_by_itself_and_leaves_nothing_behind() -> None:
         assert polls.count == 0
 
     _run(scene)
+
+
+def test_what_is_freed_wakes_though_it_is_nothing_new() -> None:
+    async def scene(polls: LongPolls, arrivals: Arrivals, news: set[tuple[str, str]]) -> None:
+        waits = [asyncio.create_task(polls.wait(key, polls.bell, _LONG_S)) for key in (_KEY, _OTHER)]
+        await asyncio.sleep(0)
+        threading.Thread(target=arrivals.announce, args=([_KEY],)).start()
+        await waits[0]
+        assert not waits[1].done()
+        polls.close()
+        await waits[1]
+
+    _run(scene)
+
+
+def test_what_was_freed_between_the_look_and_the_wait_is_not_missed() -> None:
+    async def scene(polls: LongPolls, arrivals: Arrivals, news: set[tuple[str, str]]) -> None:
+        bell = polls.bell
+        arrivals.announce([_KEY])
+        await asyncio.sleep(0)  # the bell is heard while nobody waits
+        await polls.wait(_KEY, bell, _LONG_S)
+
+    _run(scene)
+
+
+def test_the_end_of_a_lease_wakes_the_first_though_it_came_before_the_lease() -> None:
+    async def scene(polls: LongPolls, arrivals: Arrivals, news: set[tuple[str, str]]) -> None:
+        waits = [asyncio.create_task(polls.wait(_KEY, polls.bell, _LONG_S)) for _ in range(2)]
+        await asyncio.sleep(0)
+        polls.look_in(_KEY, 20.0)
+        polls.look_in(_KEY, 0.0)
+        polls.look_in(_KEY, 20.0)
+        await waits[0]
+        assert not waits[1].done()
+        polls.close()
+        await waits[1]
+
+    _run(scene)

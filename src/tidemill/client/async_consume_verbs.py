@@ -1,0 +1,82 @@
+"""The verbs of a consumer with tasks: the same as `consume_verbs.py`, awaited."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from typing import TypeVar
+
+from tidemill.client import verbs
+from tidemill.client.answers import Message
+from tidemill.client.arguments import receipt_of
+from tidemill.client.consume_verbs import Lease
+from tidemill.client.verbs import Call
+from tidemill.core.durations import Span, as_duration_ms
+
+T = TypeVar("T")
+
+
+class AsyncConsumeVerbs:
+    """Part of `AsyncClient`."""
+
+    _is_closed: bool
+
+    async def _ask(self, call: Call[T]) -> T:
+        raise NotImplementedError
+
+    async def receive_batch(
+        self,
+        topic: str,
+        group: str,
+        *,
+        count: int = 32,
+        wait: Span = 0,
+        invisible: Span = "30s",
+        tags: Sequence[str] | None = None,
+        one_per_message_group: bool = False,
+    ) -> list[Message]:
+        """Take up to `count` messages, waiting for the first one; settle each with `ack`."""
+        wait_ms, invisible_ms = as_duration_ms(wait), as_duration_ms(invisible)
+        return await self._ask(
+            verbs.receive(topic, group, count, wait_ms, invisible_ms, tags, one_per_message_group)
+        )
+
+    async def receive(
+        self,
+        topic: str,
+        group: str,
+        *,
+        batch: int = 32,
+        wait: Span = "20s",
+        invisible: Span = "30s",
+        tags: Sequence[str] | None = None,
+        auto_ack: bool = True,
+        is_endless: bool = True,
+    ) -> AsyncIterator[Message]:
+        """Messages as they come. With `auto_ack` one is acknowledged when the next is asked for."""
+        while not self._is_closed:
+            messages = deque(
+                await self.receive_batch(topic, group, count=batch, wait=wait, invisible=invisible, tags=tags)
+            )
+            if not messages and not is_endless:
+                return
+            lease = Lease(invisible)
+            while messages:
+                if lease.is_half_over:
+                    lease.renewed()
+                    is_ours = await self.retry_in(invisible, *messages)
+                    messages = deque(m for m, ours in zip(messages, is_ours, strict=True) if ours)
+                    continue
+                message = messages.popleft()
+                yield message
+                if auto_ack:
+                    await self.ack(message)
+
+    async def ack(self, *messages: Message | str) -> list[bool]:
+        """Settle messages; False where it came too late."""
+        return await self._ask(verbs.ack([receipt_of(message) for message in messages]))
+
+    async def retry_in(self, delay: Span, *messages: Message | str) -> list[bool]:
+        """Let messages be delivered again after `delay`."""
+        receipts = [receipt_of(message) for message in messages]
+        return await self._ask(verbs.change_invisibility(receipts, as_duration_ms(delay)))

@@ -1,0 +1,111 @@
+"""The verbs of a consumer that waits: receive, acknowledge, put off.
+
+Owns the leases of what an iterator has fetched and not handed over yet: when half of one is over it is
+renewed, and a message that is somebody else's by then is left out. So who takes long over each message is not
+given the last ones of a batch twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from tidemill.client import verbs
+from tidemill.client.answers import Message
+from tidemill.client.arguments import receipt_of
+from tidemill.client.verbs import Call
+from tidemill.core.clock import stopwatch_s
+from tidemill.core.durations import Span, as_duration_ms
+
+T = TypeVar("T")
+
+
+class Lease:
+    """How old the leases of messages are that were fetched together; by this machine's stopwatch."""
+
+    def __init__(self, invisible: Span) -> None:
+        self._half_s = as_duration_ms(invisible) / 2000
+        self.renewed()
+
+    def renewed(self) -> None:
+        self._since_s = stopwatch_s()
+
+    @property
+    def is_half_over(self) -> bool:
+        return stopwatch_s() - self._since_s > self._half_s
+
+
+class ConsumeVerbs:
+    """Part of `Client`."""
+
+    _closing: threading.Event
+
+    def _ask(self, call: Call[T]) -> T:
+        raise NotImplementedError
+
+    def receive_batch(
+        self,
+        topic: str,
+        group: str,
+        *,
+        count: int = 32,
+        wait: Span = 0,
+        invisible: Span = "30s",
+        tags: Sequence[str] | None = None,
+        one_per_message_group: bool = False,
+    ) -> list[Message]:
+        """Take up to `count` messages, waiting for the first one; settle each with `ack`.
+
+        For a group that keeps order, `one_per_message_group` keeps back the second of a message group until
+        the first is settled: for who works on several at once.
+        """
+        wait_ms, invisible_ms = as_duration_ms(wait), as_duration_ms(invisible)
+        return self._ask(
+            verbs.receive(topic, group, count, wait_ms, invisible_ms, tags, one_per_message_group)
+        )
+
+    def receive(
+        self,
+        topic: str,
+        group: str,
+        *,
+        batch: int = 32,
+        wait: Span = "20s",
+        invisible: Span = "30s",
+        tags: Sequence[str] | None = None,
+        auto_ack: bool = True,
+        is_endless: bool = True,
+    ) -> Iterator[Message]:
+        """Messages as they come. With `auto_ack` one is acknowledged when the next is asked for.
+
+        Leaving the loop by an error leaves its message unacknowledged, to be delivered again. With
+        `is_endless=False` it ends when nothing came within `wait`. One message at a time may take as long as
+        `invisible`; for longer ones there is `Worker`.
+        """
+        while not self._closing.is_set():
+            messages = deque(
+                self.receive_batch(topic, group, count=batch, wait=wait, invisible=invisible, tags=tags)
+            )
+            if not messages and not is_endless:
+                return
+            lease = Lease(invisible)
+            while messages:
+                if lease.is_half_over:
+                    lease.renewed()
+                    is_ours = self.retry_in(invisible, *messages)
+                    messages = deque(m for m, ours in zip(messages, is_ours, strict=True) if ours)
+                    continue
+                message = messages.popleft()
+                yield message
+                if auto_ack:
+                    self.ack(message)
+
+    def ack(self, *messages: Message | str) -> list[bool]:
+        """Settle messages; False where it came too late and the message was given to somebody else."""
+        return self._ask(verbs.ack([receipt_of(message) for message in messages]))
+
+    def retry_in(self, delay: Span, *messages: Message | str) -> list[bool]:
+        """Let messages be delivered again after `delay`."""
+        return self._ask(verbs.change_invisibility([*map(receipt_of, messages)], as_duration_ms(delay)))

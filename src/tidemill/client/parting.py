@@ -1,0 +1,70 @@
+"""A request that was refused whole, because one of its messages cannot travel, is sent in parts.
+
+What a message may be is judged one by one, by the broker, and answered one by one. But a field of the wrong
+kind (a number for a tag, half a character) spoils the form in which many travel together. Then the halves are
+sent, and their halves: those who only shared its request get their own answers, and the one that is wrong an
+error in words. Nothing was stored of a request that was refused, and ids make a repeat harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from tidemill.core.draft_kinds import check_kinds
+from tidemill.core.errors import Forbidden, RequestError, Unauthorized
+from tidemill.core.model import Draft
+from tidemill.core.send_batch import Answer, encode_drafts
+
+_NOT_OF_A_MESSAGE = (Unauthorized, Forbidden)  # who calls is not a message's fault
+
+
+def encoded(drafts: Sequence[Draft]) -> bytes:
+    """A request that sends these drafts; `RequestError` if one of them cannot travel."""
+    try:
+        return encode_drafts(drafts)
+    except UnicodeError:
+        raise RequestError("a text of the message is not valid Unicode: half a character is in it") from None
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise RequestError(f"the message cannot be sent as it is: {error}") from None
+
+
+def send_parted(send: Callable[[Sequence[Draft]], Sequence[Answer]], drafts: Sequence[Draft]) -> list[Answer]:
+    """The answers of `send`, each draft's own."""
+    try:
+        return list(send(drafts))
+    except _NOT_OF_A_MESSAGE:
+        raise
+    except RequestError as fault:
+        if len(drafts) < 2:
+            return [_refusal(draft, fault) for draft in drafts]
+    first, second = _halves(drafts)
+    return [*send_parted(send, first), *send_parted(send, second)]
+
+
+async def send_parted_async(
+    send: Callable[[Sequence[Draft]], Awaitable[Sequence[Answer]]], drafts: Sequence[Draft]
+) -> list[Answer]:
+    """The same, awaited."""
+    try:
+        return list(await send(drafts))
+    except _NOT_OF_A_MESSAGE:
+        raise
+    except RequestError as fault:
+        if len(drafts) < 2:
+            return [_refusal(draft, fault) for draft in drafts]
+    first, second = _halves(drafts)
+    return [*await send_parted_async(send, first), *await send_parted_async(send, second)]
+
+
+def _halves(drafts: Sequence[Draft]) -> tuple[Sequence[Draft], Sequence[Draft]]:
+    middle = len(drafts) // 2
+    return drafts[:middle], drafts[middle:]
+
+
+def _refusal(draft: Draft, fault: RequestError) -> RequestError:
+    """What is wrong with a message that cannot travel even alone."""
+    try:
+        check_kinds(draft)
+    except RequestError as said:
+        return said
+    return fault
