@@ -284,14 +284,15 @@ class Sender:
     ) -> Receipt | None:
         """The receipt of the stored message that this draft repeats (and perhaps moves), if it does."""
         if draft.id is not None:
-            found = self._stored_before(topic, draft.id, now_ms)
+            found = self.stored_before(topic, draft.id, now_ms)
             if found is not None:
                 return found
         if draft.once is Once.NO or due_ms is None:
             return None
         return self._once(batch, topic, draft, due_ms)
 
-    def _stored_before(self, topic: Topic, message_id: str, now_ms: int) -> Receipt | None:
+    def stored_before(self, topic: Topic, message_id: str, now_ms: int) -> Receipt | None:
+        """The receipt of the message that was stored with this id within the hour."""
         for seq in self._store.seqs_with_id(topic.id, message_id):
             entry = self._store.entry(seq)
             if now_ms - int(entry["stored_at_ms"]) < DEDUPLICATION_MS:

@@ -2,7 +2,9 @@
 
 Owns what a half keeps until its end and what the commit makes of it. The commit makes the seq: a delay or a
 level given with the half counts from the commit, a delivery time stays as it was given. A half is found by
-(topic, id); asking for the same half twice, or ending it the same way twice, answers as the first time.
+(topic, id); asking for the same half twice, or ending it the same way twice, answers as the first time. A half
+that comes again after its commit (a send that was slow on its way) is not opened again, as its check-back would
+make a second message; a rollback after the commit is refused, as the message is there.
 
 A half nobody ended is offered for a check-back (`open_since`) until somebody does; it is never dropped.
 """
@@ -64,7 +66,9 @@ class Transactions(SendingVerb):
             for draft in drafts:
                 topic = self._topics.find_or_create(draft.topic)
                 key = half_key(topic.id, draft.id or "")
-                if key not in self._store.indexes.open_halves:
+                if key in self._store.indexes.open_halves:
+                    continue
+                if self._sender.stored_before(topic, draft.id or "", now_ms) is None:
                     fresh[key] = self._half(draft, topic, now_ms)
             if fresh:
                 self._store.writer.put_halves(list(fresh.values()), now_ms)
@@ -89,11 +93,16 @@ class Transactions(SendingVerb):
         return Receipt(message.id, topic.name, handle, message.deliver_at_ms)
 
     def roll_back(self, topic_name: str, message_id: str) -> None:
-        """Drop the message of a transaction; one that is not open (any more) is no error."""
+        """Drop the message of a transaction; one that was never begun, or dropped before, is no error."""
         with self._store.writer.lock:
             topic = self._topics.require(topic_name)
             half = self._store.indexes.open_halves.get(half_key(topic.id, message_id))
             if half is None:
+                if self._is_stored(topic, message_id):
+                    raise UnknownTransaction(
+                        f"the transaction of message {message_id!r} in topic {topic.name!r} is committed; "
+                        "it cannot be rolled back any more"
+                    )
                 return
             appended = self._store.writer.end_half(half, None, self._now_ms())
         self._store.writer.finish(appended)
@@ -171,6 +180,10 @@ class Transactions(SendingVerb):
             f"no open transaction with message {message_id!r} in topic {topic.name!r}: it was never begun, "
             "or it was rolled back"
         )
+
+    def _is_stored(self, topic: Topic, message_id: str) -> bool:
+        store = self._store
+        return bool(store.seqs_with_id(topic.id, message_id) or store.places_with_id(topic.id, message_id))
 
     def _placed(self, topic: Topic, message_id: str, place: int) -> Receipt:
         """The receipt of a message that went into its queue at once."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from small_broker import START_MS
-from tidemill.core.errors import IllegalId, TidemillError, UnknownTopic, WrongMessageType
+from tidemill.core.errors import IllegalId, TidemillError, UnknownTopic, UnknownTransaction, WrongMessageType
 from tidemill.core.model import CancelAnswer, Draft, TopicType
 
 
@@ -74,6 +74,31 @@ def test_committing_twice_answers_as_the_first_time(small, verbs):
     again = verbs.commit("t", "x")
     assert (again.id, again.handle, again.deliver_at_ms) == (first.id, first.handle, first.deliver_at_ms)
     assert small.broker.status().pending == 1
+
+
+@pytest.mark.parametrize("delay_ms", [None, 10_000])
+def test_what_is_committed_cannot_be_rolled_back(small, verbs, delay_ms):
+    verbs.begin([Draft("t", b"1", id="x", delay_ms=delay_ms)])
+    verbs.commit("t", "x")
+    for _ in range(2):
+        with pytest.raises(UnknownTransaction, match="is committed; it cannot be rolled back"):
+            small.broker.transactions.roll_back("t", "x")
+        small.kill_and_open()
+    small.advance(10_000)
+    assert small.bodies("t") == [b"1"]
+
+
+@pytest.mark.parametrize("delay_ms", [None, 10_000])
+def test_a_half_that_comes_again_after_its_commit_makes_no_second_message(small, verbs, delay_ms):
+    draft = Draft("t", b"1", id="x", delay_ms=delay_ms)
+    verbs.begin([draft])
+    first = verbs.commit("t", "x")
+    (again,) = verbs.begin([draft])
+    assert again.id == "x"
+    assert verbs.open_since(START_MS + 1) == []
+    assert verbs.commit("t", "x").handle == first.handle
+    small.advance(10_000)
+    assert small.bodies("t") == [b"1"]
 
 
 def test_a_half_needs_an_id_and_a_topic_that_takes_it(small, verbs):
