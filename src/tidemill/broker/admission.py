@@ -19,14 +19,18 @@ from tidemill.core.errors import (
     IllegalGroup,
     IllegalId,
     IllegalKey,
+    IllegalMessageGroup,
     IllegalProperty,
     IllegalTag,
     IllegalTopic,
+    PropertiesTooLarge,
     RequestError,
     WrongMessageType,
 )
 from tidemill.core.levels import clamped_level
 from tidemill.core.limits import (
+    CARRIED_BYTES_MAX,
+    CARRIED_PROPERTIES,
     GROUP_CHARS_MAX,
     ID_CHARS_MAX,
     KEY_CHARS_MAX,
@@ -108,7 +112,7 @@ def check_draft(draft: Draft, settings: BrokerSettings) -> None:
 
 def check_message_group(name: str) -> None:
     if len(name) > MESSAGE_GROUP_CHARS_MAX or _UNPRINTABLE.search(name):
-        raise IllegalGroup(
+        raise IllegalMessageGroup(
             f"message group {name[:40]!r} of {len(name)} characters must be at most "
             f"{MESSAGE_GROUP_CHARS_MAX} printable ones"
         )
@@ -148,7 +152,9 @@ def are_words(texts: Sequence[str], chars_max: int) -> bool:
 
 def check_properties(properties: Mapping[str, str]) -> None:
     if len(properties) > PROPERTY_COUNT_MAX:
-        raise IllegalProperty(f"{len(properties)} properties were given, the limit is {PROPERTY_COUNT_MAX}")
+        given = len(properties.keys() - CARRIED_PROPERTIES)
+        if given > PROPERTY_COUNT_MAX:
+            raise PropertiesTooLarge(f"{given} properties were given, the limit is {PROPERTY_COUNT_MAX}")
     total = 0
     for name, value in properties.items():
         if not name or _UNPRINTABLE.search(name):
@@ -157,7 +163,16 @@ def check_properties(properties: Mapping[str, str]) -> None:
             raise IllegalProperty(f"property {name!r} has a value that is no text: {value[:40]!r}")
         total += len(name.encode()) + len(value.encode())
     if total > PROPERTIES_BYTES_MAX:
-        raise IllegalProperty(f"the properties have {total} bytes, the limit is {PROPERTIES_BYTES_MAX}")
+        names = properties.keys() & CARRIED_PROPERTIES
+        carried = sum(len(name.encode()) + len(properties[name].encode()) for name in names)
+        if total - carried > PROPERTIES_BYTES_MAX:
+            raise PropertiesTooLarge(
+                f"the properties have {total - carried} bytes, the limit is {PROPERTIES_BYTES_MAX}"
+            )
+        if carried > CARRIED_BYTES_MAX:
+            raise PropertiesTooLarge(
+                f"the host and the trace context have {carried} bytes, the limit is {CARRIED_BYTES_MAX}"
+            )
 
 
 def due_time_ms(draft: Draft, settings: BrokerSettings, now_ms: int) -> tuple[int | None, int, str]:

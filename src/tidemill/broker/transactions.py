@@ -2,9 +2,9 @@
 
 Owns what a half keeps until its end and what the commit makes of it. The commit makes the seq: a delay or a
 level given with the half counts from the commit, a delivery time stays as it was given. A half is found by
-(topic, id); asking for the same half twice, or ending it the same way twice, answers as the first time. A half
-that comes again after its commit (a send that was slow on its way) is not opened again, as its check-back would
-make a second message; a rollback after the commit is refused, as the message is there.
+(topic, id); asking for the same half twice, or ending it the same way twice, answers as the first time.
+A half that comes again after its commit (a send that was slow on its way) is not opened again, as its
+check-back would make a second message; a rollback after the commit is refused, as the message is there.
 
 A half nobody ended is offered for a check-back (`open_since`) until somebody does; it is never dropped.
 """

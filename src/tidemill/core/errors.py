@@ -42,8 +42,20 @@ class IllegalProperty(RequestError):
     code = "illegal-property"
 
 
+class PropertiesTooLarge(IllegalProperty):
+    """Too many properties, or too many bytes of them."""
+
+    code = "properties-too-large"
+
+
 class IllegalGroup(RequestError):
     code = "illegal-group"
+
+
+class IllegalMessageGroup(IllegalGroup):
+    """Of a message (the order it belongs to), not of consumers."""
+
+    code = "illegal-message-group"
 
 
 class IllegalId(RequestError):

@@ -23,6 +23,9 @@ ID_CHARS_MAX = 128
 MESSAGE_GROUP_CHARS_MAX = 64
 PROPERTY_COUNT_MAX = 128
 PROPERTIES_BYTES_MAX = 16 * KIB
+# Fields of RocketMQ's message that travel as properties; the caller did not count them, so they count apart.
+CARRIED_PROPERTIES = ("__born_host", "__gzip", "__trace")
+CARRIED_BYTES_MAX = 4 * KIB
 MAX_DELAY_MS = 3650 * DAY_MS
 
 # What a frame may hold: a place packs (frame offset, row) into 63 bits, 16 of them for the row.
@@ -48,5 +51,5 @@ LEVEL_WAITING_MAX = 16_000_000
 
 DEDUPLICATION_MS = HOUR_MS
 
-assert BODY_BYTES_MAX + PROPERTIES_BYTES_MAX < FRAME_BYTES_MAX <= SEGMENT_BYTES
+assert BODY_BYTES_MAX + PROPERTIES_BYTES_MAX + CARRIED_BYTES_MAX < FRAME_BYTES_MAX <= SEGMENT_BYTES
 assert SEGMENT_BYTES < LOG_OFFSET_MAX

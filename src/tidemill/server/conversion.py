@@ -29,6 +29,7 @@ from tidemill.core.errors import (
     IllegalProperty,
     MalformedRequest,
 )
+from tidemill.core.limits import CARRIED_PROPERTIES
 from tidemill.core.model import NO_TIME_MS, Delivery, Draft, MessageType, Once, StoredMessage, TopicType
 from tidemill.server.protocol import definition
 
@@ -58,10 +59,7 @@ _LEVEL = "DELAY"
 _ONCE = "__once"
 DELETE_KEY = "TIMER_DEL_UNIQKEY"
 _STEERING = (_DELAY_MS, _LEVEL, _ONCE)
-_HOST = "__born_host"
-_GZIP = "__gzip"
-_TRACE = "__trace"
-_HIDDEN = (_HOST, _GZIP, _TRACE)
+_HOST, _GZIP, _TRACE = CARRIED_PROPERTIES
 _ONCE_VALUES = {"": Once.KEEP, "true": Once.KEEP, "keep": Once.KEEP, "replace": Once.REPLACE}
 
 
@@ -128,8 +126,8 @@ def draft_of(message: Any) -> Draft:
 def _steering(properties: dict[str, str]) -> tuple[int | None, int, Once]:
     """Take the properties that steer the send out of the others."""
     delay_ms, level, once = (properties.pop(name, None) for name in _STEERING)
-    if any(name in properties for name in _HIDDEN):
-        raise IllegalProperty(f"the property names {', '.join(_HIDDEN)} are reserved")
+    if any(name in properties for name in CARRIED_PROPERTIES):
+        raise IllegalProperty(f"the property names {', '.join(CARRIED_PROPERTIES)} are reserved")
     if once is not None and once.lower() not in _ONCE_VALUES:
         raise IllegalProperty(f"{_ONCE} is {once!r}; use `keep` or `replace`")
     if delay_ms is not None and not _is_whole(delay_ms):

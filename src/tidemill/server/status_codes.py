@@ -18,6 +18,8 @@ _CODES: dict[str, int] = {
     "illegal-tag": Code.ILLEGAL_MESSAGE_TAG,
     "illegal-key": Code.ILLEGAL_MESSAGE_KEY,
     "illegal-property": Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
+    "properties-too-large": Code.MESSAGE_PROPERTIES_TOO_LARGE,
+    "illegal-message-group": Code.ILLEGAL_MESSAGE_GROUP,
     "illegal-group": Code.ILLEGAL_CONSUMER_GROUP,
     "illegal-id": Code.ILLEGAL_MESSAGE_ID,
     "illegal-level": Code.ILLEGAL_DELIVERY_TIME,

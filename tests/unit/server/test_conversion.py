@@ -8,9 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemill.broker.admission import check_draft
 from tidemill.broker.transactions import OpenTransaction
 from tidemill.core.config import BrokerSettings
-from tidemill.core.errors import EmptyBody, IllegalDelay, IllegalFilter, IllegalLevel, IllegalProperty
+from tidemill.core.errors import (
+    EmptyBody,
+    IllegalDelay,
+    IllegalFilter,
+    IllegalLevel,
+    IllegalProperty,
+    PropertiesTooLarge,
+    RequestError,
+)
 from tidemill.core.model import Delivery, Draft, Handle, MessageType, Once, Receipt, StoredMessage, Via
 from tidemill.server.conversion import (
     draft_of,
@@ -22,6 +31,7 @@ from tidemill.server.conversion import (
 )
 from tidemill.server.producing import _reply_to_send
 from tidemill.server.protocol import Code, definition, service
+from tidemill.server.status_codes import status_of
 from tidemill.server.telemetry import Sessions
 
 
@@ -74,6 +84,32 @@ def test_properties_that_steer_are_taken_out() -> None:
 def test_steering_that_means_nothing_is_refused(properties: dict[str, str], error: type[Exception]) -> None:
     with pytest.raises(error):
         draft_of(_message(**properties))
+
+
+def test_what_the_client_adds_counts_for_none_of_the_users_properties() -> None:
+    """Each official client says its host, which travels as a property."""
+    message = _message(**{f"p{number:03}": "v" * 124 for number in range(128)})  # 128 of them, and 16 KiB
+    message.system_properties.born_host = "host"
+    message.system_properties.trace_context = "t" * 4000
+    check_draft(draft_of(message), BrokerSettings())
+    message.system_properties.trace_context = "t" * 5000
+    with pytest.raises(PropertiesTooLarge, match="host and the trace context have 50"):
+        check_draft(draft_of(message), BrokerSettings())
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"message_group": "g" * 65}, Code.ILLEGAL_MESSAGE_GROUP),
+        ({"properties": {"p": "v" * 16384}}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
+        ({"properties": {f"p{number}": "" for number in range(129)}}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
+        ({"properties": {"a\nb": ""}}, Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+    ],
+)
+def test_a_refusal_has_the_code_that_clients_know(fields: dict[str, Any], code: int) -> None:
+    with pytest.raises(RequestError) as refused:
+        check_draft(Draft("t", b"body", **fields), BrokerSettings())
+    assert status_of(refused.value).code == code
 
 
 def test_an_empty_body_is_refused() -> None:
