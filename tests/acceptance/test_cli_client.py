@@ -192,6 +192,37 @@ def test_mqadmin_takes_rocketmq_flags(served, capsys, monkeypatch) -> None:
     assert mqadmin.run(["updateTopic", "-t", "fromrmq", "-w", "2"]) == 1
     assert "cannot be changed" in capsys.readouterr().err
     assert mqadmin.run(["fly"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "mqadmin -h" in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "updateTopic --namesrvAddr ns:9876 --clusterName C --topic rmqlong --readQueueNums 4 "
+        "--writeQueueNums 4 --perm 6 --order false --unit false --hasUnitSub false "
+        "--attributes +message.type=NORMAL",
+        "updateTopic -n ns:9876 -b broker:10911 -t rmqlong -p 6 -u false -s false",
+        "updateSubGroup --namesrvAddr ns:9876 --clusterName C --groupName rmqlong --consumeEnable true "
+        "--consumeFromMinEnable false --consumeBroadcastEnable false --consumeMessageOrderly false "
+        "--retryQueueNums 1 --retryMaxTimes 16 --brokerId 0 --whichBrokerWhenConsumeSlowly 1 "
+        "--notifyConsumerIdsChanged true --attributes +a=b",
+        "updateSubGroup -n ns:9876 -c C -g rmqlong -s true -m false -d false -q 1 -i 0 -w 1 -a true",
+        "topicList --namesrvAddr ns:9876 --clusterModel",
+        "topicList -n ns:9876 -c",
+        "consumerProgress --namesrvAddr ns:9876 --groupName rmqlong --topicName rmqlong --showClientIP true",
+        "consumerProgress -n ns:9876 -g rmqlong -t rmqlong -s true -c C",
+        "help updateTopic",
+        "help",
+    ],
+)
+def test_mqadmin_takes_every_option_of_rocketmq(served, capsys, monkeypatch, words: str) -> None:
+    monkeypatch.setenv("TIDEMILL_ENDPOINT", served.endpoint)
+    with tidemill.Client(served.endpoint) as client:
+        client.set_group("rmqlong")
+    assert mqadmin.run(words.split()) == 0
+    err = capsys.readouterr().err
+    assert words.startswith("help") or "ignored" in err
 
 
 def test_a_killed_broker_loses_no_answered_send_of_our_client(tmp_path) -> None:

@@ -91,7 +91,8 @@ def _usage_text(error: Exception) -> str:
     format_message = getattr(error, "format_message", lambda: str(error))
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "tidemill"
-    return f"{format_message().rstrip('.')}; see `{command} --help`"
+    said = format_message().rstrip(".") or "Missing command"  # a family of commands was named, none of it
+    return f"{said}; see `{command} --help`"
 
 
 def _complain(text: str, code: int) -> int:

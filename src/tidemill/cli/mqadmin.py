@@ -15,13 +15,41 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from tidemill.cli.connecting import connect
 from tidemill.client.client import Client
 from tidemill.core.errors import RequestError, TidemillError
 from tidemill.core.model import TopicType
 
-_IGNORED = {"namesrvAddr": "-n", "clusterName": "-c", "brokerAddr": "-b", "perm": "-p"}
+# RocketMQ's options that mean nothing here, by command: taken, so that its scripts run, and said to be so.
+_ANYWHERE = {"-n": "--namesrvAddr", "-b": "--brokerAddr"}
+_MEANINGLESS: dict[str, dict[str, str]] = {
+    "updateTopic": {"-c": "--clusterName", "-p": "--perm", "-u": "--unit", "-s": "--hasUnitSub"},
+    "updateSubGroup": {
+        "-c": "--clusterName",
+        "-s": "--consumeEnable",
+        "-m": "--consumeFromMinEnable",
+        "-d": "--consumeBroadcastEnable",
+        "-q": "--retryQueueNums",
+        "-p": "--groupRetryPolicy",
+        "-i": "--brokerId",
+        "-w": "--whichBrokerWhenConsumeSlowly",
+        "-a": "--notifyConsumerIdsChanged",
+        "": "--attributes",
+    },
+    "topicList": {"-c": "--clusterModel"},
+    "consumerProgress": {"-c": "--cluster", "-s": "--showClientIP"},
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaint is one line, like that of every other command of ours."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong with the command line and exit with 2."""
+        print(f"mqadmin: {message}; see `{self.prog} -h`", file=sys.stderr)
+        raise SystemExit(2)
 
 
 def main() -> None:
@@ -32,12 +60,13 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns its exit code."""
     try:
-        given = _parser().parse_args(list(arguments))
+        given = _parser().parse_args(_as_option(arguments))
     except SystemExit as stop:
         return int(stop.code or 0)
-    ignored = [flag for name, flag in _IGNORED.items() if getattr(given, name, None)]
-    if ignored:
-        print(f"mqadmin: {', '.join(ignored)} means nothing to Tidemill and is ignored", file=sys.stderr)
+    if given.ignored:
+        verbs = ("mean", "are") if len(given.ignored) > 1 else ("means", "is")
+        names = ", ".join(given.ignored)
+        print(f"mqadmin: {names} {verbs[0]} nothing to Tidemill and {verbs[1]} ignored", file=sys.stderr)
     try:
         with connect(given.endpoint or os.environ.get("TIDEMILL_ENDPOINT")) as client:
             given.act(client, given)
@@ -47,38 +76,55 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("mqadmin", description="RocketMQ's mqadmin for Tidemill, in part.")
+def _as_option(arguments: Sequence[str]) -> list[str]:
+    """`mqadmin help updateTopic`, as RocketMQ's tool is asked, is `mqadmin updateTopic -h`."""
+    if list(arguments[:1]) == ["help"]:
+        return [*arguments[1:2], "-h"]
+    return list(arguments)
+
+
+def _parser() -> _Parser:
+    parser = _Parser("mqadmin", description="RocketMQ's mqadmin for Tidemill, in part.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     update_topic = _command(commands, "updateTopic", _update_topic, "make a topic")
     update_topic.add_argument("-t", "--topic", required=True)
     update_topic.add_argument("-r", "--readQueueNums", type=int)
     update_topic.add_argument("-w", "--writeQueueNums", type=int)
-    update_topic.add_argument("-p", "--perm")
     update_topic.add_argument("-o", "--order", default="false")
     update_topic.add_argument("-a", "--attributes", default="")
     update_group = _command(commands, "updateSubGroup", _update_group, "make or change a consumer group")
     update_group.add_argument("-g", "--groupName", required=True)
     update_group.add_argument("-r", "--retryMaxTimes", type=int)
     update_group.add_argument("-o", "--consumeMessageOrderly", default=None)
-    for flag in ("-s", "-m", "-d", "-q", "-i", "-w", "-a", "-p"):
-        update_group.add_argument(flag, help=argparse.SUPPRESS)
     _command(commands, "topicList", _topic_list, "list topics")
     progress = _command(commands, "consumerProgress", _progress, "show how far behind groups are")
     progress.add_argument("-g", "--groupName")
+    progress.add_argument("-t", "--topicName")
     return parser
 
 
-def _command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, act: object, text: str
-) -> argparse.ArgumentParser:
+def _command(commands: argparse._SubParsersAction[_Parser], name: str, act: object, text: str) -> _Parser:
     command = commands.add_parser(name, help=text)
-    command.set_defaults(act=act)
-    command.add_argument("-n", "--namesrvAddr", help="ignored: there is no name server")
-    command.add_argument("-c", "--clusterName", nargs="?", const="-", help="ignored")
-    command.add_argument("-b", "--brokerAddr", help="ignored; see --endpoint")
+    command.set_defaults(act=act, ignored=[])
     command.add_argument("--endpoint", help="where the broker is [127.0.0.1:8081]")
+    for short, long in (_ANYWHERE | _MEANINGLESS[name]).items():
+        flags = [flag for flag in (short, long) if flag]
+        command.add_argument(*flags, action=_Ignored, nargs="?", dest="ignored", help="ignored")
     return command
+
+
+class _Ignored(argparse.Action):
+    """An option that is taken and does nothing but stand in the list of what was ignored."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Note that the option was there."""
+        namespace.ignored = [*namespace.ignored, option_string or self.dest]
 
 
 def _update_topic(client: Client, given: argparse.Namespace) -> None:
@@ -130,11 +176,15 @@ def _progress(client: Client, given: argparse.Namespace) -> None:
     if given.groupName and not groups:
         raise RequestError(f"group {given.groupName!r} does not exist; make it with updateSubGroup")
     print(f"{'#Group':<40}  {'#Topic':<40}  {'#Diff':>12}  {'#Inflight':>12}")
+    total = 0
     for group in groups:
         for topic, lag in sorted(group.lag.items()):
+            if given.topicName not in (None, topic):
+                continue
             unsettled = group.unsettled.get(topic, 0)
             print(f"{group.name:<40}  {topic:<40}  {lag:>12}  {unsettled:>12}")
-    print(f"\nConsume Diff Total: {sum(sum(group.lag.values()) for group in groups)}")
+            total += lag
+    print(f"\nConsume Diff Total: {total}")
 
 
 if __name__ == "__main__":

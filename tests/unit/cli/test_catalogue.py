@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from tidemill.cli.catalogue import CATALOGUE, Entry
+from tidemill.cli.main import run
 
 _COMMAND = Path(sys.executable).with_name("tidemill")
 # What takes long to load, and what only the broker needs.
@@ -40,6 +41,13 @@ def test_what_only_talks_to_a_broker_does_not_load_one(arguments: list[str]) -> 
     )
     modules = json.loads(done.stderr.splitlines()[-1])
     assert not set(_HEAVY) & set(modules)
+
+
+@pytest.mark.parametrize("family", ["topics", "groups", "dlq", "bench"])
+def test_a_family_without_its_command_says_what_is_missing(family: str, capsys) -> None:
+    assert run([family]) == 2
+    complaint = capsys.readouterr().err.splitlines()[-1]
+    assert complaint == f"tidemill: Missing command; see `tidemill {family} --help`"
 
 
 def test_help_lists_every_command() -> None:
