@@ -162,14 +162,23 @@ def test_it_says_its_version(cli) -> None:
     assert cli("--version") == (0, f"tidemill {version('tidemill')}\n", "")
 
 
+@pytest.mark.parametrize("token", ["secret\nX-Other: 1", "secret\udcff"])
+def test_a_token_that_fits_no_header_is_refused_and_not_shown(cli, monkeypatch, token: str) -> None:
+    monkeypatch.setenv("TIDEMILL_TOKEN", token)
+    code, _, err = cli("status")
+    assert code == 2 and "the token has" in err and "secret" not in err
+
+
 def test_a_config_file_names_the_endpoint(served, cli, tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("TIDEMILL_ENDPOINT")
     config = tmp_path / "config.toml"
     monkeypatch.setenv("TIDEMILL_CONFIG", str(config))
     config.write_text(f'endpoint = "{served.endpoint}"\n')
     assert cli("status", "--json")[0] == 0
-    config.write_text("endpont = 1\n")
-    assert cli("status")[0] == 2
+    for wrong in (b"endpont = 1\n", b"endpoint = 5\n", b"endpoint = [\n", b"\xff\xfe\x00"):
+        config.write_bytes(wrong)
+        code, _, err = cli("status")
+        assert code == 2 and str(config) in err and err.count("\n") == 1
 
 
 def test_mqadmin_takes_rocketmq_flags(served, capsys, monkeypatch) -> None:

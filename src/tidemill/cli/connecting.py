@@ -55,6 +55,8 @@ def broker_of(endpoint: str | None) -> Broker:
         os.environ.get(f"TIDEMILL_{name.upper()}", "") or settings.get(name, "")
         for name in ("token", "ca", "tls_insecure")
     )
+    if not token.isprintable():  # it goes into a header; what it is stays unsaid
+        raise RequestError("the token has a line break or a character that is none in it; write it anew")
     chosen = endpoint or settings.get("endpoint") or DEFAULT_ENDPOINT
     return Broker(chosen, token, ca, insecure.lower() in _YES)
 
@@ -80,11 +82,16 @@ def _config_file() -> dict[str, str]:
             raise RequestError(f"TIDEMILL_CONFIG names {path}, which is not a file")
         return {}
     try:
-        content: dict[str, Any] = tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
-        raise RequestError(f"{path} is not TOML: {error}") from error
+        content: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RequestError(
+            f"{path} is not TOML: {error}; mend it, or name another with TIDEMILL_CONFIG"
+        ) from error
     if unknown := set(content) - _SETTINGS:
         raise RequestError(f"{path}: unknown settings {sorted(unknown)}; known are {sorted(_SETTINGS)}")
+    for name, value in content.items():
+        if not isinstance(value, str | bool if name == "tls_insecure" else str):
+            raise RequestError(f"{path}: {name} is {value!r}, which is no text; write it in quotes")
     return {name: str(value) for name, value in content.items()}
 
 

@@ -48,6 +48,7 @@ _MET_OTHERWISE = (
 )
 
 _COMPLETING = "_TIDEMILL_COMPLETE"
+_LINES = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 
 
 def main() -> None:
@@ -83,8 +84,13 @@ def run(arguments: Sequence[str]) -> int:
 
 def _wanted(arguments: Sequence[str]) -> str:
     """The command that is named, also by a shell that asks how its line could go on."""
-    words = os.environ.get("COMP_WORDS", "").split()[1:] if _COMPLETING in os.environ else arguments
+    words = _line_to_complete()[1:] if _COMPLETING in os.environ else arguments
     return next((word for word in words if not word.startswith("-")), "")
+
+
+def _line_to_complete() -> list[str]:
+    """What stands on the shell's line so far; bash has another name for it than zsh, fish and PowerShell."""
+    return next((os.environ[name].split() for name in _LINES if name in os.environ), [])
 
 
 def _usage_text(error: Exception) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -75,3 +76,19 @@ def test_bash_completes_commands_and_options(line: str, offered: set[str]) -> No
     )
     done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, timeout=60, check=True)
     assert set(done.stdout.split()) == offered
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish", "powershell"])
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [("tidemill send --de", "--delay"), ("tidemill topics cr", "create"), ("tidemill se", "serve")],
+)
+def test_other_shells_are_told_commands_and_options(shell: str, line: str, offered: str) -> None:
+    asked = {
+        "_TIDEMILL_COMPLETE": f"complete_{shell}",
+        "_TYPER_COMPLETE_ARGS": line,
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        "_TYPER_COMPLETE_WORD_TO_COMPLETE": line.split()[-1],
+    }
+    done = subprocess.run([_COMMAND], capture_output=True, text=True, timeout=60, env=os.environ | asked)
+    assert offered in done.stdout, done.stderr
