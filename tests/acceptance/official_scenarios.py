@@ -10,6 +10,7 @@ import pytest
 from acceptance.official_client import ClientFault, OfficialClient, Seen
 from acceptance.serving import Served, wait_until
 from tidemill.core.clock import SystemClock
+from tidemill.core.limits import BODY_BYTES_MAX
 
 _now_ms = SystemClock().now_ms
 _TOPICS = (
@@ -23,6 +24,7 @@ _TOPICS = (
     "pushed",
     "poison",
     "letters",
+    "largest",
 )
 _POISON_ATTEMPTS = 2
 
@@ -155,6 +157,17 @@ def test_a_push_consumer_is_given_messages_and_retries(client: OfficialClient, s
     assert failed[1].at_ms - failed[0].at_ms >= 900
     (later,) = [m for m in client.seen(push) if m.body == "later"]
     assert _is_on_time(later, due_ms)
+
+
+def test_the_largest_message_keeps_no_other_from_arriving(client: OfficialClient, served: Served) -> None:
+    """Node's gRPC library refuses it, and with it whatever is in the same answer."""
+    producer = client.producer(served.endpoint, "largest")
+    others = [f"other {number}" for number in range(6)]
+    for body in (*others[:3], "L" * BODY_BYTES_MAX, *others[3:]):
+        client.send(producer, "largest", body)
+    push = client.push(served.endpoint, "largest", "large")
+    wait_until(lambda: {m.body for m in client.seen(push)} >= set(others), "all but the largest")
+    assert {m.attempt for m in client.seen(push) if m.body in others} == {1}
 
 
 def test_what_a_fifo_push_consumer_gives_up_on_becomes_a_dead_letter(

@@ -23,7 +23,7 @@ from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.core.arguments import require_kind, require_whole
 from tidemill.core.errors import RequestError
 from tidemill.core.levels import level_delays_ms
-from tidemill.core.limits import ANSWER_BYTES_MAX, DAY_MS
+from tidemill.core.limits import ANSWER_BYTES_MAX, BODY_BYTES_IN_COMPANY_MAX, DAY_MS
 from tidemill.core.model import Delivery, StoredMessage, TopicType, Via, rolls_of
 from tidemill.log.arrays import Rows
 from tidemill.store.consumer_log import change_rows
@@ -147,7 +147,7 @@ class Receiver:
 
         Where order counts, `one_per_message_group` keeps back the second of a message group until the first
         is settled, so that a failure of the first does not find the second under way.
-        Large ones come in smaller numbers: an answer ends with the one that takes it over 16 MiB.
+        An answer ends with the one that takes it over 16 MiB. One of 4 MiB is alone: some clients fail at it.
         """
         require_whole("count", count, 1, _COUNT_MAX)
         require_whole("invisible_ms", invisible_ms, 1, _INVISIBLE_MS_MAX)
@@ -165,7 +165,7 @@ class Receiver:
             for step in range(len(lanes)):
                 lane = lanes[(self._turn + step) % len(lanes)]
                 progress = self._progress(lane, group, now_ms)
-                limit = (count - len(found), ANSWER_BYTES_MAX - sum(len(f.message.body) for f in found))
+                limit = (count - len(found), ANSWER_BYTES_MAX - sum(_weight(f.message) for f in found))
                 chosen, unwanted = self._choose(
                     lane, progress, topic, group, limit, accepts_tag, one_per_message_group, now_ms
                 )
@@ -184,7 +184,7 @@ class Receiver:
                 consumers.settling.update((lane, f.offset) for f in spent)
                 found.extend(alive)
                 dead.extend(spent)
-                if len(found) >= count or sum(len(f.message.body) for f in found) >= ANSWER_BYTES_MAX:
+                if len(found) >= count or sum(_weight(f.message) for f in found) >= ANSWER_BYTES_MAX:
                     break
         consumers.wait(end)
         if dead:
@@ -268,8 +268,7 @@ class Receiver:
         is_one_each: bool,
         now_ms: int,
     ) -> tuple[list[_Found], list[int]]:
-        """Messages of one queue that may go out, at most so many and so many bytes; and offsets of what is
-        not wanted."""
+        """Messages of one queue that may go out, up to a number and bytes; and offsets of unwanted ones."""
         limit, room = at_most
         is_ordered = _is_ordered(group, topic)
         is_retry = self._holds_retries(lane[1])
@@ -292,8 +291,13 @@ class Receiver:
                     break  # the cursor must not pass it
             else:
                 before = held[0] if held else attempts_of(message) if is_retry else 0
+                weight = _weight(message) if before < group.attempts_max else len(message.body)
+                if weight >= ANSWER_BYTES_MAX > room:  # must be alone, and is not the first
+                    if held is None or is_ordered:  # neither the cursor nor its message group may pass it
+                        break
+                    continue
                 found.append(_Found(lane, offset, before + 1, progress.resets, arrival, message))
-                room -= len(message.body)
+                room -= weight
                 if is_one_each:
                     blocked.add(message.message_group)
                 if len(found) >= limit or room <= 0:  # at once, or more would be read in vain
@@ -378,6 +382,12 @@ class Receiver:
             return progress is not None and visible_at_ms < progress.taken[offset][1]
         group, topic = state.group(state.group_name(lane[0])), self._store.indexes.topics.by_id(lane[1])
         return group is not None and topic is not None and _is_ordered(group, topic)
+
+
+def _weight(message: StoredMessage) -> int:
+    """What a message takes of an answer's bytes: never nothing, and all of them if it must be alone."""
+    size = len(message.body)
+    return ANSWER_BYTES_MAX if size > BODY_BYTES_IN_COMPANY_MAX else size + 1
 
 
 def _is_ordered(group: Group, topic: Topic) -> bool:

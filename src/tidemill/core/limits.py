@@ -37,6 +37,9 @@ SEGMENT_BYTES = 128 * MIB
 
 # An answer that carries bodies ends with the message that takes it over this.
 ANSWER_BYTES_MAX = 16 * MIB
+# A larger body is delivered alone: gRPC libraries left as they are refuse 4 MiB with its envelope, and with
+# it all that came in the same answer.
+BODY_BYTES_IN_COMPANY_MAX = 4 * MIB - 64 * KIB
 
 QUEUES_PER_TOPIC_MAX = 1024
 QUEUES_PER_TOPIC_DEFAULT = 4

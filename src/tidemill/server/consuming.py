@@ -7,7 +7,7 @@ taken for a client that has gone is given back at once. The rules of delivery ar
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -80,7 +80,7 @@ class Consuming:
     async def receive(self, request: Any, stream: Stream, call: Call) -> None:
         poll = _poll_of(request, call)
         self._leases.heard(poll.client_id, self._broker.clock.boot_ms())
-        await self._give_back(self._attempts.pop(poll.attempt_id, ()))
+        await self._give_back_lost(self._attempts.pop(poll.attempt_id, ()))
         found = await self._wait_for_messages(poll, stream, self._loop.time() + _patience_s(request, call))
         if not found:
             await stream.write([service.ReceiveMessageResponse(status=_NO_MESSAGE).SerializeToString()])
@@ -89,7 +89,7 @@ class Consuming:
         try:
             await stream.write(self._encode(found, poll.namespace))
         except OSError:
-            await self._give_back(receipts)
+            await self._give_back_lost(receipts)
             raise
         if poll.is_renewed:
             self._leases.add(receipts, poll.client_id, self._broker.clock.boot_ms())
@@ -146,11 +146,27 @@ class Consuming:
             if receipts:
                 self._executor.submit(self._broker.change_invisibility, receipts, 0)
 
-    async def _give_back(self, receipts: Sequence[str]) -> None:
+    async def _give_back(self, receipts: Sequence[str], wait_ms: int = 0) -> None:
         if receipts:
             self._leases.drop(receipts)
-            await self._call(self._broker.change_invisibility, receipts, 0)
+            await self._call(self._broker.change_invisibility, receipts, wait_ms)
             self._look_again(receipts)
+
+    async def _give_back_lost(self, receipts: Sequence[str]) -> None:
+        """Give back what did not reach its client: the first time at once, then later and later.
+
+        The client may be unable to take it (too large for its gRPC library): it must get to what is behind,
+        and the message keep its attempts for somebody who can.
+        """
+        later: defaultdict[int, list[str]] = defaultdict(list)
+        for receipt in receipts:
+            delivery = decode_receipt(receipt)
+            group = self._broker.receiver.group(delivery.group)
+            is_first = delivery.attempt == 1
+            wait_ms = 0 if is_first else retry_delay_ms(delivery.attempt - 1, self._broker.settings, group)
+            later[wait_ms].append(receipt)
+        for wait_ms, lost in later.items():
+            await self._give_back(lost, wait_ms)
 
     def _look_again(self, receipts: Sequence[str]) -> None:
         """Leases ended or changed: whoever waits there must look, or wait for another moment."""

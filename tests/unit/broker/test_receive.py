@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from small_broker import START_MS
-from tidemill.core.limits import ANSWER_BYTES_MAX, MIB
+from tidemill.core.limits import ANSWER_BYTES_MAX, BODY_BYTES_MAX, MIB
 from tidemill.core.model import Draft, TopicType, Via
 
 
@@ -80,6 +80,30 @@ def test_large_messages_come_in_smaller_numbers_and_none_is_left_out(small):
     assert all(sum(map(len, answer)) < ANSWER_BYTES_MAX + 3 * MIB for answer in answers)
     assert sorted(body for answer in answers for body in answer) == bodies
     assert len(answers) < len(bodies)
+
+
+@pytest.mark.parametrize("queues", [1, 3])
+@pytest.mark.parametrize("message_group", ["", "ordered"])
+def test_one_of_the_largest_comes_alone_and_stands_in_nobodys_way(small, queues, message_group):
+    small.broker.topics.create("work", queue_count=queues)
+    small.broker.receiver.set_group("g", is_fifo=bool(message_group), attempts_max=3)
+    large = b"L" * BODY_BYTES_MAX
+    for body in (b"", b"1", large, b"2", large, b"3"):
+        small.send("work", body, message_group=message_group)
+    delivered: list[bytes] = []
+    for _ in range(20):  # who cannot take a large one gives it back each time
+        found = small.broker.receive("work", "g")
+        assert [large] == _bodies(found) or large not in _bodies(found)
+        if large in _bodies(found):
+            small.broker.change_invisibility([found[0].receipt], 1_000 if not message_group else 0)
+            continue
+        delivered += _bodies(found)
+        small.broker.ack([d.receipt for d in found])
+        small.clock.advance(1_000)
+    assert sorted(delivered) == [b"", b"1", b"2", b"3"]
+    assert delivered == [b"", b"1", b"2", b"3"] or queues > 1 or not message_group
+    letters = small.broker.receive("%DLQ%g", "burial")
+    assert _bodies(letters) == [large]
 
 
 def test_looking_is_bounded_by_bytes_too(small):
