@@ -1,6 +1,7 @@
 """The volume verbs of a client, through the broker's Flight door: schedule, cancel and read whole tables.
 
-Owns the connection to that door, found by asking `/healthz`. Every batch carries ids (made here where the
+Owns the connection to that door, found by asking `/healthz`, and lost when another broker answers there: then
+`/healthz` is asked again. Every batch carries ids (made here where the
 table brings none), so a batch that is sent again after a lost answer is stored once. Needs pyarrow, which is
 imported when the first table comes; a broker without the door, or a machine without pyarrow, is served by
 HTTP instead.
@@ -28,6 +29,7 @@ from tidemill.core.send_batch import Answer
 _BATCH_BYTES = 12 * MIB
 _PATIENCE_S = 600.0
 _HEX = b"0123456789ABCDEF"
+_BROKER_HEADER = b"x-tidemill-broker"
 
 RowByRow = Callable[[Any], list[Answer]]
 
@@ -66,8 +68,9 @@ class FlightLink:
         self._policy = policy
         self._health = health
         self._closing = closing
-        self._lock = threading.Lock()  # protects _client
+        self._lock = threading.Lock()  # protects _client and _broker
         self._client: Any = None
+        self._broker = ""  # whom the connection was made to; empty where it did not say
 
     def is_offered(self) -> bool:
         """Whether the broker has the door and we can go through it."""
@@ -212,13 +215,17 @@ class FlightLink:
                 if self._endpoint.ca:
                     options["tls_root_certs"] = Path(self._endpoint.ca).read_bytes()
             scheme = "grpc+tls" if self._endpoint.is_tls else "grpc"
+            self._broker = str(said.get("broker", ""))
             self._client = flight.connect(f"{scheme}://{host}:{said['port']}", **options)
         return self._client
 
     def _options(self) -> Any:
         from pyarrow import flight
 
-        headers = [(b"authorization", f"Bearer {self._token}".encode())] if self._token else []
+        # A lost connection is made again below us, to whoever listens there by then.
+        headers = [(_BROKER_HEADER, self._broker.encode())] if self._broker else []
+        if self._token:
+            headers.append((b"authorization", f"Bearer {self._token}".encode()))
         return flight.FlightCallOptions(timeout=_PATIENCE_S, headers=headers)
 
 

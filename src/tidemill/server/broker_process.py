@@ -89,7 +89,8 @@ class BrokerProcess:
         http = admin_app(broker, polls=lambda: gateway.consuming.polls, backups=backup_place_of(self._plan))
         flight_port = self._flight.port if self._flight is not None else None
         if flight_port is not None:
-            self.door.facts = {"flight": {"port": flight_port, "tls": self._plan.tls_port is not None}}
+            is_tls = self._plan.tls_port is not None
+            self.door.facts = {"flight": {"port": flight_port, "tls": is_tls, "broker": broker.id}}
         self.door.opened = Opened(broker, gateway, http, http.batch_door)
         self.door.state = "open"
         self._watching.append(asyncio.create_task(DiskWatch(broker).run()))

@@ -1,6 +1,8 @@
-"""Who calls over Flight, and whether they may: the bearer token of each call, asked of an authorizer.
+"""Who calls over Flight, whom they mean, and whether they may: the headers of each call.
 
-Owns the way from a call's header to its token, and the form of a refusal. What a token allows is the
+Owns the way from a call's headers to its token, and the form of a refusal. A call may name the broker it is
+for (`BROKER_HEADER`): a kept connection comes back by itself to whoever listens on the port by then, and
+another broker must not take what is not its own. What a token allows is the
 authorizer's to say; without one everybody may do everything, as at the other doors.
 """
 
@@ -27,6 +29,7 @@ from tidemill.server.permissions import User, Verb
 from tidemill.server.rejects import REJECTS
 
 MIDDLEWARE = "tidemill-token"
+BROKER_HEADER = "x-tidemill-broker"
 
 
 class Authorizer(Protocol):
@@ -94,21 +97,29 @@ class BearerFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # py
     (A request that is one message, such as a ticket, is there already; `flight_connections.py` bounds it.)
     """
 
-    def __init__(self, gate: FlightGate, authorizer: Authorizer) -> None:
+    def __init__(self, gate: FlightGate, authorizer: Authorizer, broker_id: str) -> None:
         super().__init__()
         self._gate = gate
         self._authorizer = authorizer
+        self._broker_id = broker_id
 
     def start_call(self, info: Any, headers: dict[str, list[str | bytes]]) -> _Bearer:
-        values = headers.get("authorization") or [""]
-        value = values[0]
-        authorization = value if isinstance(value, str) else value.decode("utf-8", "surrogateescape")
+        authorization, meant = _header(headers, "authorization"), _header(headers, BROKER_HEADER)
+        if meant and meant != self._broker_id:  # before the token: ours may not be theirs
+            raise flight.FlightUnavailableError(
+                f"this is broker {self._broker_id}, not {meant}; ask that one's /healthz for its Flight port"
+            )
         try:
             self._authorizer.user_of(authorization)
             self._gate.enter()
         except (Unauthorized, TooManyRequests) as error:
             raise refusal_of(error) from None
         return _Bearer(authorization, self._gate)
+
+
+def _header(headers: dict[str, list[str | bytes]], name: str) -> str:
+    value = (headers.get(name) or [""])[0]
+    return value if isinstance(value, str) else value.decode("utf-8", "surrogateescape")
 
 
 def refusal_of(error: TidemillError) -> Exception:

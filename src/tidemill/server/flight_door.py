@@ -77,7 +77,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
         super().__init__(
             f"{scheme}://{address}:{port}",
             tls_certificates=[tls] if tls else None,
-            middleware={MIDDLEWARE: BearerFactory(self.gate, self._authorizer)},
+            middleware={MIDDLEWARE: BearerFactory(self.gate, self._authorizer, broker.id)},
         )
         self._broker = broker
         self.traffic = FlightTraffic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from contextlib import contextmanager
 
 import numpy as np
@@ -10,7 +11,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from small_broker import START_MS
+from small_broker import START_MS, SmallBroker
+from tidemill.client.endpoint import Endpoint
+from tidemill.client.flight_link import FlightLink
+from tidemill.client.retrying import RetryPolicy
 from tidemill.core.errors import Forbidden, Unauthorized
 from tidemill.core.limits import FRAME_ROWS_MAX
 from tidemill.core.model import Draft, Handle
@@ -478,6 +482,38 @@ def test_every_call_is_asked_for_its_token(small) -> None:
         with pytest.raises(flight.FlightUnauthenticatedError):
             _cancel(client, pa.table({"id": ["x"], "seq": [0]}), topic="t")
     assert small.broker.status().pending == 1
+
+
+def test_a_call_for_another_broker_is_refused_and_stores_nothing(small, client) -> None:
+    meant = flight.FlightCallOptions(headers=[(b"x-tidemill-broker", b"another")])
+    with pytest.raises(flight.FlightUnavailableError, match="not another; ask that one's /healthz"):
+        _put(client, _batch(), options=meant)
+    assert small.broker.status().pending == 0
+    own = flight.FlightCallOptions(headers=[(b"x-tidemill-broker", small.broker.id.encode())])
+    assert len(_put(client, _batch(), options=own)) == 1
+
+
+def test_a_kept_connection_is_not_taken_over_by_another_broker_on_the_port(small, tmp_path) -> None:
+    ours, other = small, SmallBroker(tmp_path / "other")
+    first = FlightDoor(ours.broker)
+    said = {"port": first.port, "tls": False, "broker": ours.broker.id}
+    policy = RetryPolicy(30.0, True)
+    link = FlightLink(Endpoint.parse("127.0.0.1"), "", policy, lambda: {"flight": said}, threading.Event())
+    table = pa.table({"body": ["b"], "delay_ms": [60_000]})
+    try:
+        assert not link.schedule(table, "t", list).errors
+        first.close()
+        intruder = FlightDoor(other.broker, port=said["port"])
+        second = FlightDoor(ours.broker)
+        said["port"] = second.port
+        assert not link.schedule(table, "t", list).errors
+        assert (ours.broker.status().pending, other.broker.status().pending) == (2, 0)
+        intruder.close()
+        second.close()
+    finally:
+        link.close()
+        other.check()
+        other.close()
 
 
 def test_a_closed_broker_says_so(small, client) -> None:
