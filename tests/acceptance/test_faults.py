@@ -66,6 +66,15 @@ def test_a_gibibyte_is_refused_as_soon_as_it_is_announced(served, http2):
         assert http2.grpc_status(stream) == "8"
 
 
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/send-batch"])
+def test_a_gibibyte_over_http_is_refused_as_soon_as_it_is_announced(served, path):
+    with unharmed(served), connect(served.port) as connection:
+        head = f"POST {path} HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\n"
+        connection.sendall(f"{head}Content-Length: {1 << 30}\r\n\r\n{{".encode())
+        answer = read_to_end(connection)
+        assert answer.startswith(b"HTTP/1.1 413") and b"body-too-large" in answer
+
+
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/send-batch", "/v1/messages/many"])
 def test_a_gibibyte_over_http_is_not_gathered(served, path):
     with unharmed(served), connect(served.port) as connection:

@@ -40,6 +40,7 @@ _BODIES_BYTES_MAX = 256 * MIB
 _UNREAD_BYTES_MAX = 64 * MIB
 # What answers shortly whatever is asked, and so goes on while others do not read.
 _SMALL_PATHS = {BATCH_PATH, "/metrics", "/v1/status", "/v1/ack", "/v1/cancel", "/v1/messages"}
+_REFUSALS = {408: "request-timeout", 413: "body-too-large", 429: "too-many-requests"}
 _RECEIVE_PATH = SERVICE + "ReceiveMessage"
 _GRPC = b"application/grpc"
 _TEXT = b"text/plain; version=0.0.4; charset=utf-8"
@@ -142,9 +143,10 @@ class Door:
         """Let `http` answer, with the bytes of the body counted; `send` is for a refusal of those."""
         body = self._budget.watch(receive)
         try:
+            self._budget.require_announced(scope)
             await http(scope, body, answer)
         except BodyRefused as refused:
-            code = "body-too-large" if refused.status_code == 413 else "too-many-requests"
+            code = _REFUSALS[refused.status_code]
             await _page(send, refused.status_code, _JSON, refusal_bytes(code, refused.detail))
         finally:
             body.close()

@@ -1,20 +1,27 @@
 """How many bytes of requests and answers may be held at once, in one call and in all of them together.
 
 Owns the counts. Whoever announces much and sends it slowly, a thousand times over, is stopped here, and so is
-whoever asks for much and never reads it: the call over the limit is refused, those under way go on.
+whoever asks for much and never reads it: the call over the limit is refused, those under way go on. A body
+that has begun must be whole in time, or single bytes, sent now and then, would hold its place for ever.
 """
 
 from __future__ import annotations
+
+import asyncio
 
 from starlette.exceptions import HTTPException
 
 from tidemill.core.errors import TooManyRequests
 from tidemill.core.limits import KIB
-from tidemill.server.asgi import Event, Receive, Send
+from tidemill.server.asgi import Event, Receive, Scope, Send, SteadyReceive
+
+# How long the body of a request may take; the largest one that is allowed needs 5 Mbit/s.
+BODY_SECONDS_MAX = 120.0
 
 _PIECE_BYTES = 256 * KIB
 # What one piece costs besides its bytes, so that a body of single bytes is no way around the limit.
 _PIECE_COST_BYTES = 128
+_TOO_LATE = 408
 _TOO_LARGE = 413
 _TOO_MANY = 429
 
@@ -26,9 +33,10 @@ class BodyRefused(HTTPException):
 class BodyBudget:
     """Bytes of bodies that are being gathered. Lives on one event loop."""
 
-    def __init__(self, request_max: int, total_max: int) -> None:
+    def __init__(self, request_max: int, total_max: int, seconds_max: float = BODY_SECONDS_MAX) -> None:
         self._request_max = request_max
         self._total_max = total_max
+        self._seconds_max = seconds_max
         self.held = 0
 
     def take(self, size: int) -> bool:
@@ -41,32 +49,58 @@ class BodyBudget:
     def give_back(self, size: int) -> None:
         self.held -= size
 
+    def require_announced(self, scope: Scope) -> None:
+        """Return if the length that a request announces may be; `BodyRefused` if not, before any came."""
+        for name, value in scope["headers"]:
+            if name == b"content-length" and value.isdigit() and int(value) > self._request_max:
+                raise _too_large(self._request_max)
+
     def watch(self, receive: Receive) -> WatchedBody:
-        return WatchedBody(receive, self, self._request_max)
+        return WatchedBody(receive, self, self._request_max, self._seconds_max)
 
 
 class WatchedBody:
     """A `receive` that counts, and refuses what is too much. Close it when the request is over."""
 
-    def __init__(self, receive: Receive, budget: BodyBudget, request_max: int) -> None:
+    def __init__(self, receive: Receive, budget: BodyBudget, request_max: int, seconds_max: float) -> None:
         self._receive = receive
         self._budget = budget
         self._request_max = request_max
+        self._seconds_max = seconds_max
+        self._deadline: float | None = None  # while a body has begun and is not whole
         self._held = 0
 
     async def __call__(self) -> Event:
-        event = await self._receive()
+        event = await (self._receive() if self._deadline is None else self._in_time(self._deadline))
+        if not event.get("more_body", False):
+            self._deadline = None  # from now on one waits for the caller to go, which may take long
+        elif self._deadline is None:
+            self._deadline = asyncio.get_running_loop().time() + self._seconds_max
+            self._receive = SteadyReceive(self._receive)
         size = len(event.get("body", b"")) + _PIECE_COST_BYTES
         if self._held + size > self._request_max:
-            raise BodyRefused(_TOO_LARGE, f"a request has at most {self._request_max} bytes; split it")
+            raise _too_large(self._request_max)
         if not self._budget.take(size):
             raise BodyRefused(_TOO_MANY, "too many bytes are being received; send again shortly")
         self._held += size
         return event
 
+    async def _in_time(self, deadline: float) -> Event:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._receive()
+        except TimeoutError:
+            raise BodyRefused(
+                _TOO_LATE, f"the body was not whole within {self._seconds_max:g} seconds; send it faster"
+            ) from None
+
     def close(self) -> None:
         self._budget.give_back(self._held)
         self._held = 0
+
+
+def _too_large(request_max: int) -> BodyRefused:
+    return BodyRefused(_TOO_LARGE, f"a request has at most {request_max} bytes; split it")
 
 
 class Unread:
