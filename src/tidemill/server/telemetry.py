@@ -88,8 +88,11 @@ class Sessions:
             told.publishing.validate_message_type = True
             told.backoff_policy.max_attempts = _SEND_ATTEMPTS
             backoff = told.backoff_policy.exponential_backoff
-            backoff.initial.nanos = 10_000_000
-            backoff.max.seconds = 1
+            if told.user_agent.language == definition.Language.NODE_JS:
+                # It reads the seconds alone and takes them for milliseconds: else it would not pause at all.
+                backoff.initial.seconds, backoff.max.seconds = 50, 1000
+            else:
+                backoff.initial.nanos, backoff.max.seconds = 10_000_000, 1
             backoff.multiplier = 2
         elif group is not None:
             told.subscription.fifo = group.is_fifo

@@ -244,3 +244,20 @@ def test_the_quick_reply_is_the_same_as_the_slow_one(message_id: str, is_timed: 
     assert quick.status.code == Code.OK
     assert quick.status == slow.status
     assert list(quick.entries) == list(slow.entries)[:1]
+
+
+@pytest.mark.parametrize(("language", "unit_ms"), [("JAVA", 1000), ("PYTHON", 1000), ("NODE_JS", 1)])
+def test_a_producer_is_told_to_pause_when_the_broker_is_busy(language: str, unit_ms: int) -> None:
+    """Node's client knows no fractions of a second, and takes seconds for milliseconds."""
+    asked = definition.Settings()
+    asked.user_agent.language = definition.Language.Value(language)
+    asked.publishing.SetInParent()
+    sessions = Sessions(BrokerSettings())
+    backoff = sessions.settings_for(
+        sessions.open("p"), asked, None
+    ).settings.backoff_policy.exponential_backoff
+    nanos = 0 if language == "NODE_JS" else backoff.initial.nanos
+    first_ms = backoff.initial.seconds * unit_ms + nanos / 1_000_000
+    assert 10 <= first_ms <= 50
+    assert backoff.max.seconds * unit_ms == 1000
+    assert backoff.multiplier == 2
