@@ -7,6 +7,7 @@ from pathlib import Path
 from acceptance.serving import Served, free_port
 
 SECRET, TOKEN, BOSS = "shop-secret-key-1", "shop-token-1", "boss-token-1"
+BLIND = "blind-token-1"
 PERMISSIONS = f"""
 [users.shop]
 access_key = "shop-ak"
@@ -24,6 +25,12 @@ secret_key = "{SECRET}"
 verbs = ["receive"]
 topics = ["orders", "kept"]
 groups = ["workers"]
+
+[users.blind]
+token = "{BLIND}"
+[[users.blind.allow]]
+verbs = ["send", "cancel"]
+topics = ["orders"]
 
 [users.boss]
 token = "{BOSS}"

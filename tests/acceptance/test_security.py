@@ -19,8 +19,9 @@ from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message
 
 import tidemill
 from acceptance.official_python import start
-from acceptance.secured import BOSS, PERMISSIONS, SECRET, TOKEN, Secured
+from acceptance.secured import BLIND, BOSS, PERMISSIONS, SECRET, TOKEN, Secured
 from acceptance.serving import Served, wait_until
+from tidemill.cli import main
 from tidemill.client.retrying import Unreachable
 from tidemill.core.clock import SystemClock
 from tidemill.core.durations import format_time
@@ -344,3 +345,20 @@ def test_with_auth_any_address_will_do_and_the_rate_is_kept(tmp_path):
             client.status()  # another user has its own count
     finally:
         served.stop()
+
+
+def test_who_may_not_look_is_told_what_became_of_a_send_and_of_a_move(served, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("TIDEMILL_ENDPOINT", served.endpoint)
+    monkeypatch.setenv("TIDEMILL_TOKEN", BLIND)
+    assert main.run(["status"]) == 1
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    for due in (["--delay", "30m"], ["--at", "+30m"]):
+        capsys.readouterr()
+        assert main.run(["send", "orders", "unseen", *due]) == 0
+        out, err = capsys.readouterr()
+        assert out.startswith("sent: ") and ", due 20" in out and not err
+        handle = out.split("handle: ")[1].strip()
+        assert main.run(["reschedule", "orders", handle, "--at", "+2h"]) == 0
+        assert main.run(["cancel", "orders", handle]) == 0
+    assert main.run(["cancel", "orders", "--from", "now", "--to", "+1h"]) == 1  # not bad usage
+    assert "may not look" in capsys.readouterr().err

@@ -19,7 +19,7 @@ import typer
 from tidemill.client.client import Client
 from tidemill.client.endpoint import DEFAULT_ENDPOINT
 from tidemill.core.durations import parse_duration_ms, parse_time_ms
-from tidemill.core.errors import RequestError
+from tidemill.core.errors import RequestError, TidemillError
 
 # Long enough for a broker that is just starting, short enough for somebody who forgot to start one.
 _RETRY_MS = 1_000
@@ -110,9 +110,39 @@ def duration_ms(text: str) -> int:
 
 def moment_ms(client: Client, text: str) -> int:
     """A moment from the command line; relative ones count on the broker's clock."""
-    is_relative = text.strip().startswith("+") or text.strip().lower() == "now"
+    now_ms = client.status().now_ms if _is_relative(text) else 0
+    return _time_ms(text, now_ms)
+
+
+def due_of(delay: str | None, at: str | None) -> tuple[int | None, int | None]:
+    """`--delay` and `--at` as a delay and a moment. `+30m` is a delay: the broker counts it on its own clock.
+
+    So who may send or reschedule needs no leave to look.
+    """
+    if at is None:
+        return None if delay is None else duration_ms(delay), None
+    return (_time_ms(at, 0), None) if _is_relative(at) else (None, _time_ms(at, 0))
+
+
+def clock_for_people_ms(client: Client) -> int | None:
+    """The broker's clock, to say how far off a time is; None where it cannot be had.
+
+    Asked when the work is done: that this fails (the caller may not look, the broker has just gone) must not
+    make the command fail.
+    """
     try:
-        return parse_time_ms(text, client.status().now_ms if is_relative else 0)
+        return client.status().now_ms
+    except TidemillError:
+        return None
+
+
+def _is_relative(text: str) -> bool:
+    return text.strip().startswith("+") or text.strip().lower() == "now"
+
+
+def _time_ms(text: str, now_ms: int) -> int:
+    try:
+        return parse_time_ms(text, now_ms)
     except RequestError as error:
         raise usage(str(error)) from error
 

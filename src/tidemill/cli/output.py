@@ -24,7 +24,7 @@ from rich.progress import (
 from rich.text import Text
 
 from tidemill.cli.pictures import bytes_text
-from tidemill.core.durations import format_duration
+from tidemill.core.durations import format_duration, format_time
 
 _WIDTH_WITHOUT_TERMINAL = 100
 
@@ -57,6 +57,13 @@ def console() -> Console:
     """Standard output, with colours where it is a terminal."""
     plain = Console()
     return plain if plain.is_terminal else Console(width=_WIDTH_WITHOUT_TERMINAL, color_system=None)
+
+
+def due_words(ms: int, now_ms: int | None) -> str:
+    """When something is due: `due in 5m (2027-…)`, without the first part where the clock is not known."""
+    if now_ms is None:
+        return f"due {format_time(ms)}"
+    return f"due {relative_time(ms, now_ms)} ({format_time(ms)})"
 
 
 def relative_time(ms: int, now_ms: int) -> str:

@@ -14,13 +14,13 @@ from tidemill.cli.connecting import (
     JsonOption,
     KeyOption,
     ToOption,
+    clock_for_people_ms,
     connect,
-    duration_ms,
-    moment_ms,
+    due_of,
     range_ms,
     usage,
 )
-from tidemill.cli.output import relative_time
+from tidemill.cli.output import due_words
 from tidemill.client.answers import Moved
 from tidemill.core.durations import as_shift_ms, format_time
 from tidemill.core.errors import RequestError
@@ -43,12 +43,11 @@ def reschedule(
     if sum(choice is not None for choice in (delay, at, by)) != 1:
         raise usage("say where to: exactly one of --delay, --at and --by")
     with connect(endpoint) as client:
-        delay_ms = None if delay is None else duration_ms(delay)
+        delay_ms, at_ms = due_of(delay, at)
         by_ms = None if by is None else _signed_ms(by)
-        at_ms = None if at is None else moment_ms(client, at)
         if handle is not None:
             moved = client.reschedule(handle_of(topic, handle), at=at_ms, delay=delay_ms, by=by_ms)
-            _print(moved, is_json, client.status().now_ms)
+            _print(moved, is_json, None if is_json else clock_for_people_ms(client))
             return 0 if moved.is_moved else 1
         from_ms, to_ms = range_ms(client, start, end)
         count = client.reschedule_where(
@@ -65,7 +64,7 @@ def _signed_ms(text: str) -> int:
         raise usage(str(error)) from error
 
 
-def _print(moved: Moved, is_json: bool, now_ms: int) -> None:
+def _print(moved: Moved, is_json: bool, now_ms: int | None) -> None:
     if is_json:
         answer = moved.answer.value if moved.answer is not None else "moved"
         fields = {"answer": answer, "handle": moved.handle, "deliver_at_ms": moved.deliver_at_ms}
@@ -75,5 +74,5 @@ def _print(moved: Moved, is_json: bool, now_ms: int) -> None:
     elif moved.deliver_at_ms is None:
         print(moved.answer.value if moved.answer is not None else "unknown")
     else:
-        print(f"due {relative_time(moved.deliver_at_ms, now_ms)} ({format_time(moved.deliver_at_ms)})")
+        print(due_words(moved.deliver_at_ms, now_ms))
         print(f"handle: {moved.handle}")

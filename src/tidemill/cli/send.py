@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from tidemill.cli.connecting import EndpointOption, JsonOption, connect, duration_ms, moment_ms, usage
-from tidemill.cli.output import relative_time
+from tidemill.cli.connecting import EndpointOption, JsonOption, clock_for_people_ms, connect, due_of, usage
+from tidemill.cli.output import due_words
 from tidemill.core.durations import format_time
 from tidemill.core.model import NO_OFFSET, NO_TIME_MS, Receipt
 
@@ -55,12 +55,13 @@ def send(
     """Send one message; durable when this returns."""
     if sum(choice is not None for choice in (delay, at, level)) > 1:
         raise usage("give only one of --delay, --at and --level")
+    delay_ms, at_ms = due_of(delay, at)
     with connect(endpoint) as client:
         receipt = client.send(
             topic,
             sys.stdin.buffer.read() if body == "-" else body,
-            delay=None if delay is None else duration_ms(delay),
-            at=None if at is None else moment_ms(client, at),
+            delay=delay_ms,
+            at=at_ms,
             level=level or 0,
             keys=key or (),
             once=once or False,
@@ -71,7 +72,7 @@ def send(
         if is_json or not sys.stdout.isatty():
             print(json.dumps(receipt_fields(receipt)))
         else:
-            _print_for_people(receipt, client.status().now_ms)
+            _print_for_people(receipt, clock_for_people_ms(client))
     return 0
 
 
@@ -98,13 +99,12 @@ def receipt_fields(receipt: Receipt) -> dict[str, object]:
     }
 
 
-def _print_for_people(receipt: Receipt, now_ms: int) -> None:
+def _print_for_people(receipt: Receipt, now_ms: int | None) -> None:
     verb = "was there already" if receipt.is_repeat else "sent"
     if receipt.handle is None:
         print(f"{verb}: {receipt.id}")
     else:
-        due = receipt.deliver_at_ms
-        print(f"{verb}: {receipt.id}, due {relative_time(due, now_ms)} ({format_time(due)})")
+        print(f"{verb}: {receipt.id}, {due_words(receipt.deliver_at_ms, now_ms)}")
         print(f"handle: {receipt.handle}")
     if receipt.note:
         print(f"note: {receipt.note}")
