@@ -48,6 +48,7 @@ class FileKind(StrEnum):
     HEADER = "header"
     READY = "ready"
     TARGET = "target"
+    LOCK = "lock"
 
 
 _BY_MAGIC = {
@@ -57,6 +58,7 @@ _BY_MAGIC = {
     b"TMRD": FileKind.READY,
     b"TMTG": FileKind.TARGET,
 }
+_LOCK_NAMES = ("LOCK", "lock")  # of the data directory, of a shard
 _TIMER_KINDS: dict[Callable[[bytes], Iterator[Line]], FileKind] = {
     dump_units: FileKind.TIMER_LOG,
     dump_slots: FileKind.WHEEL,
@@ -130,6 +132,8 @@ def _kind_of(file: Path, data: ByteArray) -> FileKind:
     by_magic = _BY_MAGIC.get(data[:4].tobytes())
     if by_magic is not None:
         return by_magic
+    if file.name in _LOCK_NAMES:
+        return FileKind.LOCK
     folders = [folder.name for folder in file.resolve().parents]
     if file.suffix == ".log" and file.stem.isdigit():
         return FileKind.SEGMENT
@@ -161,8 +165,15 @@ def _lines(kind: FileKind, file: Path, data: ByteArray, messages_max: int) -> It
             return dump_find_run(data)
         case FileKind.CHECKPOINT:
             return dump_checkpoint(data.tobytes())
+        case FileKind.LOCK:
+            return _lock_lines(data.tobytes())
     reader = next(reader for reader, timer_kind in _TIMER_KINDS.items() if timer_kind is kind)
     return reader(data.tobytes())
+
+
+def _lock_lines(data: bytes) -> Iterator[Line]:
+    """Who took the lock last; whether it is still held only the kernel knows."""
+    yield {"what": "lock", "last_taken_by": data.decode("utf-8", "replace").strip()}
 
 
 def _text_line(line: Line) -> str:

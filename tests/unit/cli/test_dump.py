@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -154,3 +155,8 @@ def test_the_rocksdb_store_of_a_shard_is_dumped_by_its_directory(
     assert run(["dump", str(shard / "rocksdb" / "CURRENT")]) == 2
     assert f"dump the directory: {shard / 'rocksdb'}" in capsys.readouterr().err
     assert "tick_ms=1000" in _dumped(capsys, _one(directory, "timer/shard-000/header.*"))
+
+
+@pytest.mark.parametrize("name", ["LOCK", "timer/shard-000/lock"])
+def test_a_lock_says_who_took_it_last(directory: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    assert str(os.getpid()) in _dumped(capsys, directory / name)
