@@ -74,6 +74,11 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # `tidemill dump FILE | head` has seen enough
         _drop_stdout()
         return 0
+    except SystemExit as stop:  # the same, where click has met it first and made a failure of it
+        if not isinstance(stop.__context__, BrokenPipeError):
+            raise
+        _drop_stdout()
+        return 0
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _complain(f"{where}{error.strerror or error}; check the path and its permissions", _FAILED)

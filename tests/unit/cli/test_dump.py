@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -160,3 +162,14 @@ def test_the_rocksdb_store_of_a_shard_is_dumped_by_its_directory(
 @pytest.mark.parametrize("name", ["LOCK", "timer/shard-000/lock"])
 def test_a_lock_says_who_took_it_last(directory: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert str(os.getpid()) in _dumped(capsys, directory / name)
+
+
+def test_who_reads_no_further_makes_no_failure(directory: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = Path(sys.executable).with_name("tidemill")
+    done = subprocess.run(
+        [command, "dump", _one(directory, "log/*.log")], stdout=writing, stderr=subprocess.PIPE, timeout=120
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
