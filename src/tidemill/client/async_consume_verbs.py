@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import TypeVar
 
 from tidemill.client import verbs
 from tidemill.client.answers import Message
 from tidemill.client.arguments import receipt_of
-from tidemill.client.consume_verbs import Lease
+from tidemill.client.consume_verbs import Fetched
 from tidemill.client.verbs import Call
+from tidemill.core.clock import stopwatch_s
 from tidemill.core.durations import Span, as_duration_ms
 
 T = TypeVar("T")
@@ -55,19 +55,17 @@ class AsyncConsumeVerbs:
     ) -> AsyncIterator[Message]:
         """Messages as they come. With `auto_ack` one is acknowledged when the next is asked for."""
         while not self._is_closed:
-            messages = deque(
-                await self.receive_batch(topic, group, count=batch, wait=wait, invisible=invisible, tags=tags)
+            messages = await self.receive_batch(
+                topic, group, count=batch, wait=wait, invisible=invisible, tags=tags
             )
             if not messages and not is_endless:
                 return
-            lease = Lease(invisible)
-            while messages:
-                if lease.is_half_over:
-                    lease.renewed()
-                    is_ours = await self.retry_in(invisible, *messages)
-                    messages = deque(m for m, ours in zip(messages, is_ours, strict=True) if ours)
+            fetched = Fetched(messages, invisible)
+            while fetched.messages:
+                if fetched.is_half_over:
+                    fetched.renewed(stopwatch_s(), await self.retry_in(invisible, *fetched.messages))
                     continue
-                message = messages.popleft()
+                message = fetched.messages.popleft()
                 yield message
                 if auto_ack:
                     await self.ack(message)

@@ -22,19 +22,22 @@ from tidemill.core.durations import Span, as_duration_ms
 T = TypeVar("T")
 
 
-class Lease:
-    """How old the leases of messages are that were fetched together; by this machine's stopwatch."""
+class Fetched:
+    """Messages fetched together and not handed over yet; their lease runs by this machine's stopwatch."""
 
-    def __init__(self, invisible: Span) -> None:
+    def __init__(self, messages: Sequence[Message], invisible: Span) -> None:
         self._half_s = as_duration_ms(invisible) / 2000
-        self.renewed()
-
-    def renewed(self) -> None:
         self._since_s = stopwatch_s()
+        self.messages = deque(messages)
 
     @property
     def is_half_over(self) -> bool:
         return stopwatch_s() - self._since_s > self._half_s
+
+    def renewed(self, since_s: float, is_ours: Sequence[bool]) -> None:
+        """The leases count from then; who is somebody else's by now is left out."""
+        self._since_s = since_s
+        self.messages = deque(m for m, ours in zip(self.messages, is_ours, strict=True) if ours)
 
 
 class ConsumeVerbs:
@@ -85,19 +88,17 @@ class ConsumeVerbs:
         `invisible`; for longer ones there is `Worker`.
         """
         while not self._closing.is_set():
-            messages = deque(
-                self.receive_batch(topic, group, count=batch, wait=wait, invisible=invisible, tags=tags)
+            messages = self.receive_batch(
+                topic, group, count=batch, wait=wait, invisible=invisible, tags=tags
             )
             if not messages and not is_endless:
                 return
-            lease = Lease(invisible)
-            while messages:
-                if lease.is_half_over:
-                    lease.renewed()
-                    is_ours = self.retry_in(invisible, *messages)
-                    messages = deque(m for m, ours in zip(messages, is_ours, strict=True) if ours)
+            fetched = Fetched(messages, invisible)
+            while fetched.messages:
+                if fetched.is_half_over:
+                    fetched.renewed(stopwatch_s(), self.retry_in(invisible, *fetched.messages))
                     continue
-                message = messages.popleft()
+                message = fetched.messages.popleft()
                 yield message
                 if auto_ack:
                     self.ack(message)

@@ -19,6 +19,7 @@ from typing import Any
 from tidemill.client.endpoint import Endpoint
 from tidemill.client.retrying import RetryPolicy, Unreachable
 from tidemill.client.scheduled import Scheduled, StoredPart
+from tidemill.core.addresses import BROKER_HEADER
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.error_codes import error_of
 from tidemill.core.errors import BrokerClosed, BusyError, Forbidden, RequestError, TidemillError, Unauthorized
@@ -29,7 +30,6 @@ from tidemill.core.send_batch import Answer
 _BATCH_BYTES = 12 * MIB
 _PATIENCE_S = 600.0
 _HEX = b"0123456789ABCDEF"
-_BROKER_HEADER = b"x-tidemill-broker"
 
 RowByRow = Callable[[Any], list[Answer]]
 
@@ -223,7 +223,7 @@ class FlightLink:
         from pyarrow import flight
 
         # A lost connection is made again below us, to whoever listens there by then.
-        headers = [(_BROKER_HEADER, self._broker.encode())] if self._broker else []
+        headers = [(BROKER_HEADER.encode(), self._broker.encode())] if self._broker else []
         if self._token:
             headers.append((b"authorization", f"Bearer {self._token}".encode()))
         return flight.FlightCallOptions(timeout=_PATIENCE_S, headers=headers)

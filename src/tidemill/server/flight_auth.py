@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from pyarrow import flight
 
+from tidemill.core.addresses import BROKER_HEADER
 from tidemill.core.errors import (
     BrokerClosed,
     BusyError,
@@ -29,7 +30,6 @@ from tidemill.server.permissions import User, Verb
 from tidemill.server.rejects import REJECTS
 
 MIDDLEWARE = "tidemill-token"
-BROKER_HEADER = "x-tidemill-broker"
 
 
 class Authorizer(Protocol):
