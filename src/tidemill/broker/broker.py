@@ -349,7 +349,6 @@ class Broker:
             self._guard,
             settings=self.settings,
             clock=self.clock,
-            disk=self.disk,
         )
 
     def check(self, scratch: Path, on_progress: Progress | None = None) -> list[str]:

@@ -82,10 +82,17 @@ class Service:
                 return
             except Exception as fault:
                 self.failure_count += 1
-                is_first = pause_ms == _PAUSE_MS_FIRST  # once with its trace, then in one line
-                text = "%s failed and tries again in %d ms: %s"
-                logger.error(text, self.name, pause_ms, fault, exc_info=is_first)
+                self._tell(fault, pause_ms)
                 wake_ms = self._clock.now_ms() + pause_ms
                 pause_ms = min(_PAUSE_MS_MAX, pause_ms * 2)
             if not self._stopping:
                 self._clock.wait(self._wake, wake_ms)
+
+    def _tell(self, fault: Exception, pause_ms: int) -> None:
+        """Once with its trace, then in one line; a full disk without a trace, and not for ever."""
+        is_for_want_of_room = isinstance(fault, DiskFull)
+        if is_for_want_of_room and pause_ms == _PAUSE_MS_MAX:
+            return
+        has_trace = pause_ms == _PAUSE_MS_FIRST and not is_for_want_of_room
+        text = "%s failed and tries again in %d ms: %s"
+        logger.error(text, self.name, pause_ms, fault, exc_info=has_trace)

@@ -15,10 +15,10 @@ from tidemill.broker.views import PipelineView
 from tidemill.broker.wait_views import WaitView, wait_views
 from tidemill.core.clock import Clock
 from tidemill.core.config import BrokerSettings
-from tidemill.log.disk import Disk
 from tidemill.release.clock_guard import ClockGuard
 from tidemill.release.lateness import LatenessSummary
 from tidemill.release.releaser import Releaser
+from tidemill.store.disk_room import RoomView
 from tidemill.store.message_store import MessageStore
 
 
@@ -37,8 +37,7 @@ class Status:
     pipeline: PipelineView
     clock_leaps: int
     log_bytes: int
-    disk_free_bytes: int
-    is_disk_full: bool
+    room: RoomView
     levels: list[LevelView]
     waits: list[WaitView]
 
@@ -52,7 +51,6 @@ def status_of(
     *,
     settings: BrokerSettings,
     clock: Clock,
-    disk: Disk,
 ) -> Status:
     now_ms, sample = clock.now_ms(), sample_of(store, releaser.lateness)
     return Status(
@@ -69,8 +67,7 @@ def status_of(
         pipeline=turning.view(now_ms),
         clock_leaps=guard.leap_count,
         log_bytes=store.log.written_end - store.log.head,
-        disk_free_bytes=disk.free_bytes(store.directory),
-        is_disk_full=store.is_full,
+        room=store.room.view(),
         levels=level_views(store, settings, now_ms),
         waits=wait_views(store, releaser, guard, now_ms, clock.boot_ms()),
     )

@@ -111,6 +111,10 @@ class Disk(Protocol):
 
     def free_bytes(self, path: Path) -> int: ...
 
+    def total_bytes(self, path: Path) -> int:
+        """Size of the file system that holds `path`."""
+        ...
+
     def lock(self, path: Path, note: str) -> LockHandle:
         """Take an exclusive lock on the file, leaving `note` in it; `DirectoryLocked` if it is held."""
         ...
@@ -272,6 +276,9 @@ class RealDisk:
 
     def free_bytes(self, path: Path) -> int:
         return shutil.disk_usage(path).free
+
+    def total_bytes(self, path: Path) -> int:
+        return shutil.disk_usage(path).total
 
     def lock(self, path: Path, note: str) -> LockHandle:
         with _told_apart(path):

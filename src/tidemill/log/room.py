@@ -27,7 +27,7 @@ class Room:
     def __init__(self, disk: Disk, directory: Path, segment_bytes: int, make_room: MakeRoom) -> None:
         self._disk = disk
         self._directory = directory
-        self._segment_bytes = segment_bytes
+        self.segment_bytes = segment_bytes
         self._make_room = make_room
         self._made_count = 0
         self._set_aside: dict[Path, int] = {}  # files and their sizes
@@ -46,7 +46,7 @@ class Room:
             return False
         file = self._disk.open(path)
         try:
-            return file.size() >= self._segment_bytes
+            return file.size() >= self.segment_bytes
         finally:
             file.close()
 
@@ -75,11 +75,20 @@ class Room:
             raise
         self.is_short = False
 
+    @property
+    def missing_bytes(self) -> int:
+        """What must be free for one more segment to be had, and the spare beside it."""
+        spare_bytes = 0 if self._has_spare else self.segment_bytes
+        return spare_bytes + (0 if self._fits_set_aside() else self.segment_bytes)
+
+    def _fits_set_aside(self) -> bool:
+        return any(held >= self.segment_bytes for held in list(self._set_aside.values()))
+
     def look_again(self) -> None:
         """After a refusal: see whether there is room for one more segment by now."""
         if self.is_short:
             try:
-                self.set_aside([self._segment_bytes])
+                self.set_aside([self.segment_bytes])
             except DiskFull:
                 return
 
@@ -90,7 +99,7 @@ class Room:
             try:
                 made = self._preallocated(self._next_name(), size)
             except DiskFull:
-                if is_reserved and self._has_spare and size <= self._segment_bytes:
+                if is_reserved and self._has_spare and size <= self.segment_bytes:
                     self._has_spare = False
                     made = self._directory / _SPARE
                 elif not (is_reserved and self._make_room()):
@@ -111,7 +120,7 @@ class Room:
 
     def _keep_spare(self) -> None:
         if not self._has_spare:
-            self._preallocated(_SPARE, self._segment_bytes)
+            self._preallocated(_SPARE, self.segment_bytes)
             self._has_spare = True
 
     def _next_name(self) -> str:

@@ -115,6 +115,14 @@ class SegmentedLog:
         last = self._segments[-1]
         return last.start + last.file.size() - offset
 
+    @property
+    def left_in_segment(self) -> int:
+        """Bytes that the present segment still takes."""
+        if not self._segments:
+            return 0
+        last = self._segments[-1]
+        return last.start + last.file.size() - self.written_end
+
     def segment_starts(self) -> list[int]:
         return [segment.start for segment in self._segments]
 

@@ -53,7 +53,6 @@ from tidemill.server.admin_models import (
 )
 from tidemill.server.backup_place import BackupPlace
 from tidemill.server.caller import ADMIN, LOOK, may, require, require_on
-from tidemill.server.disk_watch import is_disk_low
 
 _HORIZON_MS_MAX = 62 * DAY_MS
 _FOREVER_MS = 1 << 52
@@ -294,9 +293,12 @@ def status_out(broker: Broker) -> StatusOut:
         clock_leaps=status.clock_leaps,
         disk=DiskOut(
             log_bytes=status.log_bytes,
-            free_bytes=status.disk_free_bytes,
-            is_full=status.is_disk_full,
-            is_low=is_disk_low(broker),
+            free_bytes=status.room.free_bytes,
+            is_full=status.room.is_full,
+            is_low=status.room.is_low,
+            size_bytes=status.room.total_bytes,
+            warn_below_bytes=status.room.warn_below_bytes,
+            refuse_below_bytes=status.room.refuse_below_bytes,
         ),
         levels=[LevelOut(**asdict(level)) for level in status.levels],
         waits=[

@@ -135,7 +135,12 @@ class Door:
     def _health(self) -> dict[str, object]:
         if self.state == "opening" and self.opening_share is not None:
             return {"opening_share": round(self.opening_share, 3)}
-        return self.facts
+        if self.opened is None:
+            return self.facts
+        try:
+            return {**self.facts, "disk": self.opened.broker.store.room.view().word}
+        except OSError:
+            return self.facts  # the directory is gone; that is told elsewhere, and louder
 
     async def _answered(
         self, http: Application, scope: Scope, receive: Receive, answer: Send, send: Send

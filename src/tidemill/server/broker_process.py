@@ -31,7 +31,6 @@ from tidemill.core.ties import when_untied
 from tidemill.server.admin_api import admin_app
 from tidemill.server.app import Door, Opened
 from tidemill.server.backup_place import backup_place_of
-from tidemill.server.disk_watch import DiskWatch
 from tidemill.server.flight_connections import FlightConnections
 from tidemill.server.flight_door import FlightDoor
 from tidemill.server.flight_opening import open_flight
@@ -61,7 +60,6 @@ class BrokerProcess:
         self._flight_watch: FlightConnections | None = None
         self._opening: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
-        self._watching: list[asyncio.Task[None]] = []
         self._told_at_s = 0.0
 
     # -- opening ----------------------------------------------------------------------------------
@@ -93,7 +91,6 @@ class BrokerProcess:
             self.door.facts = {"flight": {"port": flight_port, "tls": is_tls, "broker": broker.id}}
         self.door.opened = Opened(broker, gateway, http, http.batch_door)
         self.door.state = "open"
-        self._watching.append(asyncio.create_task(DiskWatch(broker).run()))
         pipeline = "spark" if self._plan.pipeline_command else "embedded"
         _spare_what_stays()
         _tell("opened", broker=broker.id, pipeline=pipeline, flight_port=flight_port)
@@ -149,8 +146,6 @@ class BrokerProcess:
     async def _stop(self) -> None:
         if self._opening is not None:
             await self._opening
-        for watching in self._watching:
-            watching.cancel()
         if self._flight_watch is not None:
             self._flight_watch.stop()
         opened, self.door.opened, self.door.state = self.door.opened, None, "stopping"

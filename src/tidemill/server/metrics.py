@@ -7,7 +7,6 @@ takeovers, calls, histograms) begins with it, as Prometheus expects.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -26,7 +25,6 @@ from tidemill.broker.broker import Broker
 from tidemill.broker.status import Status
 from tidemill.core.histogram import Histogram
 from tidemill.release.waits import WaitsFor
-from tidemill.server.disk_watch import is_disk_low
 from tidemill.server.rejects import REJECTS
 
 if TYPE_CHECKING:
@@ -156,10 +154,10 @@ class BrokerCollector(Collector):
 
     def _room(self, status: Status) -> Iterator[Metric]:
         yield _gauge("log_bytes", "Bytes of the commit log.", status.log_bytes)
-        yield _gauge("disk_free_bytes", "Free bytes of the data directory's disk.", status.disk_free_bytes)
-        yield _gauge("disk_size_bytes", "Size of the data directory's disk.", _disk_size(self._broker))
-        yield _gauge("disk_low", "1 while the disk is nearly full.", is_disk_low(self._broker))
-        yield _gauge("disk_full", "1 while sends are refused for want of room.", status.is_disk_full)
+        yield _gauge("disk_free_bytes", "Free bytes of the data directory's disk.", status.room.free_bytes)
+        yield _gauge("disk_size_bytes", "Size of the data directory's disk.", status.room.total_bytes)
+        yield _gauge("disk_low", "1 while the disk is nearly full.", status.room.is_low)
+        yield _gauge("disk_full", "1 while sends are refused for want of room.", status.room.is_full)
 
     def _histograms(self) -> Iterator[Metric]:
         yield _histogram(
@@ -225,11 +223,3 @@ def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
     return HistogramMetricFamily(
         f"tidemill_{name}", text, buckets=histogram.cumulative(), sum_value=histogram.sum_s
     )
-
-
-def _disk_size(broker: Broker) -> int:
-    try:
-        found = os.statvfs(broker.directory)
-    except OSError:
-        return 0  # the directory is gone; that is told elsewhere, and louder
-    return found.f_blocks * found.f_frsize

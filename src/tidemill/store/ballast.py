@@ -29,6 +29,10 @@ class Ballast:
         return self._size
 
     @property
+    def missing_bytes(self) -> int:
+        return self._size - self._held
+
+    @property
     def is_whole(self) -> bool:
         return self._held == self._size
 

@@ -33,7 +33,7 @@ from tidemill.log.group_commit import GroupCommit
 from tidemill.log.segments import SegmentedLog
 from tidemill.store.arrival_order import named_arrival
 from tidemill.store.arrivals import Arrivals
-from tidemill.store.ballast import Ballast
+from tidemill.store.disk_room import DiskRoom
 from tidemill.store.frames import (
     RELEASE_GROUP,
     Cancel,
@@ -53,11 +53,6 @@ from tidemill.store.message_format import Section, encode_arrow, encode_rows
 from tidemill.store.row_columns import PlainRows
 from tidemill.store.topic_queues import TopicQueues, grouped
 from tidemill.store.topics import Topic
-
-# At most how much longer one message makes the base frame: its topic's first totals, a digit here and there.
-_BASE_GROWTH = 48
-# At most what a message takes in derived files until the next checkpoint: entry, queue row, index pairs.
-_DERIVED_BYTES = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +75,7 @@ class CommitLog:
         commit: GroupCommit,
         indexes: Indexes,
         queues: TopicQueues,
-        ballast: Ballast,
+        room: DiskRoom,
         settle: Callable[[Sequence[Settlement]], None],
     ) -> None:
         self.lock = threading.RLock()  # protects log appends and all indexes
@@ -90,7 +85,7 @@ class CommitLog:
         self._commit = commit
         self._indexes = indexes
         self._queues = queues
-        self._ballast = ballast
+        self._room = room
         self._settle = settle
         self._waiting: deque[tuple[int, Effects]] = deque()
         self._seq_ends: deque[tuple[int, int]] = deque()  # frame end, next seq after it; not yet known safe
@@ -148,13 +143,7 @@ class CommitLog:
 
         Call under the lock. `message_count` is how many messages they hold.
         """
-        self._ballast.require_whole()
-        self._log.reserve(
-            payload_bytes,
-            opening_growth_max=_BASE_GROWTH * (message_count + 1),
-            # Some derived rows find room in the ballast; for many there must be room beside it.
-            also_free_bytes=max(0, _DERIVED_BYTES * message_count - self._ballast.size // 2),
-        )
+        self._room.reserve(payload_bytes, message_count)
 
     def put_batch(self, batch: pa.RecordBatch, now_ms: int) -> Appended:
         """Append an Arrow batch of the message schema as it is; queue offsets are filled in."""
@@ -294,7 +283,7 @@ class CommitLog:
         """Append first halves of transactions (or, with `replaces`, move open ones to the tail)."""
         with self.lock:
             if not replaces:
-                self._ballast.require_whole()
+                self._room.require_kept_back()
             self._require_topics({m.topic_id for m in messages})
             parts: list[Bytes] = [encode_rows(messages, [-1] * len(messages), 0)]
             old = np.array(replaces or [0] * len(messages), np.uint64)

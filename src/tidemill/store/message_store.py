@@ -29,6 +29,7 @@ from tidemill.store.arrival_order import arrivals_of
 from tidemill.store.ballast import Ballast
 from tidemill.store.commit_log import Appended, CommitLog, moved
 from tidemill.store.consumer_log import ConsumerLog
+from tidemill.store.disk_room import DiskRoom
 from tidemill.store.entry_format import FLAG_FIFO, FLAG_MOVED, FLAG_NEAR, FLAG_PAST
 from tidemill.store.find_index import PLACE_BIT
 from tidemill.store.frames import Kind, ReEnterReason, section_in
@@ -107,10 +108,12 @@ class MessageStore:
         self.consumers.settle_again(recovered.settlements)
         self._clamp_consumers()
         self.ballast.fill()
+        self.room = DiskRoom(disk, directory, self.log, self.ballast)
         commit = GroupCommit(self.log, in_flight_max=settings.commits_in_flight, is_sync=settings.is_sync)
         self.writer = CommitLog(
-            self.log, commit, self.indexes, self.queues, self.ballast, self.consumers.settle_from_commit_log
+            self.log, commit, self.indexes, self.queues, self.room, self.consumers.settle_from_commit_log
         )
+        self.room.look()
         self._sections: OrderedDict[int, Section] = OrderedDict()
         self._sections_lock = threading.Lock()  # protects _sections
         self.upkeep_lock = threading.Lock()  # one checkpoint, head cut or backup at a time
@@ -257,16 +260,12 @@ class MessageStore:
 
     # -- keeping ----------------------------------------------------------------------------------
 
-    @property
-    def is_full(self) -> bool:
-        """True while sends are refused for want of room."""
-        return self.log.room.is_short or not self.ballast.is_whole
-
     def look_for_room(self) -> None:
-        """Fill up what is kept back, and see whether sends can be taken again."""
+        """Fill up what is kept back, see whether sends can be taken again, and say if they soon cannot."""
         self.ballast.fill()
         with self.writer.lock:
             self.log.room.look_again()
+            self.room.look()
 
     @property
     def bytes_since_checkpoint(self) -> int:

@@ -206,6 +206,10 @@ class FaultyDisk:
         with self._gate.passing():
             return self._real.free_bytes(path) if self.capacity_bytes is None else self._free_bytes()
 
+    def total_bytes(self, path: Path) -> int:
+        with self._gate.passing():
+            return self._real.total_bytes(path) if self.capacity_bytes is None else self.capacity_bytes
+
     def lock(self, path: Path, note: str) -> LockHandle:
         with self._gate.passing():
             held = self._real.lock(path, note)

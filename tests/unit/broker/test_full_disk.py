@@ -39,7 +39,7 @@ def _refused_until_it_fits(small, act) -> int:
         assert type(said) is DiskFull
         assert "more bytes are needed" in str(said)
         assert (small.log_end, small.state()) == before
-        assert small.broker.status().is_disk_full
+        assert small.broker.status().room.is_full
     raise AssertionError("it never went through")
 
 
@@ -134,10 +134,10 @@ def test_the_status_says_full_from_the_first_refusal_until_there_is_room(small):
     small.disk.capacity_bytes = small.disk.allocated_bytes(small.directory)
     with pytest.raises(DiskFull, match=r"[\d,]+ more bytes are needed, 0 are free"):
         small.send("t", bytes(40_000))
-    assert small.broker.status().is_disk_full
+    assert small.broker.status().room.is_full
     small.broker.run_due()
-    assert small.broker.status().is_disk_full
+    assert small.broker.status().room.is_full
     small.disk.capacity_bytes = None
     small.clock.advance(1_000)
     small.broker.run_due()
-    assert not small.broker.status().is_disk_full
+    assert not small.broker.status().room.is_full

@@ -92,6 +92,24 @@ def test_pauses_after_errors_grow_to_a_bound_and_begin_anew_after_a_success(cloc
     assert service.failure_count == 10
 
 
+@pytest.mark.parametrize(("fault", "lines", "traces"), [(ValueError("no"), 12, 1), (DiskFull("no"), 7, 0)])
+def test_what_fails_is_told_and_a_full_disk_without_trace_or_end(clock, caplog, fault, lines, traces):
+    def step(_now_ms: int) -> int:
+        raise fault
+
+    service = Service("test", step, clock, lambda: False)
+    with caplog.at_level(logging.ERROR):
+        service.start(pytest.fail)
+        for _ in range(12):
+            clock.next_wait_ms()
+            said = list(caplog.records)
+            clock.go_on.release()
+        with caplog.at_level(logging.CRITICAL):
+            _stop(service, clock)
+    assert len(said) == lines
+    assert sum(bool(record.exc_info) for record in said) == traces
+
+
 @pytest.mark.parametrize("fault", [SyncFailed("no"), CorruptionError("no")])
 def test_a_fault_after_which_nobody_knows_the_disk_stops_the_loop(clock, fault, caplog):
     told: queue.Queue[BaseException] = queue.Queue()

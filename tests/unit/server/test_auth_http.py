@@ -15,7 +15,6 @@ from tidemill.core.send_batch import CONTENT_TYPE, decode_answers, encode_drafts
 from tidemill.server.admin_api import admin_app
 from tidemill.server.app import Door, Opened
 from tidemill.server.authority import Authority
-from tidemill.server.disk_watch import is_low
 from tidemill.server.guard import Guard
 from tidemill.server.rates import Rates
 
@@ -211,11 +210,3 @@ def test_over_the_rate_is_told_to_come_back(door):
     statuses = [_ask(door, "GET", "/v1/topics", None).status_code for _ in range(4)]
     assert statuses == [200, 200, 429, 429]
     assert _ask(door, "GET", "/healthz", None).status_code == 200
-
-
-def test_a_disk_is_low_before_it_is_full():
-    gib = 1 << 30
-    assert not is_low(20 * gib, 100 * gib, gib)
-    assert is_low(9 * gib, 100 * gib, gib)
-    assert not is_low(60 * gib, 1000 * gib, gib)
-    assert is_low(gib, 5 * gib, gib)

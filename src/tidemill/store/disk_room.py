@@ -1,0 +1,156 @@
+"""How much room the disk has left, and a word in the log before that is too little.
+
+Owns the two lines that free space may fall below. Below the *refusal line* the log's next segment, with
+what is kept back beside it, finds no room: sends are refused once the present segment is full. Below the
+*warning line*, which is higher, the log is told, and `status`, `/healthz` and the metrics say so.
+
+Invariant: the warning comes before the first refusal. A disk can fill within seconds, so it is looked at
+again not only when time has passed (`look`, from the broker's upkeep) but as soon as what was written since
+the last look could have carried it over the warning line (`reserve`, before every frame of sends: one
+comparison of two numbers), and once more when a send is about to be refused: somebody else may have filled
+the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemill.core.errors import DiskFull
+from tidemill.core.limits import MIB
+from tidemill.log.disk import Disk
+from tidemill.log.segments import SegmentedLog
+from tidemill.store.ballast import Ballast
+
+logger = logging.getLogger(__name__)
+
+_ENOUGH_BYTES = 50 * 1024 * MIB  # a tenth of a large disk is no reason to wake anybody
+_TENTH = 10
+# Above the refusal line: this many segments, or ballasts if those are larger.
+_MARGIN = 2
+# What a byte of the log may cost in all: itself, the rows derived from it, the timer's units.
+_DISK_BYTES_PER_LOG_BYTE = 4
+_LOOKS_PER_SEGMENT_MAX = 32
+_NEVER = 1 << 62
+# At most how much longer one message makes the base frame: its topic's first totals, a digit here and there.
+_BASE_GROWTH = 48
+# At most what a message takes in derived files until the next checkpoint: entry, queue row, index pairs.
+_DERIVED_BYTES = 160
+_WHAT_TO_DO = "make room, shorten --retention or move the data directory to a larger disk"
+
+
+@dataclass(frozen=True, slots=True)
+class RoomView:
+    """What a look at the disk has found."""
+
+    free_bytes: int
+    total_bytes: int
+    warn_below_bytes: int
+    refuse_below_bytes: int
+    is_low: bool
+    is_full: bool  # sends are refused
+
+    @property
+    def word(self) -> str:
+        return "full" if self.is_full else "low" if self.is_low else "enough"
+
+
+def warning_line(refusal_line: int, total_bytes: int, margin_bytes: int) -> int:
+    """Free bytes below which it is time to act, on a disk of that size."""
+    return max(refusal_line + margin_bytes, min(total_bytes // _TENTH, _ENOUGH_BYTES))
+
+
+class DiskRoom:
+    """The room under one store. All but `view` is for whoever holds the writer lock."""
+
+    def __init__(self, disk: Disk, directory: Path, log: SegmentedLog, ballast: Ballast) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._log = log
+        self._ballast = ballast
+        self._segment_bytes = log.room.segment_bytes
+        self._margin_bytes = _MARGIN * max(self._segment_bytes, ballast.size)
+        self._said = "enough"
+        self._look_at_end = 0  # the log's end at which it is time to look again
+
+    # -- before a send ----------------------------------------------------------------------------
+
+    def reserve(self, payload_bytes: Sequence[int], message_count: int) -> None:
+        """Return if frames with these payloads, so many messages, can be appended next; else `DiskFull`."""
+        self.require_kept_back()
+        try:
+            self._log.reserve(
+                payload_bytes,
+                opening_growth_max=_BASE_GROWTH * (message_count + 1),
+                # Some derived rows find room in the ballast; for many there must be room beside it.
+                also_free_bytes=max(0, _DERIVED_BYTES * message_count - self._ballast.size // 2),
+            )
+        except DiskFull:
+            self.look()
+            raise
+
+    def require_kept_back(self) -> None:
+        """Return if the ballast is whole or can be made whole; `DiskFull` if not."""
+        if self._log.written_end >= self._look_at_end:
+            self.look()
+        try:
+            self._ballast.require_whole()
+        except DiskFull:
+            self.look()
+            raise
+
+    # -- looking ----------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """See how much room there is, and tell the log if that has become a matter."""
+        try:
+            seen = self.view()
+        except OSError:
+            return  # the directory is gone; that is told elsewhere, and louder
+        if seen.word != self._said:
+            self._say(seen)
+            self._said = seen.word
+        far = seen.free_bytes - seen.warn_below_bytes - self._segment_bytes
+        step = max(far // _DISK_BYTES_PER_LOG_BYTE, self._segment_bytes // _LOOKS_PER_SEGMENT_MAX)
+        self._look_at_end = _NEVER if seen.is_low else self._log.written_end + step
+
+    def view(self) -> RoomView:
+        """How much room there is right now."""
+        free_bytes = max(0, self._disk.free_bytes(self._directory))
+        total_bytes = self._disk.total_bytes(self._directory)
+        refusal = self._log.room.missing_bytes + self._ballast.missing_bytes
+        line = warning_line(refusal, total_bytes, self._margin_bytes)
+        # Once low, a little more must be free than the line says, or every file that comes and goes is told.
+        calm = line if self._said == "enough" else line + self._segment_bytes
+        is_stuck = self._log.left_in_segment == 0 and free_bytes < refusal
+        is_full = self._log.room.is_short or not self._ballast.is_whole or is_stuck
+        return RoomView(free_bytes, total_bytes, line, refusal, is_full or free_bytes < calm, is_full)
+
+    def _say(self, seen: RoomView) -> None:
+        found = f"{_mib(seen.free_bytes)} of {_mib(seen.total_bytes)} MiB are free"
+        needed = _mib(seen.refuse_below_bytes)
+        match seen.word:
+            case "full":
+                logger.warning(
+                    "too little room on the disk: %s, the log's next segment needs %s MiB; sends are refused "
+                    "until there is room, releases go on; %s",
+                    found,
+                    needed,
+                    _WHAT_TO_DO,
+                )
+            case "low":
+                logger.warning(
+                    "the disk is nearly full: %s, and sends are refused when the log needs a new segment and "
+                    "less than %s MiB are; %s",
+                    found,
+                    needed,
+                    _WHAT_TO_DO,
+                )
+            case _:
+                logger.warning("the disk has room again: %s", found)
+
+
+def _mib(count: int) -> str:
+    return f"{count / MIB:,.0f}" if count >= MIB else f"{count / MIB:.3f}"

@@ -1,0 +1,131 @@
+"""The word before the disk is full: at the start, and before the first refusal, however fast it fills."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from small_broker import STORE
+from tidemill.core.errors import DiskFull
+from tidemill.core.limits import KIB
+from tidemill.core.model import Draft
+from tidemill.store.disk_room import warning_line
+
+GIB = 1 << 30
+SPACIOUS = 512 * KIB
+LOW, FULL, AGAIN = "the disk is nearly full", "too little room on the disk", "the disk has room again"
+
+
+class Said:
+    """What the log was told of the disk, each line without its figures."""
+
+    def __init__(self, caplog) -> None:
+        self._caplog = caplog
+
+    def __call__(self) -> list[str]:
+        return [record.getMessage().split(":")[0] for record in self._caplog.records]
+
+    def forget(self) -> None:
+        """For what was said of the real disk, which may be low as well."""
+        self._caplog.clear()
+
+
+@pytest.fixture
+def said(caplog):
+    caplog.set_level(logging.WARNING, "tidemill.store.disk_room")
+    return Said(caplog)
+
+
+def _send_one(small) -> None:
+    small.broker.send([Draft("t", bytes(300), delay_ms=90_000)])
+
+
+def _send_many(small) -> None:
+    small.broker.send([Draft("t", b"", delay_ms=90_000) for _ in range(60)])
+
+
+def _send_table(small) -> None:
+    table = pa.table({"body": [b"x"] * 100, "delay_ms": np.full(100, 90_000)})
+    small.broker.send_table(table, topic="t")
+
+
+@pytest.mark.parametrize("send", [_send_one, _send_many, _send_table])
+def test_the_warning_comes_before_the_refusal_though_no_time_passes(make_small, said, send):
+    for extra in range(0, 16 * KIB, 5 * KIB):  # the disk ends at another place of a segment each time
+        small = make_small()
+        small.send("t")
+        small.disk.capacity_bytes = small.disk.allocated_bytes(small.directory) + SPACIOUS + extra
+        small.broker.store.room.look()
+        said.forget()
+        sent_after_warning = 0
+        try:
+            while True:
+                send(small)
+                sent_after_warning += said() == [LOW]
+        except DiskFull:
+            small.disk.capacity_bytes = None
+        assert sent_after_warning > 0
+        assert said() == [LOW, FULL]
+
+
+def test_a_disk_too_small_for_a_first_message_is_told_at_the_start(make_small, said):
+    small = make_small()
+    small.close()
+    small.disk.capacity_bytes = small.disk.allocated_bytes(small.directory) + 16 * KIB
+    said.forget()
+    small.open()
+    assert said() == [FULL]
+    room = small.broker.status().room
+    assert (room.is_low, room.is_full, room.word) == (True, True, "full")
+    assert room.free_bytes < room.refuse_below_bytes == 2 * STORE.segment_bytes
+    with pytest.raises(DiskFull):
+        small.send("t")
+    assert said() == [FULL]
+    small.disk.capacity_bytes = GIB
+    small.clock.advance(1_000)
+    small.broker.run_due()
+    assert said() == [FULL, AGAIN]
+    small.send("t")
+    small.disk.capacity_bytes = None
+
+
+def test_a_disk_that_is_low_at_the_start_is_told_with_its_figures(make_small, said, caplog):
+    small = make_small(store=replace(STORE, segment_bytes=1024 * KIB, ballast_bytes=1024 * KIB))
+    small.send("t")
+    small.close()
+    small.disk.capacity_bytes = small.disk.allocated_bytes(small.directory) + 2 * 1024 * KIB
+    said.forget()
+    small.open()
+    assert said() == [LOW]
+    assert "2 of 5 MiB are free" in caplog.text
+    assert "less than 1 MiB are; make room, shorten --retention or move" in caplog.text
+    room = small.broker.status().room
+    assert (room.word, room.refuse_below_bytes, room.warn_below_bytes) == ("low", 1024 * KIB, 3 * 1024 * KIB)
+    small.send("t")
+    small.disk.capacity_bytes = None
+
+
+def test_what_comes_and_goes_at_the_line_is_told_once(make_small, said):
+    small = make_small()
+    small.send("t")
+    used = small.disk.allocated_bytes(small.directory)
+    small.disk.capacity_bytes = GIB
+    small.broker.store.room.look()
+    said.forget()
+    line = small.broker.status().room.refuse_below_bytes + 2 * STORE.ballast_bytes
+    for free in (line - KIB, line + KIB, line - KIB, line + STORE.segment_bytes + KIB):
+        small.disk.capacity_bytes = used + free
+        small.clock.advance(1_000)
+        small.broker.run_due()
+    assert said() == [LOW, AGAIN]
+    small.disk.capacity_bytes = None
+
+
+def test_the_warning_line_is_a_tenth_of_a_disk_but_no_more_than_fifty_gib():
+    assert warning_line(0, 100 * GIB, 0) == 10 * GIB
+    assert warning_line(0, 1000 * GIB, 0) == 50 * GIB
+    assert warning_line(GIB, 5 * GIB, GIB) == 2 * GIB
