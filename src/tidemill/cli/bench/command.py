@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from tidemill.cli.bench.compare.command import compare
 from tidemill.cli.bench.door import door
 from tidemill.cli.bench.engine import engine
 from tidemill.cli.bench.levels import levels
@@ -17,4 +18,5 @@ bench.command("door")(door)
 bench.command("pipeline")(pipeline)
 bench.command("levels")(levels)
 bench.command("timers")(timers)
+bench.command("compare")(compare)
 bench.callback()(end_in_order)

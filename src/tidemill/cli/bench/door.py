@@ -26,7 +26,8 @@ from tidemill.cli.bench.door_load import OWN_GENERATOR, load
 from tidemill.cli.bench.door_serving import serving
 from tidemill.cli.bench.figures import DOOR_FIGURES, figures_table
 from tidemill.cli.bench.options import DataOption, JsonOption, QuickOption
-from tidemill.cli.bench.peer_redis import has_redis, measure_redis
+from tidemill.cli.bench.peer_redis import measure_redis
+from tidemill.cli.bench.redis_server import has_redis
 from tidemill.cli.output import console
 from tidemill.cli.planned_bar import PlannedStep, planned_bar
 from tidemill.client.client import Client

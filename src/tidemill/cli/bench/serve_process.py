@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 from pathlib import Path
 
+from tidemill.cli.bench.free_port import free_port
 from tidemill.cli.bench.settling import wait_for
 from tidemill.cli.ties import tied_serve, untie
 from tidemill.client.client import Client
 from tidemill.core.errors import StorageError, TidemillError
-from tidemill.core.processes import children
+from tidemill.core.processes import children, descendants
 
 _STOP_S = 60.0
 
@@ -25,9 +25,7 @@ class ServeProcess:
     """One data directory behind one port, which stays the same when it is started again."""
 
     def __init__(self, directory: Path, *flags: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
+        port = free_port()
         self.directory = directory
         self.endpoint = f"127.0.0.1:{port}"
         self._flags = ("--data", str(directory), "--port", str(port), *flags)
@@ -63,6 +61,10 @@ class ServeProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()
+
+    def pids(self) -> list[int]:
+        """All processes of it: the supervisor and what is below."""
+        return [] if self._process is None else [self._process.pid, *descendants(self._process.pid)]
 
     def broker_pids(self) -> list[int]:
         """The supervisor's children."""

@@ -1,0 +1,69 @@
+"""A real Redis of our own, to compare with: whether there is one, and one that serves a directory."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tidemill.cli.bench.free_port import free_port
+from tidemill.cli.bench.tied_server import TiedServer
+
+_CONNECTIONS_MAX = 256
+
+
+def has_redis() -> bool:
+    return shutil.which("redis-server") is not None and importlib.util.find_spec("redis") is not None
+
+
+@dataclass(frozen=True, slots=True)
+class RedisServer:
+    port: int
+    process: TiedServer
+    client: Any
+
+
+def client_of(port: int) -> Any:
+    """A client with connections for many threads."""
+    import redis
+
+    return redis.Redis(port=port, max_connections=_CONNECTIONS_MAX)
+
+
+@contextmanager
+def serving_redis(directory: Path, syncs: str) -> Iterator[RedisServer]:
+    """A Redis that logs every write, and syncs that log `always` or `everysec`."""
+    directory.mkdir()
+    port = free_port()
+    flags = {
+        "port": port,
+        "bind": "127.0.0.1",
+        "dir": directory,
+        "save": "",
+        "appendonly": "yes",
+        "appendfsync": syncs,
+    }
+    command = ["redis-server", *(word for name, value in flags.items() for word in (f"--{name}", str(value)))]
+    process = TiedServer(command, directory.with_suffix(".log"), signal.SIGKILL)
+    client = client_of(port)
+    try:
+        process.wait_until_open("Redis", lambda: _answers(client))
+        yield RedisServer(port, process, client)
+    finally:
+        client.close()
+        process.stop()
+
+
+def _answers(client: Any) -> bool:
+    from redis.exceptions import ConnectionError as NotYet
+
+    try:
+        client.ping()
+    except NotYet:
+        return False
+    return True
