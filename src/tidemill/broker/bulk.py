@@ -118,14 +118,14 @@ class Bulk(SendingVerb):
         require_kind("what is sent", table, (pa.Table, pa.RecordBatch), "an Arrow table or batch")
         if isinstance(table, pa.RecordBatch):
             table = pa.Table.from_batches([table])
-        check_columns(set(table.column_names), topic_name)
+        check_columns(table.column_names, topic_name)
         with self._sender.in_flight.hold(table.nbytes):
             parts = [part for batch in table.to_batches() for part in framed(batch)]
             return self._send(parts, table.num_rows, topic_name)
 
     def send_whole(self, batch: pa.RecordBatch, topic_name: str | None) -> BulkReceipt:
         """Store a batch as one frame, so that all of it is there or nothing, whatever happens meanwhile."""
-        check_columns(set(batch.schema.names), topic_name)
+        check_columns(batch.schema.names, topic_name)
         check_whole(batch)
         with self._sender.in_flight.hold(batch.nbytes):
             return self._send([batch] if batch.num_rows else [], batch.num_rows, topic_name)

@@ -7,7 +7,7 @@ columns; one value that fails is checked alone, for its error.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -48,10 +48,12 @@ _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _ONCES = {"": False, "no": False, "false": False, "keep": True, "true": True}
 
 
-def check_columns(names: set[str], topic_name: str | None) -> None:
+def check_columns(names: Sequence[str], topic_name: str | None) -> None:
     """`RequestError` unless a table with these columns can be sent."""
-    if unknown := names - COLUMNS:
+    if unknown := set(names) - COLUMNS:
         raise RequestError(f"unknown columns {sorted(unknown)}; known are {sorted(COLUMNS)}")
+    if repeated := sorted(name for name in set(names) if names.count(name) > 1):
+        raise RequestError(f"the columns {repeated} are there more than once; name each column once")
     if "body" not in names or ("topic" not in names and topic_name is None):
         raise RequestError(
             "a table needs a `body` column, and its topic either as a column or as an argument"
@@ -158,9 +160,19 @@ def texts(batch: pa.RecordBatch, name: str) -> pa.Array:
     if name not in batch.schema.names:
         offsets = pa.py_buffer(np.zeros(batch.num_rows + 1, np.int32))
         return pa.StringArray.from_buffers(batch.num_rows, offsets, pa.py_buffer(b""))
-    column = batch.column(name)
-    column = column if column.type == pa.string() else column.cast(pa.string())
+    column = _as(batch.column(name), name, pa.string())
     return column.fill_null("") if column.null_count else column
+
+
+def _as(column: pa.Array, name: str, kind: pa.DataType) -> pa.Array:
+    """The column as text, or as bytes."""
+    try:
+        return column if column.type == kind else column.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        wanted = "text" if kind == pa.string() else "bytes or text"
+        raise RequestError(
+            f"column {name} must hold {wanted}; it is of type {column.type}: {error}"
+        ) from None
 
 
 def checked_texts(column: pa.Array, check: Callable[[str], None]) -> pa.Array:
@@ -229,7 +241,7 @@ def bodies_of(batch: pa.RecordBatch, settings: BrokerSettings) -> pa.Array:
     body = batch.column("body")
     if body.null_count:
         raise RequestError("a body is null; use an empty one")
-    body = body if body.type == pa.binary() else body.cast(pa.binary())
+    body = _as(body, "body", pa.binary())
     longest = int(slices_of(body)[2].max(initial=0))
     if longest > settings.body_bytes_max:
         raise BodyTooLarge(f"a body has {longest} bytes, the limit is {settings.body_bytes_max}")

@@ -218,14 +218,20 @@ class TableViews:
         start = 0
         for end in ends:
             part = {name: column.slice(start, end - start) for name, column in columns.items()}
-            if stored:
-                read = columns_at(self._store, places[start:end], [STORED[name] for name in stored])
-                part |= dict(zip(stored, read, strict=True))
-            if has_handle:
-                part["handle"] = self._handles(part)
-            arrays = [part[field.name].cast(field.type) for field in schema]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            yield self._made_batch(schema, places[start:end], part, stored)
             start = end
+
+    def _made_batch(
+        self, schema: pa.Schema, places: U64, part: dict[str, pa.Array], stored: list[str]
+    ) -> pa.RecordBatch:
+        # On its own, so that while a reader takes its time nothing of the making is kept but the batch.
+        if stored:
+            read = columns_at(self._store, places, [STORED[name] for name in stored])
+            part = part | dict(zip(stored, read, strict=True))
+        if "handle" in schema.names:
+            part["handle"] = self._handles(part)
+        arrays = [part[field.name].cast(field.type) for field in schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _handles(self, part: dict[str, pa.Array]) -> pa.Array:
         rows = zip(*(part[name].to_pylist() for name in ("topic", "id", "seq")), strict=True)

@@ -22,6 +22,7 @@ from pyarrow import flight
 
 from tidemill.broker.broker import Broker
 from tidemill.broker.bulk import BulkReceipt
+from tidemill.broker.bulk_columns import check_columns, texts
 from tidemill.broker.canceller import ANSWERS
 from tidemill.broker.table_schemas import Wanted
 from tidemill.core.errors import BrokerClosed, Forbidden, RequestError, TidemillError, Unauthorized
@@ -183,9 +184,9 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
 
     def _require(self, context: Any, verb: Verb, batch: pa.RecordBatch, topic: str | None) -> None:
         self._require_open()
-        names = [topic] if topic is not None else []
-        if topic is None and "topic" in batch.schema.names:
-            names = [str(name) for name in batch.column("topic").unique().to_pylist() if name is not None]
+        check_columns(batch.schema.names, topic)
+        # As the broker reads them: a column of bytes must not be asked about under another name.
+        names = [topic] if topic is not None else texts(batch, "topic").unique().to_pylist()
         for name in names:
             self._authorizer.authorize(authorization_of(context), verb, name)
 
@@ -203,7 +204,6 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
         return flight.GeneratorStream(wanted.schema(), self._stream_out(batches, caller_of(context.peer())))
 
     def _read(self, context: Any, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-        self.traffic.require_room()
         self._count(context)
         self._authorizer.authorize(authorization_of(context), Verb.LOOK, wanted.only_topic)
         self._broker.require_open()
@@ -211,10 +211,15 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
 
     def _stream_out(self, batches: Iterator[pa.RecordBatch], caller: str) -> Iterator[pa.RecordBatch]:
         with self.traffic.call(caller):
-            for batch in batches:
-                _said(self._require_open)
+            while (batch := _said(self._next_out, batches)) is not None:
                 with self.traffic.out(caller, batch.nbytes):  # asked for the next one, it has been taken
                     yield batch
+                del batch  # the next one is made without this one in memory
+
+    def _next_out(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+        self._require_open()
+        with self.traffic.making():
+            return next(batches, None)
 
     def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:
         """The tables: pending, history, and the messages of every topic the caller may look at."""

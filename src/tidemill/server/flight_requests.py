@@ -109,6 +109,8 @@ def cancel_columns(
 ) -> tuple[pa.Array, pa.Array, I64]:
     """Topic, id and seq of each row of a cancel. A handle of another broker has no topic here."""
     names = set(batch.schema.names)
+    if len(names) < batch.num_columns:
+        raise RequestError(f"a column is there more than once: {batch.schema.names}; name each once")
     if "handle" in names:
         handles = [Handle.parse(text) for text in _cells(batch, "handle", pa.string(), "").to_pylist()]
         topics = [handle.topic if handle.broker == broker_id else "" for handle in handles]

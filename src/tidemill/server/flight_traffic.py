@@ -3,9 +3,13 @@
 Flight gathers a message before anybody is asked, however long it is. What was gathered and handed over is
 told here by the door; `flight_connections.py` compares it with what the sockets have received, and the
 difference lies in memory. On the way out each stream has one batch in the hands of the server until the
-caller has taken it; a caller that never reads keeps it there. So while very much is out nobody begins another
-stream, and those who have not taken theirs for long are named, to be sent away. A call under way either has
-the server at work or waits for its caller; who keeps calls waiting is named too.
+caller has taken it; a caller that never reads keeps it there. So a stream asks for room before a batch is
+made, waits its turn while too much is out, and gives up when that lasts; those who have not taken theirs for
+long are named, to be sent away. A call under way either has the server at work or waits for its caller; who
+keeps calls waiting is named too.
+
+Invariant: what is out and what is being made never exceed the bound together, counting `BATCH_BYTES` for a
+batch that is being made; a single batch may, when there is nothing else.
 
 A caller is the address and port of its connection, written as `caller_of` does.
 """
@@ -15,7 +19,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -26,6 +30,10 @@ from tidemill.core.errors import TooManyRequests
 from tidemill.core.limits import KIB, MIB
 
 OUT_BYTES_MAX = 256 * MIB
+# Of a batch that is being made nobody knows the size: some 16 MiB of bodies, and the columns beside them.
+BATCH_BYTES = 32 * MIB
+# Longer than those are spared who do not read, so that sending them away makes room for others.
+_ROOM_S = 25.0
 # What comes along with a message: its head, its frames, and the signs of life of a caller that reads.
 _BESIDE_BYTES = 4 * KIB
 _SIGNS_SHARE = 1024
@@ -50,8 +58,9 @@ class Waits(NamedTuple):
 class FlightTraffic:
     """Counts in both directions. Thread-safe."""
 
-    def __init__(self, out_bytes_max: int = OUT_BYTES_MAX) -> None:
+    def __init__(self, out_bytes_max: int = OUT_BYTES_MAX, *, room_s: float = _ROOM_S) -> None:
         self._out_bytes_max = out_bytes_max
+        self.room_s = room_s  # how long a stream waits for room
         self._lock = threading.Lock()  # protects all below
         self._sizes: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()
@@ -59,6 +68,9 @@ class FlightTraffic:
         self._waits: dict[object, tuple[str, float]] = {}  # caller, since when; the longest first
         self._out: dict[object, tuple[str, int, float]] = {}  # caller, size, since when; the longest first
         self.out_bytes = 0
+        self._making = 0
+        self._turns: deque[object] = deque()  # of the streams that wait for room, the first first
+        self._has_room = threading.Condition(self._lock)
 
     def handed(self, caller: str, size: int) -> None:
         """A message of a caller was gathered, handed over and dealt with."""
@@ -124,12 +136,30 @@ class FlightTraffic:
 
     # -- out --------------------------------------------------------------------------------------
 
-    def require_room(self) -> None:
-        """Return if another stream may begin; `TooManyRequests` if callers have not taken what is out."""
-        if self.out_bytes > self._out_bytes_max:
-            raise TooManyRequests(
-                f"{self.out_bytes} bytes wait for Flight callers that do not read them; ask again shortly"
-            )
+    @contextmanager
+    def making(self) -> Iterator[None]:
+        """A batch is made: begun when there is room, `TooManyRequests` when there was none for long."""
+        turn = object()
+        with self._has_room:
+            self._turns.append(turn)
+            try:
+                if not self._has_room.wait_for(lambda: self._is_turn(turn), self.room_s):
+                    waiting = f"{self.out_bytes} bytes wait for Flight callers that do not read them"
+                    raise TooManyRequests(f"{waiting}; ask again shortly")
+                self._making += 1
+            finally:
+                self._turns.remove(turn)
+                self._has_room.notify_all()
+        try:
+            yield
+        finally:
+            with self._has_room:
+                self._making -= 1
+                self._has_room.notify_all()
+
+    def _is_turn(self, turn: object) -> bool:
+        taken = self.out_bytes + self._making * BATCH_BYTES
+        return self._turns[0] is turn and (not taken or taken + BATCH_BYTES <= self._out_bytes_max)
 
     @contextmanager
     def out(self, caller: str, size: int) -> Iterator[None]:
@@ -145,13 +175,15 @@ class FlightTraffic:
             with self._lock:
                 del self._out[batch]
                 self.out_bytes -= size
+                self._has_room.notify_all()
             self.handed(caller, size // _SIGNS_SHARE)
 
     def deaf(self, now_s: float) -> set[str]:
-        """Callers to be sent away: too much is out, and they have not taken theirs for the longest time."""
+        """Callers to be sent away: others wait for room, and these have not taken theirs for longest."""
         found: set[str] = set()
         with self._lock:
-            over = self.out_bytes - self._out_bytes_max
+            wanted = (self._making + len(self._turns)) * BATCH_BYTES
+            over = self.out_bytes + wanted - self._out_bytes_max
             for caller, size, since_s in self._out.values():
                 if over <= 0 or now_s - since_s < _DEAF_S:
                     break

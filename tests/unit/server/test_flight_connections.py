@@ -6,6 +6,8 @@ import contextlib
 import os
 import socket
 import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
@@ -13,11 +15,18 @@ from pyarrow import flight
 
 from acceptance.bad_callers import MIB, Http2
 from tidemill.core.clock import stopwatch_s
+from tidemill.core.errors import TooManyRequests
 from tidemill.core.model import Draft
 from tidemill.server.flight_connections import FlightConnections, _Connection
 from tidemill.server.flight_door import FlightDoor
 from tidemill.server.flight_gate import FlightGate
-from tidemill.server.flight_traffic import OUT_BYTES_MAX, FlightTraffic, caller_at, caller_of
+from tidemill.server.flight_traffic import (
+    BATCH_BYTES,
+    OUT_BYTES_MAX,
+    FlightTraffic,
+    caller_at,
+    caller_of,
+)
 
 _MAX = 5
 
@@ -227,6 +236,7 @@ def test_whoever_is_silent_for_too_long_is_closed(door) -> None:
 def test_while_much_is_out_no_stream_begins(small, door) -> None:
     small.broker.send([Draft("t", b"x" * 1000) for _ in range(100)])
     ticket = flight.Ticket(b'{"table": "messages", "topic": "t"}')
+    door.traffic.room_s = 0
     with flight.connect(f"grpc://127.0.0.1:{door.port}") as client:
         with (
             door.traffic.out("somebody 1", OUT_BYTES_MAX + 1),
@@ -234,8 +244,59 @@ def test_while_much_is_out_no_stream_begins(small, door) -> None:
         ):
             client.do_get(ticket).read_all()
         client.do_get(ticket).cancel()
+        door.traffic.room_s = 120
         assert client.do_get(ticket).read_all().num_rows == 100
     while door.traffic.out_bytes:  # a stream that was given up ends by itself
+        pass
+
+
+def test_streams_that_begin_together_do_not_make_their_batches_together(small, door, monkeypatch) -> None:
+    """Each looked before the others had anything out, and then all of them had."""
+    small.broker.send([Draft("t", b"x")])
+    read, may_go_on, is_making = small.broker.tables.read, threading.Event(), threading.Event()
+
+    def slowly(wanted):
+        is_making.set()
+        assert may_go_on.wait(120)
+        yield from read(wanted)
+
+    monkeypatch.setattr(small.broker.tables, "read", slowly)
+    door.traffic = FlightTraffic(out_bytes_max=BATCH_BYTES, room_s=0)
+    ticket = flight.Ticket(b'{"table": "messages", "topic": "t"}')
+    with flight.connect(f"grpc://127.0.0.1:{door.port}") as client, ThreadPoolExecutor() as pool:
+        first = pool.submit(lambda: client.do_get(ticket).read_all())
+        assert is_making.wait(120)
+        with pytest.raises(flight.FlightUnavailableError, match="do not read"):
+            client.do_get(ticket).read_all()
+        may_go_on.set()
+        assert first.result(120).num_rows == 1
+        door.traffic.room_s = 120
+        assert client.do_get(ticket).read_all().num_rows == 1
+
+
+def test_batches_are_made_one_after_the_other_as_far_as_there_is_room() -> None:
+    traffic = FlightTraffic(out_bytes_max=2 * BATCH_BYTES, room_s=0)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(traffic.out("first 1", BATCH_BYTES))
+        with traffic.making():
+            with pytest.raises(TooManyRequests), traffic.making():
+                pass
+        with traffic.making():  # the one before is no longer being made
+            pass
+        stack.enter_context(traffic.out("second 2", 1))
+        with pytest.raises(TooManyRequests), traffic.making():
+            pass
+        traffic.room_s = 120
+        waiting = threading.Thread(target=lambda: stack.enter_context(traffic.making()))
+        waiting.start()
+        now_s = stopwatch_s() + 60
+        while not traffic.deaf(now_s):  # it waits
+            pass
+        assert traffic.deaf(now_s) == {"first 1"}  # enough to make room
+        stack.pop_all().close()
+        waiting.join(120)
+        assert not waiting.is_alive()
+    with FlightTraffic(out_bytes_max=1, room_s=0).making():  # nothing is out: however large it becomes
         pass
 
 

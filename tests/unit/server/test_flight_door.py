@@ -166,6 +166,28 @@ def test_what_is_wrong_has_its_code(small, client, columns, code) -> None:
     assert small.broker.status().pending == 0
 
 
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        (pa.record_batch([["a"], ["b"]], ["body", "body"]), r"\['body'\] are there more than once"),
+        (pa.record_batch([["a"], ["t"], ["u"]], ["body", "topic", "topic"]), r"\['topic'\] are there more"),
+        (pa.record_batch({"body": [1]}), "column body must hold bytes or text; it is of type int64"),
+        (pa.record_batch({"body": ["a"], "key": [[1]]}), "column key must hold text; it is of type list"),
+        (
+            pa.record_batch({"body": ["a"], "tag": [b"\xff"]}),
+            "column tag must hold text",
+        ),
+    ],
+)
+def test_a_column_that_cannot_be_read_is_named(small, client, batch, words) -> None:
+    topic = None if "topic" in batch.schema.names else "t"
+    with pytest.raises(flight.FlightServerError, match=words) as caught:
+        _put(client, batch, topic=topic)
+    assert json.loads(caught.value.extra_info)["code"] == "bad-request"
+    with pytest.raises(flight.FlightServerError, match="there more than once"):
+        _cancel(client, pa.table([["x"], ["y"]], ["handle", "handle"]))
+
+
 def test_a_batch_too_large_for_a_frame_is_refused_whole(small, client) -> None:
     with pytest.raises(flight.FlightServerError) as caught:
         _put(client, pa.record_batch({"body": pa.repeat(pa.scalar(b""), FRAME_ROWS_MAX + 1)}))
@@ -474,6 +496,7 @@ def test_every_call_is_asked_for_its_token(small) -> None:
         _put(client, _batch(1), options=right)
         with pytest.raises(flight.FlightUnauthorizedError):
             _put(client, _batch(2, topic=["t", "u"]), topic=None, options=right)
+        _put(client, _batch(1, topic=[b"t"]), topic=None, options=right)  # bytes, asked about as the text
         with pytest.raises(flight.FlightUnauthorizedError):
             _get(client, right, table="pending")
         with pytest.raises(flight.FlightUnauthenticatedError):
@@ -481,7 +504,7 @@ def test_every_call_is_asked_for_its_token(small) -> None:
         assert list(client.list_flights(options=right)) == []
         with pytest.raises(flight.FlightUnauthenticatedError):
             _cancel(client, pa.table({"id": ["x"], "seq": [0]}), topic="t")
-    assert small.broker.status().pending == 1
+    assert small.broker.status().pending == 2
 
 
 def test_a_call_for_another_broker_is_refused_and_stores_nothing(small, client) -> None:
