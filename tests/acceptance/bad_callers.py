@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import ConnectionTerminated, DataReceived, StreamEnded, StreamReset, TrailersReceived
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    ResponseReceived,
+    StreamEnded,
+    StreamReset,
+    TrailersReceived,
+)
 
 import tidemill
 from acceptance.serving import PATIENCE_S, Served
@@ -117,6 +124,22 @@ class Http2:
         self.state.send_data(stream, data, end_stream=ends)
         self.flush()
         return stream
+
+    def begin(self, path: str) -> int:
+        """A call of which nothing but the head comes."""
+        stream = self.state.get_next_available_stream_id()
+        self.state.send_headers(stream, [(":path", path), *_HEADERS])
+        self.flush()
+        return stream
+
+    def answer_head(self, stream: int) -> dict[str, str]:
+        """The head of the answer; empty when the connection is closed before."""
+        while data := self.socket.recv(65_536):
+            for event in self.state.receive_data(data):
+                if isinstance(event, ResponseReceived) and event.stream_id == stream:
+                    return dict(event.headers)
+            self.flush()
+        return {}
 
     def grpc_status(self, stream: int) -> str:
         """The call's `grpc-status`, or how it ended otherwise."""

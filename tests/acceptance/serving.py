@@ -47,6 +47,7 @@ class Served:
         self.port = free_port()
         self.endpoint = f"127.0.0.1:{self.port}"
         self._flags = flags if "--pipeline" in flags else (*flags, "--pipeline", "embedded")
+        self.program: tuple[str, ...] = ("-m", "tidemill.cli.main")
         self._log = directory.with_suffix(".log")
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -59,7 +60,7 @@ class Served:
                 broker.receiver.set_group(group, is_fifo=True, attempts_max=attempts_max)
 
     def start(self) -> Served:
-        command = [sys.executable, "-m", "tidemill.cli.main", "serve", "--data", str(self.directory)]
+        command = [sys.executable, *self.program, "serve", "--data", str(self.directory)]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, "--port", str(self.port), *self._flags], stdout=log, stderr=log

@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import pytest
@@ -221,6 +222,38 @@ def test_a_head_that_never_ends_is_cut_off(served):
                     answer = b""
         assert answer is not None, "it was kept for ever"
         assert not answer or answer.startswith(b"HTTP/1.1 408")
+
+
+@pytest.fixture
+def hurried(tmp_path):
+    served = Served(tmp_path / "data", *_FLAGS)
+    served.program = (str(Path(__file__).with_name("hurried_serve.py")),)
+    served.prepare("orders")
+    yield served.start()
+    served.stop()
+
+
+def test_a_body_that_never_begins_is_given_up_and_nobody_who_waits_is(hurried):
+    def say_and_stay() -> Iterator[bytes]:
+        command = service.TelemetryCommand()
+        command.settings.publishing.topics.add().name = "orders"
+        yield command.SerializeToString()
+        is_over.wait(PATIENCE_S)
+
+    is_over, http2 = threading.Event(), Http2(hurried.port)
+    head = b"POST /v1/messages HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\n"
+    with grpc.insecure_channel(hurried.endpoint) as channel, tidemill.Client(hurried.endpoint) as client:
+        talk = channel.stream_stream(SERVICE + "Telemetry")(say_and_stay(), timeout=PATIENCE_S)
+        assert next(talk)
+        with connect(hurried.port) as connection:
+            connection.sendall(head + b"Content-Length: 50\r\n\r\n")
+            assert read_to_end(connection).startswith(b"HTTP/1.1 408")
+        assert http2.answer_head(http2.begin(_SEND))["grpc-status"] == "2"
+        assert client.receive_batch("orders", "patient", wait="2s") == []
+        assert talk.is_active()
+        is_over.set()
+    http2.close()
+    assert "Traceback" not in hurried.log()
 
 
 def test_a_head_that_is_too_large_is_refused(served):

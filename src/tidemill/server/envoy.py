@@ -1,9 +1,10 @@
 """Envoy as we want it: pyvoy's own configuration, with bounds, and with a TLS port before the plain one.
 
 Owns what the native part of the door refuses before Python hears of it: too many connections, headers that
-never end, buffers that grow. The TLS port only takes the encryption off and hands the bytes on to the plain
-port: pyvoy runs the application once for each listener, each in its own event loop, and ours must run once.
-So a client on the TLS port counts twice among the connections, and comes from this machine's own address.
+never end, requests whose body never comes, buffers that grow. The TLS port only takes the encryption off and
+hands the bytes on to the plain port: pyvoy runs the application once for each listener, each in its own event
+loop, and ours must run once. So a client on the TLS port counts twice among the connections, and comes from
+this machine's own address.
 """
 
 from __future__ import annotations
@@ -17,10 +18,14 @@ from pyvoy import PyvoyServer
 from tidemill.core.addresses import local_address
 from tidemill.core.errors import RequestError, StorageError
 from tidemill.core.limits import KIB, MIB
+from tidemill.server.body_budget import BODY_SECONDS_MAX
 
 _TYPES = "type.googleapis.com/envoy"
 _TLS_CLUSTER = "plain_port"
 _HEADERS_SECONDS = 10
+# A request must be whole, or its answer begun, by then. A little more than the application gives a body that
+# has begun, because that says in its own form of error what was wrong.
+_REQUEST_SECONDS = BODY_SECONDS_MAX + 5
 _HANDSHAKE_SECONDS = 10
 # A telemetry stream is silent for five minutes at a time; whoever is silent for longer has gone.
 _STREAM_IDLE_SECONDS = 900
@@ -86,6 +91,7 @@ def _no_password() -> str:
 def _http_bounds() -> dict[str, Any]:
     return {
         "request_headers_timeout": f"{_HEADERS_SECONDS}s",
+        "request_timeout": f"{_REQUEST_SECONDS:g}s",
         "stream_idle_timeout": f"{_STREAM_IDLE_SECONDS}s",
         "max_request_headers_kb": _HEADER_KIB_MAX,
         "http2_protocol_options": {

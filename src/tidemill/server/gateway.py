@@ -40,6 +40,8 @@ _TRANSACTIONS_EVERY_S = 1.0
 _CHECK_AFTER_MS = 6_000
 _CHECK_AGAIN_MS = 30_000
 _CHECK_AGAIN_MS_MAX = 600_000
+# A client tells its settings as soon as the stream is there; who says nothing only holds a place.
+_FIRST_WORD_SECONDS = 60.0
 _BROKER_NAME = "tidemill"
 _AGNOSTIC_QUEUE = -1
 
@@ -216,10 +218,12 @@ class Gateway:
         await stream.probe()  # sends the headers: some clients wait for them before they say anything
         writing = asyncio.create_task(_write_out(session, stream))
         try:
-            while (data := await stream.read()) is not None:
+            data = await _first_word(stream)
+            while data is not None:
                 command = _decoded(service.TelemetryCommand.FromString, data)
                 if command.HasField("settings"):
                     session.say(await self._settings(session, command.settings))
+                data = await stream.read()
         finally:
             self.sessions.close(session)
             writing.cancel()
@@ -280,6 +284,16 @@ class Gateway:
                     await self._is_idle.wait()
         self.producing.close()
         self._executor.shutdown()
+
+
+async def _first_word(stream: Stream) -> bytes | None:
+    try:
+        async with asyncio.timeout(_FIRST_WORD_SECONDS):
+            return await stream.read()
+    except TimeoutError:
+        raise GrpcError(
+            Status.DEADLINE_EXCEEDED, f"nothing was said within {_FIRST_WORD_SECONDS:g} seconds"
+        ) from None
 
 
 async def _write_out(session: Session, stream: Stream) -> None:
