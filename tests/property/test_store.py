@@ -9,12 +9,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.core.model import TopicType
 from tidemill.log.disk import RealDisk
-from tidemill.store import find_index as find_module
+from tidemill.store import find_memory
 from tidemill.store.due_counts import DueCounts
 from tidemill.store.find_index import FindIndex
 from tidemill.store.hashing import hash_slices, hash_texts, id_hash, key_hash
@@ -124,14 +125,13 @@ _FIND_STEPS = st.lists(
 
 
 @settings(deadline=None)
-@given(_FIND_STEPS, st.sampled_from([4, 1024]))
-def test_the_find_index_is_a_dictionary_of_refs(steps, recent_max):
-    kept, find_module._RECENT_PAIRS_MAX = find_module._RECENT_PAIRS_MAX, recent_max
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            _FindModel(Path(folder)).run(steps)
-    finally:
-        find_module._RECENT_PAIRS_MAX = kept
+@given(_FIND_STEPS, st.sampled_from([4, 1024]), st.sampled_from([8, 1 << 14]), st.sampled_from([1, 16]))
+def test_the_find_index_is_a_dictionary_of_refs(steps, fresh_max, large_run, cells_per_pair):
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(find_memory, "_FRESH_PAIRS_MAX", fresh_max)
+        patch.setattr(find_memory, "_LARGE_RUN", large_run)
+        patch.setattr(find_memory, "_CELLS_PER_PAIR", cells_per_pair)
+        _FindModel(Path(folder)).run(steps)
 
 
 class _FindModel:

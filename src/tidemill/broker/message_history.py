@@ -14,7 +14,7 @@ import numpy as np
 from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.core.model import Handle, StoredMessage, Via, rolls_of
 from tidemill.store.consumer_state import Progress
-from tidemill.store.find_index import PLACE_BIT
+from tidemill.store.find_runs import PLACE_BIT
 from tidemill.store.frames import Cancel, Kind, ReEnter, ReEnterReason
 from tidemill.store.hashing import id_hash
 from tidemill.store.ledger import State

@@ -18,7 +18,7 @@ from tidemill.core.limits import DEDUPLICATION_MS
 from tidemill.core.model import NO_SEQ, NO_TIME_MS
 from tidemill.log.arrays import I64, U64, Flags
 from tidemill.store.batch_read import columns_at
-from tidemill.store.find_index import PLACE_BIT
+from tidemill.store.find_runs import PLACE_BIT
 from tidemill.store.hashing import PURPOSE_ID, PURPOSE_KEY, hash_slices, topic_seeds
 from tidemill.store.ledger import State
 from tidemill.store.message_format import slices_of

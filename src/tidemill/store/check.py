@@ -14,7 +14,7 @@ import numpy as np
 from tidemill.core.errors import CorruptionError
 from tidemill.log.disk import Disk
 from tidemill.log.frame import Frame
-from tidemill.store.find_index import PLACE_BIT, Pairs
+from tidemill.store.find_runs import PLACE_BIT, Pairs
 from tidemill.store.frames import Base, Kind, Release
 from tidemill.store.indexes import Indexes, IndexSizes
 from tidemill.store.message_store import MessageStore

@@ -32,7 +32,7 @@ from tidemill.store.entry_format import (
     row_of,
 )
 from tidemill.store.find_format import RUN_HEADER_BYTES, decode_run_header
-from tidemill.store.find_index import PLACE_BIT
+from tidemill.store.find_runs import PLACE_BIT
 from tidemill.store.frames import Base, Cancel, End, Half, Kind, ReEnter, Release, SendBack, TopicChange
 from tidemill.store.index_checkpoint import checkpoint_head
 from tidemill.store.message_format import Section

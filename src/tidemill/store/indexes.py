@@ -28,7 +28,8 @@ from tidemill.log.row_table import MakeRoom, RowTable
 from tidemill.store.due_counts import DueCounts
 from tidemill.store.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
 from tidemill.store.entry_scan import SCAN_ROWS, entry_rows, pending_in, pending_with
-from tidemill.store.find_index import PLACE_BIT, FindIndex
+from tidemill.store.find_index import FindIndex
+from tidemill.store.find_runs import PLACE_BIT
 from tidemill.store.frames import (
     Base,
     Cancel,

@@ -31,7 +31,7 @@ from tidemill.store.commit_log import Appended, CommitLog, moved
 from tidemill.store.consumer_log import ConsumerLog
 from tidemill.store.disk_room import DiskRoom
 from tidemill.store.entry_format import FLAG_FIFO, FLAG_MOVED, FLAG_NEAR, FLAG_PAST
-from tidemill.store.find_index import PLACE_BIT
+from tidemill.store.find_runs import PLACE_BIT
 from tidemill.store.frames import Kind, ReEnterReason, section_in
 from tidemill.store.framing import move_payload_bytes, moved_together
 from tidemill.store.hashing import id_hash, key_hash

@@ -71,7 +71,8 @@ def _lengthen_a_queue(small):
 
 def _forget_a_key(small):
     find = small.broker.store.indexes.find
-    find._recent, find._memory, find._files = {}, [], []
+    find.drain()
+    find._files = []
 
 
 def _consume_the_future(small):

@@ -24,7 +24,8 @@ from tidemill.store.consumer_state import (
 )
 from tidemill.store.entry_format import ENTRY, FLAG_FIFO, FLAG_LEVEL, FLAG_MOVED, FLAG_NEAR
 from tidemill.store.find_format import RUN_HEADER_BYTES, RunHeader, decode_run_header, encode_run_header
-from tidemill.store.find_index import PLACE_BIT, FindIndex
+from tidemill.store.find_index import FindIndex
+from tidemill.store.find_runs import PLACE_BIT
 from tidemill.store.index_checkpoint import note_indexes, restore_indexes
 from tidemill.store.indexes import Indexes, IndexSizes, OpenHalf
 from tidemill.store.ledger import State

@@ -1,0 +1,86 @@
+"""The newest pairs of the find index, in memory: what came last as it came, the rest in a few sorted runs.
+
+Owns a filter before them as well. Nearly every hash that is asked for is new (a send asks whether its id was
+there before), and the filter says so at the price of two looks, whatever number of runs there is.
+
+Invariant: the filter knows every pair; it may know of a hash that is not there, never the other way round.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tidemill.log.arrays import U64, Flags
+from tidemill.store.find_runs import Hits, Pairs, Run, joined, merged
+
+# So many pairs stay as they came, until they become a run.
+_FRESH_PAIRS_MAX = 1024
+# Runs from here on are not merged any more: that would hold up the writer.
+_LARGE_RUN = 1 << 14
+# With so many cells for each pair, one hash in a hundred passes without being there when the memory is full.
+_CELLS_PER_PAIR = 16
+
+
+class FindMemory:
+    """Refs by hash, of at most about `pairs_max` pairs. One writer; lookups under the same lock."""
+
+    def __init__(self, pairs_max: int) -> None:
+        self._filter = _Filter(_CELLS_PER_PAIR * pairs_max)
+        self._fresh: list[Pairs] = []
+        self._fresh_pairs = 0
+        self._runs: list[Run] = []
+
+    def __len__(self) -> int:
+        return self._fresh_pairs + sum(map(len, self._runs))
+
+    def add(self, hashes: U64, refs: U64) -> None:
+        self._filter.add(hashes)
+        if len(hashes) >= _LARGE_RUN:
+            # Sorted only when somebody looks, or when it is written.
+            self._runs.append(Run((hashes, refs), is_sorted=False))
+            return
+        self._fresh.append((hashes, refs))
+        self._fresh_pairs += len(hashes)
+        if self._fresh_pairs > _FRESH_PAIRS_MAX:
+            self._keep_run(Run(merged([Run(pairs, is_sorted=False) for pairs in self._fresh])))
+            self._fresh, self._fresh_pairs = [], 0
+
+    def _keep_run(self, run: Run) -> None:
+        """Keep a small run, merging it with its neighbour while that is not much larger."""
+        self._runs.append(run)
+        while len(self._runs) > 1 and len(self._runs[-2]) < min(_LARGE_RUN, 2 * len(self._runs[-1])):
+            newer, older = self._runs.pop(), self._runs.pop()
+            self._runs.append(Run(merged([older, newer])))
+
+    def find(self, wanted: U64) -> list[Hits]:
+        """Every pair with one of these hashes."""
+        known = self._filter.known(wanted).nonzero()[0]
+        if not len(known):
+            return []
+        found = [run.hits(wanted[known]) for run in self.runs()]
+        return [(known[at], refs) for at, refs in found]
+
+    def runs(self) -> list[Run]:
+        """All pairs."""
+        if not self._fresh:
+            return self._runs
+        self._fresh = [joined(self._fresh)]
+        return [*self._runs, Run(self._fresh[0], is_sorted=False)]
+
+
+class _Filter:
+    """A set of hashes that forgets none and is now and then mistaken about others."""
+
+    def __init__(self, cell_count: int) -> None:
+        bits = max(3, (cell_count - 1).bit_length())
+        self._cells = np.zeros(1 << bits, np.bool_)
+        self._low = np.uint64((1 << bits) - 1)
+        self._above = np.uint64(64 - bits)
+
+    def add(self, hashes: U64) -> None:
+        self._cells[hashes & self._low] = True
+        self._cells[hashes >> self._above] = True
+
+    def known(self, hashes: U64) -> Flags:
+        known: Flags = self._cells[hashes & self._low] & self._cells[hashes >> self._above]
+        return known
