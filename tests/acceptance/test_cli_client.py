@@ -139,6 +139,9 @@ def test_topics_and_groups(cli) -> None:
         (("cancel", "orders", "--from", "now"), 2),
         (("cancel", "orders", "nonsense"), 2),
         (("reschedule", "orders", "--key", "k"), 2),
+        (("reschedule", "orders", "--key", "k", "--by=-9999d"), 2),
+        (("pending", "--from", "+1h", "--to", "now"), 2),
+        (("topics",), 2),
         (("receive", "nowhere", "--group", "g"), 1),
         (("advance", "tomorrow"), 2),
         (("groups", "set", "g", "--start", "middle"), 2),
@@ -156,6 +159,11 @@ def test_errors_are_one_line_that_says_what_to_do(cli, arguments, code) -> None:
     assert (found, out) == (code, "")
     assert err.startswith("tidemill: ") and err.count("\n") == 1
     assert "Errno" not in err and "answered 500" not in err
+
+
+def test_errors_speak_of_what_stands_on_the_command_line(cli) -> None:
+    assert "--by: '-9999d' is further back" in cli("reschedule", "orders", "--key", "k", "--by=-9999d")[2]
+    assert "the range is backwards" in cli("pending", "--from", "+1h", "--to", "now")[2]
 
 
 def test_it_says_its_version(cli) -> None:
@@ -186,7 +194,8 @@ def test_mqadmin_takes_rocketmq_flags(served, capsys, monkeypatch) -> None:
     words = "updateTopic -n ns:9876 -c DefaultCluster -t fromrmq -r 8 -w 8 -a +message.type=DELAY"
     assert mqadmin.run(words.split()) == 0
     out, err = capsys.readouterr()
-    assert "success" in out and "-n" in err
+    assert "success" in out and "writeQueueNums=8" in out
+    assert f"-n ns:9876 is a name server, and Tidemill has none: this goes to {served.endpoint};" in err
     assert mqadmin.run(["topicList", "-n", "ns:9876"]) == 0
     assert "fromrmq" in capsys.readouterr().out.split()
     assert (
@@ -199,10 +208,38 @@ def test_mqadmin_takes_rocketmq_flags(served, capsys, monkeypatch) -> None:
     assert mqadmin.run(["updateTopic", "-t", "fromrmq"]) == 0  # stays what it is
     assert "+message.type=DELAY" in capsys.readouterr().out
     assert mqadmin.run(["updateTopic", "-t", "fromrmq", "-w", "2"]) == 1
-    assert "cannot be changed" in capsys.readouterr().err
+    assert "has 8 queues, not 2, and their number stays" in capsys.readouterr().err
     assert mqadmin.run(["fly"]) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and "mqadmin -h" in err
+
+
+def test_mqadmin_makes_as_many_queues_as_rocketmq(served, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("TIDEMILL_ENDPOINT", served.endpoint)
+    for name, flags, queues in (
+        ("rmq-default", [], 8),
+        ("rmq-read", ["-r", "3"], 3),
+        ("rmq-both", ["-r", "3", "-w", "5"], 5),
+        ("rmq-both", [], 5),  # stays what it is
+        ("rmq-both", ["-w", "5"], 5),
+    ):
+        assert mqadmin.run(["updateTopic", "-t", name, *flags]) == 0
+        out, err = capsys.readouterr()
+        assert f"readQueueNums={queues}, writeQueueNums={queues}," in out
+        assert ("-r 3 and -w 5 differ" in err) == (len(flags) == 4)
+    assert mqadmin.run(["updateTopic", "-t", "rmq-none", "-w", "0"]) == 1
+    assert "queues" in capsys.readouterr().err
+
+
+def test_mqadmin_takes_the_address_after_n_for_the_brokers(served, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("TIDEMILL_ENDPOINT", "127.0.0.1:1")
+    for address in (served.endpoint, f"{served.endpoint};127.0.0.1:1"):
+        assert mqadmin.run(["topicList", "-n", address]) == 0
+        assert capsys.readouterr().err == ""
+    assert mqadmin.run(["topicList", "-n", "ns:9876", "--endpoint", served.endpoint]) == 0
+    assert capsys.readouterr().err == ""
+    assert mqadmin.run(["topicList", "-n", "127.0.0.1:9876"]) == 1  # that of the environment, where none is
+    assert "this goes to 127.0.0.1:1;" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -231,7 +268,7 @@ def test_mqadmin_takes_every_option_of_rocketmq(served, capsys, monkeypatch, wor
         client.set_group("rmqlong")
     assert mqadmin.run(words.split()) == 0
     err = capsys.readouterr().err
-    assert words.startswith("help") or "ignored" in err
+    assert words.startswith("help") or "ignored" in err or "name server" in err
 
 
 def test_a_killed_broker_loses_no_answered_send_of_our_client(tmp_path) -> None:

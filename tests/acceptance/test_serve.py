@@ -25,7 +25,7 @@ def test_it_says_what_is_pending_when_it_stops(served):
     served.start()
     assert served.stop() == 0
     assert "serves on" in served.log()
-    assert "1 messages are pending" in served.log()
+    assert "1 message is pending, due at" in served.log()
 
 
 def test_a_killed_broker_is_started_again(served):
@@ -57,6 +57,14 @@ def test_a_port_in_use_is_said_in_one_line(served, tmp_path):
     result = _serve("--data", str(tmp_path / "other"), "--port", str(served.port))
     assert result.returncode == 1
     assert "choose another --port" in result.stderr
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1"])  # neither is ever of this machine
+def test_a_host_that_is_not_this_machine_is_said_in_one_line(tmp_path, host):
+    result = _serve("--data", str(tmp_path / "data"), "--host", host, "--port", "0", "--insecure")
+    assert result.returncode == 1
+    assert f"cannot listen on {host}:" in result.stderr
+    assert "choose another --host" in result.stderr and "--port" not in result.stderr
 
 
 def test_an_address_that_others_can_reach_is_refused(tmp_path):

@@ -16,6 +16,7 @@ import pyarrow as pa
 from tidemill.broker.admission import check_delay
 from tidemill.broker.sending_verb import SendingVerb
 from tidemill.core.arguments import require_int, require_kind
+from tidemill.core.durations import require_forward
 from tidemill.core.errors import IllegalHandle, RequestError
 from tidemill.core.model import SEQ_MAX, CancelAnswer, Handle
 from tidemill.log.arrays import I64, U8
@@ -214,8 +215,9 @@ class Canceller(SendingVerb):
         topic = self._topics.require(topic_name)
         require_int("from_ms", from_ms)
         require_int("to_ms", to_ms)
-        if from_ms >= to_ms:
-            raise RequestError("the range is empty: its start is not before its end")
+        require_forward(from_ms, to_ms)
+        if from_ms == to_ms:
+            raise RequestError("the range is empty: it ends when it begins; let it end later")
         found = [seqs for seqs, _ in scan_pending(self._store, topic.id, from_ms, to_ms)]
         return np.concatenate(found) if found else np.empty(0, np.int64)
 

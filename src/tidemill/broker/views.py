@@ -12,6 +12,7 @@ from tidemill.broker.due_windows import DueWindows
 from tidemill.broker.message_history import MessageHistory
 from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.core.arguments import NO_LIMIT, require_int, require_whole
+from tidemill.core.durations import require_forward
 from tidemill.core.limits import MAX_DELAY_MS, MINUTE_MS
 from tidemill.core.model import Handle, PendingMessage, StoredMessage, TopicType, Via, rolls_of
 from tidemill.log.arrays import I64, Rows
@@ -109,6 +110,7 @@ class Views:
         require_whole("limit", limit, 0, NO_LIMIT)
         require_int("from_ms", from_ms)
         require_int("to_ms", to_ms)
+        require_forward(from_ms, to_ms)
         topic_id = self._topics.require(topic_name).id if topic_name is not None else None
         if key is not None:
             with self._store.writer.lock:

@@ -14,7 +14,7 @@ from tidemill.cli.output import console
 from tidemill.client.answers import DeadLetter
 from tidemill.core.durations import format_time
 
-dlq = typer.Typer(help="Dead letters: list, resend.", no_args_is_help=True)
+dlq = typer.Typer(help="Dead letters: list, resend.")
 
 _BODY_CHARS = 40
 

@@ -13,7 +13,7 @@ from tidemill.cli.connecting import EndpointOption, JsonOption, connect, moment_
 from tidemill.cli.output import console
 from tidemill.client.answers import GroupInfo
 
-groups = typer.Typer(help="Consumer groups: list with lag, set, reset.", no_args_is_help=True)
+groups = typer.Typer(help="Consumer groups: list with lag, set, reset.")
 
 
 @groups.command("list")

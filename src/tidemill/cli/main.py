@@ -47,6 +47,7 @@ _MET_OTHERWISE = (
     Forbidden,
 )
 
+_MISSING = "Missing command"  # a family of commands was named, none of it
 _COMPLETING = "_TIDEMILL_COMPLETE"
 _LINES = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 
@@ -102,7 +103,9 @@ def _usage_text(error: Exception) -> str:
     format_message = getattr(error, "format_message", lambda: str(error))
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "tidemill"
-    said = format_message().rstrip(".") or "Missing command"  # a family of commands was named, none of it
+    said = format_message().rstrip(".") or _MISSING
+    if said == _MISSING and (names := getattr(getattr(context, "command", None), "commands", None)):
+        said = f"{said}, one of {', '.join(names)}"
     return f"{said}; see `{command} --help`"
 
 

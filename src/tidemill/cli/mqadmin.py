@@ -1,7 +1,8 @@
 """`mqadmin`: the few commands of RocketMQ's tool that scripts use to make topics and groups.
 
 A shim: it takes RocketMQ's flags, does what they mean here, and says on stderr what means nothing here (a
-name server, a cluster, queue permissions).
+cluster, queue permissions). There is no name server: an address given with `-n` is taken for the broker's,
+unless its port is that of RocketMQ's name server; then it is said which broker is asked instead.
 
     mqadmin updateTopic -n ns:9876 -c DefaultCluster -t orders -r 8 -w 8 -a +message.type=DELAY
     mqadmin updateSubGroup -c DefaultCluster -g closers -r 16 -o true
@@ -23,7 +24,7 @@ from tidemill.core.errors import RequestError, TidemillError
 from tidemill.core.model import TopicType
 
 # RocketMQ's options that mean nothing here, by command: taken, so that its scripts run, and said to be so.
-_ANYWHERE = {"-n": "--namesrvAddr", "-b": "--brokerAddr"}
+_ANYWHERE = {"-b": "--brokerAddr"}
 _MEANINGLESS: dict[str, dict[str, str]] = {
     "updateTopic": {"-c": "--clusterName", "-p": "--perm", "-u": "--unit", "-s": "--hasUnitSub"},
     "updateSubGroup": {
@@ -41,6 +42,9 @@ _MEANINGLESS: dict[str, dict[str, str]] = {
     "topicList": {"-c": "--clusterModel"},
     "consumerProgress": {"-c": "--cluster", "-s": "--showClientIP"},
 }
+
+_NAME_SERVER_PORT = ":9876"
+_QUEUES = 8  # of a new topic, as RocketMQ's updateTopic makes it
 
 
 class _Parser(argparse.ArgumentParser):
@@ -68,12 +72,31 @@ def run(arguments: Sequence[str]) -> int:
         names = ", ".join(given.ignored)
         print(f"mqadmin: {names} {verbs[0]} nothing to Tidemill and {verbs[1]} ignored", file=sys.stderr)
     try:
-        with connect(given.endpoint or os.environ.get("TIDEMILL_ENDPOINT")) as client:
+        with connect(_endpoint(given)) as client:
+            if _is_name_server(given.namesrvAddr) and not given.endpoint:
+                print(
+                    f"mqadmin: -n {given.namesrvAddr} is a name server, and Tidemill has none: this goes to "
+                    f"{client.endpoint}; name the broker with -n HOST:8081, --endpoint or TIDEMILL_ENDPOINT",
+                    file=sys.stderr,
+                )
             given.act(client, given)
     except TidemillError as error:
         print(f"mqadmin: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
     return 0
+
+
+def _endpoint(given: argparse.Namespace) -> str | None:
+    """The broker that is meant: of several addresses after `-n`, as RocketMQ takes them, the first."""
+    if given.endpoint:
+        return str(given.endpoint)
+    if given.namesrvAddr and not _is_name_server(given.namesrvAddr):
+        return str(given.namesrvAddr).split(";")[0]
+    return os.environ.get("TIDEMILL_ENDPOINT")
+
+
+def _is_name_server(address: str | None) -> bool:
+    return address is not None and address.split(";")[0].endswith(_NAME_SERVER_PORT)
 
 
 def _as_option(arguments: Sequence[str]) -> list[str]:
@@ -88,8 +111,10 @@ def _parser() -> _Parser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     update_topic = _command(commands, "updateTopic", _update_topic, "make a topic")
     update_topic.add_argument("-t", "--topic", required=True)
-    update_topic.add_argument("-r", "--readQueueNums", type=int)
-    update_topic.add_argument("-w", "--writeQueueNums", type=int)
+    update_topic.add_argument("-r", "--readQueueNums", type=int, help=f"queues of a new topic [{_QUEUES}]")
+    update_topic.add_argument(
+        "-w", "--writeQueueNums", type=int, help="the same; if they differ, this counts"
+    )
     update_topic.add_argument("-o", "--order", default="false")
     update_topic.add_argument("-a", "--attributes", default="")
     update_group = _command(commands, "updateSubGroup", _update_group, "make or change a consumer group")
@@ -107,6 +132,7 @@ def _command(commands: argparse._SubParsersAction[_Parser], name: str, act: obje
     command = commands.add_parser(name, help=text)
     command.set_defaults(act=act, ignored=[])
     command.add_argument("--endpoint", help="where the broker is [127.0.0.1:8081]")
+    command.add_argument("-n", "--namesrvAddr", help="the same, unless its port is a name server's (9876)")
     for short, long in (_ANYWHERE | _MEANINGLESS[name]).items():
         flags = [flag for flag in (short, long) if flag]
         command.add_argument(*flags, action=_Ignored, nargs="?", dest="ignored", help="ignored")
@@ -128,17 +154,37 @@ class _Ignored(argparse.Action):
 
 
 def _update_topic(client: Client, given: argparse.Namespace) -> None:
-    queues = given.writeQueueNums or given.readQueueNums
-    kind = _type_of(given.attributes, given.order)
-    if kind is None:  # as in RocketMQ, a topic that is there stays what it is
-        known = [topic.type for topic in client.topics() if topic.name == given.topic]
-        kind = known[0] if known else TopicType.MIXED
+    kind, queues = _type_of(given.attributes, given.order), _queues_of(given)
+    known = next((topic for topic in client.topics() if topic.name == given.topic), None)
+    if known is None:
+        kind, queues = kind or TopicType.MIXED, _QUEUES if queues is None else queues
+    else:  # as in RocketMQ, a topic that is there stays what it is
+        kind = kind or known.type
+        if queues not in (None, known.queues):
+            raise RequestError(
+                f"topic {known.name!r} has {known.queues} queues, not {queues}, and their number stays: "
+                "message groups would change queues and lose their order. Any number of consumers share "
+                f"them, so leave -r and -w out, or say {known.queues}; for another number delete the topic "
+                "and make it anew"
+            )
     topic = client.create_topic(given.topic, kind, queues=queues)
     print(f"create topic to {client.endpoint} success.")
     print(
         f"TopicConfig [topicName={topic.name}, readQueueNums={topic.queues}, writeQueueNums={topic.queues}, "
         f"perm=RW-, attributes={{+message.type={topic.type.value.upper()}}}]"
     )
+
+
+def _queues_of(given: argparse.Namespace) -> int | None:
+    """The number of queues that was asked for; None where none was."""
+    read, write = given.readQueueNums, given.writeQueueNums
+    if None not in (read, write) and read != write:
+        print(
+            f"mqadmin: -r {read} and -w {write} differ; here a topic has one number of queues: {write}",
+            file=sys.stderr,
+        )
+    queues: int | None = read if write is None else write
+    return queues
 
 
 def _type_of(attributes: str, order: str) -> TopicType | None:

@@ -61,7 +61,7 @@ def _signed_ms(text: str) -> int:
     try:
         return as_shift_ms(text)
     except RequestError as error:
-        raise usage(str(error)) from error
+        raise usage(f"--by: {error}") from error
 
 
 def _print(moved: Moved, is_json: bool, now_ms: int | None) -> None:

@@ -60,8 +60,10 @@ def text_of(event: str, facts: dict[str, Any]) -> str:
         case "restarting":
             return f"tidemill: the broker was killed by signal {facts['signal']}; starting it again"
         case "closed" if facts["pending"]:
-            due = f"the next is due at {format_time(facts['next_due_ms'])}"
-            return f"tidemill stopped; {facts['pending']:,} messages are pending, {due}"
+            count, due = facts["pending"], f"due at {format_time(facts['next_due_ms'])}"
+            if count == 1:
+                return f"tidemill stopped; 1 message is pending, {due}"
+            return f"tidemill stopped; {count:,} messages are pending, the next is {due}"
         case "closed":
             return "tidemill stopped; nothing is pending"
     return ""

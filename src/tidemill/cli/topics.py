@@ -14,7 +14,7 @@ from tidemill.cli.output import console
 from tidemill.client.answers import TopicInfo
 from tidemill.core.model import TopicType
 
-topics = typer.Typer(help="Topics: list, create, delete, pause, resume, limit.", no_args_is_help=True)
+topics = typer.Typer(help="Topics: list, create, delete, pause, resume, limit.")
 NameArgument = Annotated[str, typer.Argument(metavar="NAME")]
 
 

@@ -11,7 +11,14 @@ from tidemill.client.connection import ConnectionLost
 from tidemill.client.endpoint import Endpoint
 from tidemill.client.retrying import RetryPolicy, Unreachable
 from tidemill.client.verbs import Whither
-from tidemill.core.durations import Moment, Span, as_duration_ms, as_shift_ms, as_time_ms
+from tidemill.core.durations import (
+    Moment,
+    Span,
+    as_duration_ms,
+    as_shift_ms,
+    as_time_ms,
+    require_forward,
+)
 from tidemill.core.errors import RequestError
 
 
@@ -51,11 +58,14 @@ def table_request(
     table: str, topic: str | None, start: Moment | None, end: Moment | None, columns: Sequence[str] | None
 ) -> dict[str, Any]:
     """What to ask the Flight door for."""
+    from_ms, to_ms = optional_time(start), optional_time(end)
+    if from_ms is not None and to_ms is not None:
+        require_forward(from_ms, to_ms)
     return {
         "table": table,
         "topic": topic,
-        "from_ms": optional_time(start),
-        "to_ms": optional_time(end),
+        "from_ms": from_ms,
+        "to_ms": to_ms,
         "columns": list(columns) if columns is not None else None,
     }
 

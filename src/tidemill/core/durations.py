@@ -9,10 +9,12 @@ import re
 from datetime import UTC, datetime, timedelta, tzinfo
 
 from tidemill.core.errors import RequestError
+from tidemill.core.limits import MAX_DELAY_MS
 
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
+_YEAR_10_000_MS = 253_402_300_800_000
 
 
 Span = int | str | timedelta  # milliseconds, `90s`, or a timedelta
@@ -58,8 +60,14 @@ def as_shift_ms(value: Span) -> int:
     """As `as_duration_ms`, but a text may have a sign: `-10m` is ten minutes earlier."""
     if isinstance(value, str) and value.strip()[:1] in ("-", "+"):
         sign, rest = value.strip()[0], value.strip()[1:]
-        return -parse_duration_ms(rest) if sign == "-" else parse_duration_ms(rest)
-    return as_duration_ms(value)
+        shift_ms = -parse_duration_ms(rest) if sign == "-" else parse_duration_ms(rest)
+    else:
+        shift_ms = as_duration_ms(value)
+    if shift_ms < -MAX_DELAY_MS:
+        raise RequestError(
+            f"{value!r} is further back than any message waits; use at most {format_duration(MAX_DELAY_MS)}"
+        )
+    return shift_ms
 
 
 def as_time_ms(value: Moment) -> int:
@@ -72,6 +80,15 @@ def as_time_ms(value: Moment) -> int:
             raise RequestError(f"{value!r} is a delay, not a time; give it as a delay")
         return parse_time_ms(value, 0)
     return _whole(value, "a time", "2027-01-01T08:00:00+08:00")
+
+
+def require_forward(from_ms: int, to_ms: int) -> None:
+    """A range of times must not end before it begins; it may be empty."""
+    if from_ms > to_ms:
+        begin, end = (format_time(ms) if 0 <= ms < _YEAR_10_000_MS else str(ms) for ms in (from_ms, to_ms))
+        raise RequestError(
+            f"the range is backwards: it begins at {begin} and ends before that, at {end}; swap the two"
+        )
 
 
 def _whole(value: object, what: str, example: str) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -29,6 +30,7 @@ from tidemill.server.serve_plan import ServePlan
 
 _APPLICATION = "tidemill.server.broker_process:application"
 _STOP_SECONDS = 30.0
+_PORT_PROBLEMS = (errno.EADDRINUSE, errno.EACCES)
 _PAUSE_SECONDS_FIRST = 0.2
 _PAUSE_SECONDS_MAX = 10.0
 # A broker that lived this long was well: the next pause is the first one again.
@@ -50,8 +52,10 @@ def check_address(host: str, port: int, *, is_insecure: bool, flag: str = "--por
         try:
             probe.bind((host, port))
         except OSError as error:
+            # A name that is none, or an address of another machine, is not mended by another port.
+            wrong = flag if error.errno in _PORT_PROBLEMS else "--host: an address or name of this machine"
             raise StorageError(
-                f"cannot listen on {host}:{port}: {error.strerror}; choose another {flag}"
+                f"cannot listen on {host}:{port}: {error.strerror}; choose another {wrong}"
             ) from None
         return int(probe.getsockname()[1])
 

@@ -146,6 +146,10 @@ def test_wrong_requests_to_the_other_verbs_write_nothing(small):
         (UnknownTopic, "nope", lambda: broker.topics.change("nope", is_paused=True)),
         (UnknownTopic, "nope", lambda: broker.views.pending(topic_name="nope")),
         (RequestError, "range is empty", lambda: broker.cancel_range("t", 5, 5)),
+        (RequestError, "range is backwards", lambda: broker.cancel_range("t", 6, 5)),
+        (RequestError, "range is backwards", lambda: broker.reschedule_range("t", 6, 5, by_ms=1)),
+        (RequestError, "1970-01-01T00:00:00.006Z", lambda: broker.views.pending(from_ms=6, to_ms=5)),
+        (RequestError, "begins at 1125", lambda: broker.views.pending(from_ms=1 << 50, to_ms=-1)),
         (RequestError, "either a new time or a span", lambda: broker.reschedule([handle])),
         (
             RequestError,

@@ -89,6 +89,14 @@ def test_cancel_and_reschedule(client) -> None:
     assert client.cancel_where("orders", start=START_MS, end=START_MS + 10**9) == 0
 
 
+def test_a_range_that_is_backwards_and_a_span_too_far_back_are_refused(client) -> None:
+    for look in (client.pending, client.pending_table):
+        with pytest.raises(tidemill.RequestError, match="the range is backwards"):
+            look("orders", start=START_MS + 1, end=START_MS)
+    with pytest.raises(tidemill.RequestError, match="'-9999d' is further back than any message waits"):
+        client.reschedule_where("orders", key="k", by="-9999d")
+
+
 @pytest.fixture
 def narrow(tmp_path):
     """A broker that takes one message of a topic for each tick."""
