@@ -77,6 +77,7 @@ class SegmentedLog:
         self._syncs = SyncOrder()
         self.synced_end = 0
         self.written_end = 0
+        self._tail_end = 0  # up to where there is room in the last segment; known once it is recovered
         disk.make_dir(directory)
         self.room = Room(disk, directory, segment_bytes, make_room)
         self._head_record = HeadRecord(disk, directory)
@@ -118,10 +119,7 @@ class SegmentedLog:
     @property
     def left_in_segment(self) -> int:
         """Bytes that the present segment still takes."""
-        if not self._segments:
-            return 0
-        last = self._segments[-1]
-        return last.start + last.file.size() - self.written_end
+        return self._tail_end - self.written_end if self._segments else 0
 
     def segment_starts(self) -> list[int]:
         return [segment.start for segment in self._segments]
@@ -243,6 +241,7 @@ class SegmentedLog:
             last.file.truncate(at - last.start)
             if not self._full(last, at):
                 self._try_preallocate(last)
+            self._tail_end = last.start + last.file.size()
             last.file.sync()
             self._disk.sync_dir(self._directory)  # nor are the names of a killed process safe yet
         self.synced_end = at
@@ -271,12 +270,9 @@ class SegmentedLog:
         needed = frame_bytes(sum(len(part) for part in parts))
         if not reserved:
             self.room.set_aside([])
-        if not self._segments or not self._fits(self._segments[-1], needed):
+        if self.written_end + needed > self._tail_end:
             self._roll(needed, stamp_ms, reserved)
         return self._write(kind, parts, stamp_ms, version)
-
-    def _fits(self, segment: _Segment, needed: int) -> bool:
-        return self.written_end - segment.start + needed <= segment.file.size()
 
     def _write(self, kind: int, parts: Sequence[Bytes], stamp_ms: int, version: int = PLAIN_FORMAT) -> int:
         offset = self.written_end
@@ -308,6 +304,7 @@ class SegmentedLog:
             sealed.view = None
             sealed.file.truncate(start - sealed.start)
         self._segments.append(_Segment(start, file))
+        self._tail_end = start + file.size()
         self._write(opening_kind, [opening_payload], stamp_ms)
 
     def reserve(
@@ -318,8 +315,7 @@ class SegmentedLog:
         On `DiskFull` nothing has changed. `opening_growth_max` is how many bytes longer the owner's opening
         frame may become by those frames; `also_free_bytes` must be left on the disk for other files.
         """
-        segment = self._segments[-1] if self._segments else None
-        at, size = (self.written_end - segment.start, segment.file.size()) if segment else (0, 0)
+        at, size = self.written_end, self._tail_end
         opening = 0
         wanted: list[int] = []
         for needed in map(frame_bytes, payload_bytes):
