@@ -39,6 +39,7 @@ class Taken:
     is_acked: bool | None = False  # settled; None: in doubt
     is_sent_back: bool = False  # that is how it was settled, if it was
     is_resent: bool = False  # a dead letter that was given to its group once more
+    is_untried: bool | None = False  # given back without an attempt; None: in doubt
 
 
 @dataclass
@@ -97,8 +98,12 @@ class Consumers:
 
     def _check_again(self, key: Key, delivery: Delivery, doubts: int, now_ms: int, first: int) -> None:
         before = self.taken.get(key)
-        low = before.attempt + 1 if before else first
-        high = low + doubts - (before.doubts if before else 0)
+        low = high = before.attempt + 1 if before else first
+        if before:
+            low -= before.is_untried is not False
+            high += doubts - before.doubts - (before.is_untried is True)
+        else:
+            high += doubts
         if before and before.is_acked:
             raise Broken(f"{before.body!r} was acknowledged and is delivered again at {key}")
         if before and before.hidden_until_ms is not None and now_ms < before.hidden_until_ms:

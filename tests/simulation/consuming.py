@@ -85,9 +85,13 @@ class Consuming:
             self.send_back(key)
             return
         span = self.world.random.choice((0, 1_000, 30_000))
+        gives_back, was_untried = self.world.random.random() < 0.5, taken.is_untried
         taken.hidden_until_ms = None
-        (answer,) = self.world.broker.change_invisibility([taken.receipt], span)
-        if self.world.consumers.settled(key, answer=answer, is_live=self._is_live(key)):
+        taken.is_untried = was_untried if was_untried or not gives_back else None
+        (answer,) = self.world.broker.change_invisibility([taken.receipt], span, is_untried=gives_back)
+        took_effect = self.world.consumers.settled(key, answer=answer, is_live=self._is_live(key))
+        taken.is_untried = True if took_effect and gives_back else was_untried
+        if took_effect:
             taken.hidden_until_ms = self.world.now_ms + span
 
     def _is_buried(self, key: Key) -> bool:

@@ -32,6 +32,7 @@ from tidemill.broker.pulse import Pulse, sample_of
 from tidemill.broker.receiver import Receiver, TagFilter
 from tidemill.broker.retries import Retries, SentBack
 from tidemill.broker.sender import Answer, Sender
+from tidemill.broker.settler import Settler
 from tidemill.broker.status import Status, status_of
 from tidemill.broker.table_parts import TableParts
 from tidemill.broker.table_views import TableViews
@@ -148,6 +149,7 @@ class Broker:
         self._columns, self._bulk = ColumnSend(*parts), Bulk(*parts)
         self._canceller, self._transactions = Canceller(*parts), Transactions(*parts)
         self.receiver = Receiver(self.store, self.topics, now_ms)
+        self._settler = Settler(self.store, self.receiver, now_ms)
         self._long_poll = LongPoll(self.receiver, self.store.writer.arrivals, self.clock, self.require_open)
         self.dead_letters = DeadLetters(self.store, self.topics, now_ms)
         self._retries = Retries(*parts)
@@ -318,11 +320,13 @@ class Broker:
 
     def ack(self, receipts: Sequence[str]) -> list[bool]:
         self.require_open()
-        return self.receiver.ack(receipts)
+        return self._settler.ack(receipts)
 
-    def change_invisibility(self, receipts: Sequence[str], invisible_ms: int) -> list[bool]:
+    def change_invisibility(
+        self, receipts: Sequence[str], invisible_ms: int, *, is_untried: bool = False
+    ) -> list[bool]:
         self.require_open()
-        return self.receiver.change_invisibility(receipts, invisible_ms)
+        return self._settler.change_invisibility(receipts, invisible_ms, is_untried=is_untried)
 
     def send_back(self, receipts: Sequence[str], level: int = 0) -> list[SentBack]:
         """Give deliveries back, to come again after a level's delay; -1: to the dead letters."""

@@ -199,7 +199,6 @@ class MessageHistory:
 
 
 def _standing(group: str, progress: Progress, offset: int) -> GroupStanding:
-    held = progress.taken.get(offset)
-    if held is not None:
-        return GroupStanding(group, "taken", held[0])
+    if offset in progress.taken:
+        return GroupStanding(group, "taken", progress.attempts(offset))
     return GroupStanding(group, "settled" if offset < progress.next_offset else "waiting")

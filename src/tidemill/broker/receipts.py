@@ -1,8 +1,9 @@
 """The text of a receipt: which delivery it settles. Opaque to consumers, short as every ack carries it.
 
-A receipt names group, topic, queue, offset, attempt and how often the group's way through that queue had
-been reset: after a reset the same message is handed out as a first attempt again, and a receipt from before
-must not settle that delivery.
+A receipt names group, topic, queue, offset, the number of the delivery and how often the group's way through
+that queue had been reset: after a reset the same message is handed out as a first one again, and a receipt
+from before must not settle that delivery. It also says which attempt the delivery is: fewer than its number
+where some were given back untried.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ class DeliveryName(NamedTuple):
     topic: str
     queue_id: int
     offset: int
-    attempt: int
+    number: int  # of the deliveries of this message
     resets: int
+    attempt: int  # of those that were tried
 
 
 def encode_receipt(delivery: DeliveryName) -> str:
-    text = "\n".join(("r2", *map(str, delivery)))
+    # The short form where it says all: an earlier version can read it, should it be back.
+    parts = ("r2", *delivery[:-1]) if delivery.attempt == delivery.number else ("r3", *delivery)
+    text = "\n".join(map(str, parts))
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
@@ -41,10 +45,12 @@ def decode_receipt(receipt: str) -> DeliveryName:
         version, group, topic, *numbers = text.split("\n")
         if version == "r1":  # given before resets were counted
             numbers.append("0")
-        elif version != "r2":
+        elif version not in ("r2", "r3"):
             raise ValueError(version)
-        queue_id, offset, attempt, resets = map(int, numbers)
-        return DeliveryName(group, topic, queue_id, offset, attempt, resets)
+        if version != "r3":
+            numbers.append(numbers[2])
+        queue_id, offset, number, resets, attempt = map(int, numbers)
+        return DeliveryName(group, topic, queue_id, offset, number, resets, attempt)
     except (ValueError, binascii.Error, UnicodeError):
         raise IllegalHandle(f"not a receipt: {receipt[:60]!r}; pass the receipt of the delivery") from None
 
@@ -62,4 +68,4 @@ def lane_held(delivery: DeliveryName, state: ConsumerState, topics: TopicTable) 
     if progress is None or progress.resets != delivery.resets:
         return None
     held = progress.taken.get(delivery.offset)
-    return lane if held is not None and held[0] == delivery.attempt else None
+    return lane if held is not None and held[0] == delivery.number else None

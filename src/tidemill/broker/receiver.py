@@ -1,6 +1,7 @@
 """Receiving: at least once, with invisibility, attempts and dead letters.
 
 Owns what a consumer group is given and in which order: messages whose lease has ended first, then new ones.
+What becomes of a delivery (ack, invisibility) is `settler.py`'s.
 Each delivery is logged (attempt, visible-at) before it is handed out. A message that used up its attempts
 is not handed out again: it moves to `%DLQ%group`, in one frame that also settles it. In a FIFO queue a
 message waits while an earlier one of its group is out.
@@ -18,7 +19,7 @@ import numpy as np
 from tidemill.broker.admission import RETRY_PREFIX, check_group_name
 from tidemill.broker.dead_letters import attempts_of, bury
 from tidemill.broker.queue_walk import walk
-from tidemill.broker.receipts import DeliveryName, decode_receipt, encode_receipt, lane_held
+from tidemill.broker.receipts import DeliveryName, encode_receipt
 from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.core.arguments import require_kind, require_whole
 from tidemill.core.errors import RequestError
@@ -33,7 +34,6 @@ from tidemill.store.consumer_state import (
     ACT_SETTLE,
     ACT_SKIP,
     ACT_TAKE,
-    CHANGE,
     Group,
     Lane,
     Progress,
@@ -46,7 +46,7 @@ from tidemill.store.topics import Topic
 _DEAD_LETTER_LEASE_MS = 60_000
 _ATTEMPTS_MAX = 1_000_000
 _COUNT_MAX = 1_000_000
-_INVISIBLE_MS_MAX = 3650 * DAY_MS
+INVISIBLE_MS_MAX = 3650 * DAY_MS
 
 TagFilter = Callable[[str], bool]
 
@@ -58,13 +58,14 @@ class _Found:
     lane: Lane
     offset: int
     attempt: int
+    number: int  # of its deliveries; the attempts are those that somebody tried
     resets: int
     arrival: tuple[int, int, int]  # released at, via, trips
     message: StoredMessage
 
 
 class Receiver:
-    """The receive, ack and change-invisibility verbs. Thread-safe."""
+    """The receive verb, and the groups. Thread-safe."""
 
     def __init__(self, store: MessageStore, topics: TopicAdmin, now_ms: Callable[[], int]) -> None:
         self._store = store
@@ -150,7 +151,7 @@ class Receiver:
         An answer ends with the one that takes it over 16 MiB. One of 4 MiB is alone: some clients fail at it.
         """
         require_whole("count", count, 1, _COUNT_MAX)
-        require_whole("invisible_ms", invisible_ms, 1, _INVISIBLE_MS_MAX)
+        require_whole("invisible_ms", invisible_ms, 1, INVISIBLE_MS_MAX)
         group, topic = self.group(group_name), self._topics.require(topic_name)
         if topic.origins and topic.name != RETRY_PREFIX + group.name:
             raise RequestError(f"{topic.name!r} holds what another group sent back; only that group sees it")
@@ -230,7 +231,7 @@ class Receiver:
         lease, or its ack, which is worth waiting for.
         """
         group, topic = self.group(group_name), self._topics.require(topic_name)
-        now_ms = self._now_ms() if _is_ordered(group, topic) else None
+        now_ms = self._now_ms() if is_ordered(group, topic) else None
         with self._store.consumers.lock:
             progresses = [self._store.consumers.state.progress(lane) for lane in self._lanes(group, topic)]
             wakes = [progress.next_visible_ms(now_ms) for progress in progresses if progress is not None]
@@ -270,15 +271,15 @@ class Receiver:
     ) -> tuple[list[_Found], list[int]]:
         """Messages of one queue that may go out, up to a number and bytes; and offsets of unwanted ones."""
         limit, room = at_most
-        is_ordered = _is_ordered(group, topic)
+        keeps_order = is_ordered(group, topic)
         is_retry = self._holds_retries(lane[1])
-        blocked = self._groups_out(lane, progress, now_ms) if is_ordered else set()
+        blocked = self._groups_out(lane, progress, now_ms) if keeps_order else set()
         found: list[_Found] = []
         unwanted: list[int] = []
         end = self._store.queues.end(lane[1:])
         # In order of their offsets, an earlier one may come last whose lease ended last: look at all of them.
-        again = progress.visible_again(now_ms, len(progress.taken) if is_ordered else limit)
-        offsets = sorted(again) if is_ordered else again
+        again = progress.visible_again(now_ms, len(progress.taken) if keeps_order else limit)
+        offsets = sorted(again) if keeps_order else again
         fresh = range(progress.next_offset, end)
         for offset, arrival, message in walk(self._store, lane[1:], offsets, fresh, limit):
             held = progress.taken.get(offset)
@@ -286,17 +287,18 @@ class Receiver:
                 continue
             if message is None or (held is None and accepts_tag is not None and not accepts_tag(message.tag)):
                 unwanted.append(offset)
-            elif is_ordered and message.message_group in blocked:
+            elif keeps_order and message.message_group in blocked:
                 if held is None:
                     break  # the cursor must not pass it
             else:
-                before = held[0] if held else attempts_of(message) if is_retry else 0
+                before = progress.attempts(offset) if held else attempts_of(message) if is_retry else 0
+                number = held[0] if held else before
                 weight = _weight(message) if before < group.attempts_max else len(message.body)
                 if weight >= ANSWER_BYTES_MAX > room:  # must be alone, and is not the first
-                    if held is None or is_ordered:  # neither the cursor nor its message group may pass it
+                    if held is None or keeps_order:  # neither the cursor nor its message group may pass it
                         break
                     continue
-                found.append(_Found(lane, offset, before + 1, progress.resets, arrival, message))
+                found.append(_Found(lane, offset, before + 1, number + 1, progress.resets, arrival, message))
                 room -= weight
                 if is_one_each:
                     blocked.add(message.message_group)
@@ -326,62 +328,15 @@ class Receiver:
             attempt=found.attempt,
             invisible_until_ms=invisible_until_ms,
             receipt=encode_receipt(
-                DeliveryName(group.name, name, queue_id, found.offset, found.attempt, found.resets)
+                DeliveryName(
+                    group.name, name, queue_id, found.offset, found.number, found.resets, found.attempt
+                )
             ),
             released_at_ms=released_at_ms,
             via=Via(via),
             rolls=rolls_of(trips),
             message=found.message,
         )
-
-    # -- settling ---------------------------------------------------------------------------------
-
-    def ack(self, receipts: Sequence[str]) -> list[bool]:
-        """Settle deliveries; False where the receipt is no longer the valid one."""
-        return self._settle_or_change(receipts, None)
-
-    def change_invisibility(self, receipts: Sequence[str], invisible_ms: int) -> list[bool]:
-        """Let messages become visible again `invisible_ms` from now (0: at once)."""
-        require_whole("invisible_ms", invisible_ms, 0, _INVISIBLE_MS_MAX)
-        return self._settle_or_change(receipts, self._now_ms() + invisible_ms)
-
-    def _settle_or_change(self, receipts: Sequence[str], visible_at_ms: int | None) -> list[bool]:
-        require_kind("what is settled", receipts, (list, tuple), "a list of receipts")
-        parsed = [decode_receipt(receipt) for receipt in receipts]
-        consumers, answers, end = self._store.consumers, [], 0
-        freed: set[tuple[str, str]] = set()
-        act = ACT_SETTLE if visible_at_ms is None else ACT_CHANGE
-        rows: list[tuple[int, ...]] = []
-        settled: set[tuple[Lane, int]] = set()
-        with consumers.lock:
-            for delivery in parsed:
-                lane = lane_held(delivery, consumers.state, self._store.indexes.topics)
-                is_valid = lane is not None and (lane, delivery.offset) not in settled
-                is_valid = is_valid and (lane, delivery.offset) not in consumers.settling
-                answers.append(is_valid)
-                if is_valid and lane:
-                    group_id, topic_id, queue_id = lane
-                    attempt, offset = delivery.attempt, delivery.offset
-                    if self._frees_others(lane, offset, visible_at_ms):
-                        freed.add((self.received_as(delivery.topic, queue_id), delivery.group))
-                    rows.append((act, 0, queue_id, group_id, topic_id, attempt, offset, visible_at_ms or 0))
-                    if act == ACT_SETTLE:
-                        settled.add((lane, offset))
-            if rows:  # one frame for all of them
-                end = consumers.append(np.array(rows, CHANGE), self._now_ms())
-        consumers.wait(end)
-        if freed:
-            self._store.writer.arrivals.announce(freed)
-        return answers
-
-    def _frees_others(self, lane: Lane, offset: int, visible_at_ms: int | None) -> bool:
-        """Whether a message may be had sooner: this one, or, where order counts, the one behind it."""
-        state = self._store.consumers.state
-        if visible_at_ms is not None:
-            progress = state.progress(lane)
-            return progress is not None and visible_at_ms < progress.taken[offset][1]
-        group, topic = state.group(state.group_name(lane[0])), self._store.indexes.topics.by_id(lane[1])
-        return group is not None and topic is not None and _is_ordered(group, topic)
 
 
 def _weight(message: StoredMessage) -> int:
@@ -390,10 +345,10 @@ def _weight(message: StoredMessage) -> int:
     return ANSWER_BYTES_MAX if size > BODY_BYTES_IN_COMPANY_MAX else size + 1
 
 
-def _is_ordered(group: Group, topic: Topic) -> bool:
+def is_ordered(group: Group, topic: Topic) -> bool:
     return group.is_fifo or topic.type is TopicType.FIFO
 
 
 def _take_rows(act: int, lane: Lane, found: Sequence[_Found], more: int, visible_at_ms: int) -> Rows:
-    """Rows that put messages into a consumer's hands, `more` attempts later than found."""
-    return change_rows(act, lane, [f.offset for f in found], [f.attempt + more for f in found], visible_at_ms)
+    """Rows that put messages into a consumer's hands, `more` deliveries later than found."""
+    return change_rows(act, lane, [f.offset for f in found], [f.number + more for f in found], visible_at_ms)

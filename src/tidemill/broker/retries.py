@@ -198,7 +198,8 @@ class Retries(SendingVerb):
         consumers, end = self._store.consumers, 0
         for g, due_ms in rows:
             consumers.settling.discard((g.lane, g.offset))
-            end = consumers.append(change_rows(ACT_CHANGE, g.lane, [g.offset], g.attempt, due_ms), now_ms)
+            put_off = change_rows(ACT_CHANGE, g.lane, [g.offset], g.name.number, due_ms)
+            end = consumers.append(put_off, now_ms)
         return end
 
     def _hand_over(self, messages: Sequence[StoredMessage], first_seq: int) -> None:

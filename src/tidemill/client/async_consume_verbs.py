@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from tidemill.client import verbs
@@ -12,6 +13,7 @@ from tidemill.client.consume_verbs import Fetched
 from tidemill.client.verbs import Call
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.durations import Span, as_duration_ms
+from tidemill.core.errors import TidemillError
 
 T = TypeVar("T")
 
@@ -61,14 +63,19 @@ class AsyncConsumeVerbs:
             if not messages and not is_endless:
                 return
             fetched = Fetched(messages, invisible)
-            while fetched.messages:
-                if fetched.is_half_over:
-                    fetched.renewed(stopwatch_s(), await self.retry_in(invisible, *fetched.messages))
-                    continue
-                message = fetched.messages.popleft()
-                yield message
-                if auto_ack:
-                    await self.ack(message)
+            try:
+                while fetched.messages:
+                    if fetched.is_half_over:
+                        fetched.renewed(stopwatch_s(), await self.retry_in(invisible, *fetched.messages))
+                        continue
+                    message = fetched.messages.popleft()
+                    yield message
+                    if auto_ack:
+                        await self.ack(message)
+            finally:
+                if fetched.messages and not self._is_closed:
+                    with suppress(TidemillError):  # as in `consume_verbs.py`
+                        await self.give_back(*fetched.messages)
 
     async def ack(self, *messages: Message | str) -> list[bool]:
         """Settle messages; False where it came too late."""
@@ -78,3 +85,7 @@ class AsyncConsumeVerbs:
         """Let messages be delivered again after `delay`."""
         receipts = [receipt_of(message) for message in messages]
         return await self._ask(verbs.change_invisibility(receipts, as_duration_ms(delay)))
+
+    async def give_back(self, *messages: Message | str) -> list[bool]:
+        """Let messages that were not tried be delivered again at once; that counts as no attempt."""
+        return await self._ask(verbs.give_back([receipt_of(message) for message in messages]))

@@ -2,7 +2,7 @@
 
 Owns the leases of what an iterator has fetched and not handed over yet: when half of one is over it is
 renewed, and a message that is somebody else's by then is left out. So who takes long over each message is not
-given the last ones of a batch twice.
+given the last ones of a batch twice. When the iterator ends before them they are given back.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from tidemill.client import verbs
@@ -18,6 +19,7 @@ from tidemill.client.arguments import receipt_of
 from tidemill.client.verbs import Call
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.durations import Span, as_duration_ms
+from tidemill.core.errors import TidemillError
 
 T = TypeVar("T")
 
@@ -83,7 +85,8 @@ class ConsumeVerbs:
     ) -> Iterator[Message]:
         """Messages as they come. With `auto_ack` one is acknowledged when the next is asked for.
 
-        Leaving the loop by an error leaves its message unacknowledged, to be delivered again. With
+        Leaving the loop leaves its message unacknowledged, to be delivered again when its lease ends; what
+        was fetched with it and not handed over is given back at once, and was no attempt. With
         `is_endless=False` it ends when nothing came within `wait`. One message at a time may take as long as
         `invisible`; for longer ones there is `Worker`.
         """
@@ -94,14 +97,20 @@ class ConsumeVerbs:
             if not messages and not is_endless:
                 return
             fetched = Fetched(messages, invisible)
-            while fetched.messages:
-                if fetched.is_half_over:
-                    fetched.renewed(stopwatch_s(), self.retry_in(invisible, *fetched.messages))
-                    continue
-                message = fetched.messages.popleft()
-                yield message
-                if auto_ack:
-                    self.ack(message)
+            try:
+                while fetched.messages:
+                    if fetched.is_half_over:
+                        fetched.renewed(stopwatch_s(), self.retry_in(invisible, *fetched.messages))
+                        continue
+                    message = fetched.messages.popleft()
+                    yield message
+                    if auto_ack:
+                        self.ack(message)
+            finally:
+                if fetched.messages and not self._closing.is_set():
+                    # Should it fail, the leases end by themselves; what ended the loop matters more.
+                    with suppress(TidemillError):
+                        self.give_back(*fetched.messages)
 
     def ack(self, *messages: Message | str) -> list[bool]:
         """Settle messages; False where it came too late and the message was given to somebody else."""
@@ -110,3 +119,7 @@ class ConsumeVerbs:
     def retry_in(self, delay: Span, *messages: Message | str) -> list[bool]:
         """Let messages be delivered again after `delay`."""
         return self._ask(verbs.change_invisibility([*map(receipt_of, messages)], as_duration_ms(delay)))
+
+    def give_back(self, *messages: Message | str) -> list[bool]:
+        """Let messages that were not tried be delivered again at once; that counts as no attempt."""
+        return self._ask(verbs.give_back([receipt_of(message) for message in messages]))

@@ -106,6 +106,11 @@ def change_invisibility(receipts: Sequence[str], invisible_ms: int) -> Call[list
     return post("/v1/invisibility", body, lambda said: list(said["settled"]))
 
 
+def give_back(receipts: Sequence[str]) -> Call[list[bool]]:
+    body = {"receipts": list(receipts), "invisible_ms": 0, "untried": True}
+    return post("/v1/invisibility", body, lambda said: list(said["settled"]))
+
+
 # -- cancel and reschedule ------------------------------------------------------------------------
 
 

@@ -17,8 +17,9 @@ is waited for, for one message and without holding a place: the places are for w
 worker may have one message more in hand for each of its topics than it works on at once.
 
 Invariants: nothing is acknowledged before its function has returned; `stop` loses nothing: what was fetched
-and not begun is given back at once. For a group that keeps order, no two messages of a message group are in
-hand together, so the next comes when the one before is settled, also where that one failed first.
+and not begun is given back at once, and that was no attempt. For a group that keeps order, no two messages of
+a message group are in hand together, so the next comes when the one before is settled, also where that one
+failed first.
 """
 
 from __future__ import annotations
@@ -264,7 +265,7 @@ class Worker:
         """Call the function; its message is settled by how that ends, and the error goes on."""
         if self._stopping.is_set():
             self._let_go(message)
-            self.client.retry_in(0, message)
+            self.client.give_back(message)
             return
         is_done = False
         try:

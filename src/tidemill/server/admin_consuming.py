@@ -74,7 +74,8 @@ class Consumers:
             )
             left_ms = round((until_s - stopwatch_s()) * 1000)
             if has_waited and await is_gone(client):
-                await self._call(self._broker.change_invisibility, [d.receipt for d in found], 0)
+                receipts = [d.receipt for d in found]
+                await self._call(self._broker.change_invisibility, receipts, 0, is_untried=True)
                 found = []
                 left_ms = 0
             if found or left_ms <= 0 or waiting.is_closed:
@@ -91,8 +92,13 @@ class Consumers:
     async def put_off(self, request: InvisibilityIn) -> bytes:
         """A `SettledOut`."""
         require_receipts(self._broker, request.receipts)
-        change = self._broker.change_invisibility
-        return _dumps({"settled": await self._call(change, request.receipts, request.invisible_ms)}).encode()
+        settled = await self._call(
+            self._broker.change_invisibility,
+            request.receipts,
+            request.invisible_ms,
+            is_untried=request.untried,
+        )
+        return _dumps({"settled": settled}).encode()
 
 
 def consumer_routes(consumers: Consumers) -> APIRouter:

@@ -130,6 +130,7 @@ class ReceiptsIn(Request):
 
 class InvisibilityIn(ReceiptsIn):
     invisible_ms: Annotated[int, Field(ge=0, le=MAX_DELAY_MS)]
+    untried: bool = Field(False, description="nobody tried them: these deliveries count as no attempts")
 
 
 class SettledOut(BaseModel):

@@ -144,7 +144,7 @@ class Consuming:
         if not taking.cancelled() and taking.exception() is None:
             receipts = [delivery.receipt for delivery in taking.result()[0]]
             if receipts:
-                self._executor.submit(self._broker.change_invisibility, receipts, 0)
+                self._executor.submit(self._broker.change_invisibility, receipts, 0, is_untried=True)
 
     async def _give_back(self, receipts: Sequence[str], wait_ms: int = 0) -> None:
         if receipts:

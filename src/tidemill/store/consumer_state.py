@@ -25,7 +25,7 @@ from tidemill.log.arrays import Rows
 CHANGE = np.dtype(
     [
         ("act", "u1"),
-        ("zero", "u1"),
+        ("is_untried", "u1"),  # of a change: nobody tried, so this delivery is no attempt
         ("queue_id", "<u2"),
         ("group_id", "<u4"),
         ("topic_id", "<u4"),
@@ -77,6 +77,8 @@ class Progress:
     _due: list[tuple[int, int]] = field(
         default_factory=list
     )  # heap of (visible-at, offset), stale ones included
+    # Of what was given back untried: how many of its deliveries that were, and the last of them.
+    untried: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def floor(self) -> int:
@@ -86,6 +88,20 @@ class Progress:
     def put(self, offset: int, attempt: int, visible_at_ms: int) -> None:
         self.taken[offset] = (attempt, visible_at_ms)
         heapq.heappush(self._due, (visible_at_ms, offset))
+
+    def attempts(self, offset: int) -> int:
+        """How often somebody tried a message that is taken: its deliveries but for those untried."""
+        return self.taken[offset][0] - self.untried.get(offset, (0, 0))[0]
+
+    def note_untried(self, offset: int, delivery: int) -> None:
+        """A delivery was given back untried; said again, it is still the same one."""
+        count, last = self.untried.get(offset, (0, 0))
+        if last != delivery:
+            self.untried[offset] = (count + 1, delivery)
+
+    def forget(self, offset: int) -> None:
+        self.taken.pop(offset, None)
+        self.untried.pop(offset, None)
 
     def visible_again(self, now_ms: int, limit: int) -> list[int]:
         """Offsets whose lease has ended, in order of their end."""
@@ -152,7 +168,7 @@ class ConsumerState:
     def apply(self, changes: Rows) -> None:
         """Carry out logged changes, in order."""
         for change in changes.tolist():
-            act, _, queue_id, group_id, topic_id, attempt, offset, visible_at_ms = change
+            act, is_untried, queue_id, group_id, topic_id, attempt, offset, visible_at_ms = change
             lane = (group_id, topic_id, queue_id)
             progress = self._lanes.get(lane)
             if act == ACT_CURSOR:
@@ -161,26 +177,30 @@ class ConsumerState:
             if progress is None:
                 progress = self._lanes[lane] = Progress(0)
             if act == ACT_TAKE:
+                if attempt <= progress.untried.get(offset, (0, 0))[1]:  # counted anew: a letter is resent
+                    progress.untried.pop(offset)
                 progress.put(offset, attempt, visible_at_ms)
                 progress.next_offset = max(progress.next_offset, offset + 1)
             elif act == ACT_SETTLE:
-                progress.taken.pop(offset, None)
+                progress.forget(offset)
                 progress.next_offset = max(progress.next_offset, offset + 1)
             elif act == ACT_CHANGE:
                 if offset in progress.taken:
                     progress.put(offset, attempt, visible_at_ms)
+                    if is_untried:
+                        progress.note_untried(offset, attempt)
             else:
                 assert act == ACT_SKIP
                 progress.next_offset = max(progress.next_offset, offset)
                 for held in [o for o in progress.taken if o < offset]:
-                    del progress.taken[held]
+                    progress.forget(held)
 
     def clamp(self, lane: Lane, end: int) -> None:
         """Forget progress beyond the end of the queue: those messages are not there (any more)."""
         progress = self._lanes[lane]
         progress.next_offset = min(progress.next_offset, end)
         for offset in [o for o in progress.taken if o >= end]:
-            del progress.taken[offset]
+            progress.forget(offset)
 
     def forget_topic(self, topic_id: int) -> None:
         self._lanes = {lane: progress for lane, progress in self._lanes.items() if lane[1] != topic_id}
@@ -206,6 +226,11 @@ class ConsumerState:
                 ]
                 for lane, progress in self._lanes.items()
             ],
+            "untried": [
+                [*lane, offset, *noted]
+                for lane, progress in self._lanes.items()
+                for offset, noted in progress.untried.items()
+            ],
         }
 
     @classmethod
@@ -218,6 +243,8 @@ class ConsumerState:
             progress = state._lanes[group_id, topic_id, queue_id] = Progress(next_offset, *resets)
             for offset, attempt, visible_at_ms in taken:
                 progress.put(offset, attempt, visible_at_ms)
+        for group_id, topic_id, queue_id, offset, count, last in content.get("untried", ()):
+            state._lanes[group_id, topic_id, queue_id].untried[offset] = (count, last)
         return state
 
 

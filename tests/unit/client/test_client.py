@@ -195,6 +195,45 @@ def test_the_iterator_acknowledges_what_was_worked_on(client) -> None:
     assert len(rest) == 2 and not set(rest) & set(seen)
 
 
+def test_leaving_the_iterator_gives_back_what_it_had_fetched(client) -> None:
+    for number in range(5):
+        client.send("t", str(number))
+    for message in client.receive("t", "g", wait=0, is_endless=False):  # all five are fetched
+        first = message
+        break
+    rest = client.receive_batch("t", "g")
+    assert len(rest) == 4 and first.id not in {message.id for message in rest}
+    assert {message.attempt for message in rest} == {1}
+    assert client.give_back(*rest[1:], first) == [True] * 4
+    assert {message.attempt for message in client.receive_batch("t", "g")} == {1}
+
+
+def test_leaving_the_iterator_by_an_error_gives_back_too(client) -> None:
+    for number in range(5):
+        client.send("t", str(number))
+
+    def work() -> None:
+        for _ in client.receive("t", "g", wait=0, is_endless=False):
+            raise KeyError("of the user")
+
+    with pytest.raises(KeyError):
+        work()
+    assert len(client.receive_batch("t", "g")) == 4
+
+
+def test_an_iterator_of_tasks_gives_back_too(served) -> None:
+    async def act() -> None:
+        async with tidemill.AsyncClient(served.endpoint) as client:
+            await client.send_many([Draft("t", b"x") for _ in range(5)])
+            messages = client.receive("t", "g", wait=0, is_endless=False)
+            await anext(messages)
+            await messages.aclose()
+            rest = await client.receive_batch("t", "g")
+            assert [message.attempt for message in rest] == [1] * 4
+
+    asyncio.run(act())
+
+
 def test_threads_share_requests_and_lose_nothing(client, served) -> None:
     ids: list[str] = []
 

@@ -91,9 +91,11 @@ def test_stop_finishes_what_is_in_hand_and_gives_back_the_rest(app, served) -> N
         go_on.set()
         stopper.join(30)
         assert not stopper.is_alive()
-        rest = [m.id for m in client.receive("t", "g", wait="2s", is_endless=False)]
+        found = list(client.receive("t", "g", wait="2s", is_endless=False))
+        rest = [m.id for m in found]
         assert len(finished) == 4
         assert len(set(finished) | set(rest)) == 12 and not set(finished) & set(rest)
+        assert {m.attempt for m in found} == {1}  # what was fetched and not begun was no attempt
 
 
 def test_back_off_doubles_up_to_its_limit(app) -> None:

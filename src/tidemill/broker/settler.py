@@ -1,0 +1,82 @@
+"""What becomes of a delivery: settled, or visible again at another time.
+
+Owns the two verbs that a receipt is for, and who is woken by them. A receipt counts as long as its delivery
+is the message's last one and nothing has settled it. All deliveries of a call are one frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tidemill.broker.receipts import decode_receipt, lane_held
+from tidemill.broker.receiver import INVISIBLE_MS_MAX, Receiver, is_ordered
+from tidemill.core.arguments import require_kind, require_whole
+from tidemill.store.consumer_state import ACT_CHANGE, ACT_SETTLE, CHANGE, Lane
+from tidemill.store.message_store import MessageStore
+
+
+class Settler:
+    """The ack and change-invisibility verbs. Thread-safe."""
+
+    def __init__(self, store: MessageStore, receiver: Receiver, now_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._receiver = receiver
+        self._now_ms = now_ms
+
+    def ack(self, receipts: Sequence[str]) -> list[bool]:
+        """Settle deliveries; False where the receipt is no longer the valid one."""
+        return self._settle_or_change(receipts, None)
+
+    def change_invisibility(
+        self, receipts: Sequence[str], invisible_ms: int, *, is_untried: bool = False
+    ) -> list[bool]:
+        """Let messages become visible again `invisible_ms` from now (0: at once).
+
+        With `is_untried` nobody has tried them: these deliveries do not count among their attempts.
+        """
+        require_whole("invisible_ms", invisible_ms, 0, INVISIBLE_MS_MAX)
+        require_kind("untried", is_untried, bool, "True or False")
+        return self._settle_or_change(receipts, self._now_ms() + invisible_ms, is_untried=is_untried)
+
+    def _settle_or_change(
+        self, receipts: Sequence[str], visible_at_ms: int | None, *, is_untried: bool = False
+    ) -> list[bool]:
+        require_kind("what is settled", receipts, (list, tuple), "a list of receipts")
+        parsed = [decode_receipt(receipt) for receipt in receipts]
+        consumers, answers, end = self._store.consumers, [], 0
+        freed: set[tuple[str, str]] = set()
+        act = ACT_SETTLE if visible_at_ms is None else ACT_CHANGE
+        rows: list[tuple[int, ...]] = []
+        settled: set[tuple[Lane, int]] = set()
+        with consumers.lock:
+            for delivery in parsed:
+                lane = lane_held(delivery, consumers.state, self._store.indexes.topics)
+                is_valid = lane is not None and (lane, delivery.offset) not in settled
+                is_valid = is_valid and (lane, delivery.offset) not in consumers.settling
+                answers.append(is_valid)
+                if is_valid and lane:
+                    group_id, topic_id, queue_id = lane
+                    number, offset = delivery.number, delivery.offset
+                    if self._frees_others(lane, offset, visible_at_ms):
+                        freed.add((self._receiver.received_as(delivery.topic, queue_id), delivery.group))
+                    place = (queue_id, group_id, topic_id)
+                    rows.append((act, int(is_untried), *place, number, offset, visible_at_ms or 0))
+                    if act == ACT_SETTLE:
+                        settled.add((lane, offset))
+            if rows:  # one frame for all of them
+                end = consumers.append(np.array(rows, CHANGE), self._now_ms())
+        consumers.wait(end)
+        if freed:
+            self._store.writer.arrivals.announce(freed)
+        return answers
+
+    def _frees_others(self, lane: Lane, offset: int, visible_at_ms: int | None) -> bool:
+        """Whether a message may be had sooner: this one, or, where order counts, the one behind it."""
+        state = self._store.consumers.state
+        if visible_at_ms is not None:
+            progress = state.progress(lane)
+            return progress is not None and visible_at_ms < progress.taken[offset][1]
+        group, topic = state.group(state.group_name(lane[0])), self._store.indexes.topics.by_id(lane[1])
+        return group is not None and topic is not None and is_ordered(group, topic)
