@@ -66,10 +66,17 @@ def cpu_s(pid: int) -> float:
 
 def pss_mb(pid: int) -> float:
     """Proportional resident memory: what is shared counts in parts."""
-    for line in _text(Path(f"/proc/{pid}/smaps_rollup")).splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024 / _MIB
-    return 0.0
+    return _memory_mb(pid, "Pss:")
+
+
+def held_mb(pid: int) -> float:
+    """Of that, what no file on disk stands behind: the kernel cannot take it back when others need it."""
+    return _memory_mb(pid, "Pss_Anon:", "Pss_Shmem:")
+
+
+def _memory_mb(pid: int, *labels: str) -> float:
+    lines = _text(Path(f"/proc/{pid}/smaps_rollup")).splitlines()
+    return sum(int(line.split()[1]) * 1024 / _MIB for line in lines if line.startswith(labels))
 
 
 def _stat_fields(path: Path) -> list[str]:

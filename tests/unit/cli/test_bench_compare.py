@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
@@ -16,9 +17,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from acceptance.serving import wait_until
+from acceptance.serving import PATIENCE_S, wait_until
 from tidemill.cli.bench.compare import turns
 from tidemill.cli.bench.compare.compared import COMPARED, Compared, verdict
+from tidemill.cli.bench.compare.killing import measure_kill
 from tidemill.cli.bench.compare.messages import Messages, body_of, far_messages, number_and_due
 from tidemill.cli.bench.compare.sqlite_system import SqliteSystem
 from tidemill.cli.bench.compare.system import BATCH, Served, System
@@ -130,6 +132,70 @@ def test_what_is_lost_doubled_or_early_ends_the_measurement(
         turns._once_and_not_early(SqliteSystem(), expected, Taken(numbers, late_ms, 0.0))
 
 
+class _Ledger:
+    """A system in memory whose server is away for a moment after the kill; what it keeps then may be told."""
+
+    def __init__(self, after_the_kill: Callable[[list[int]], list[int]]) -> None:
+        self._after_the_kill = after_the_kill
+        self._lock = threading.Lock()  # protects the numbers
+        self._numbers: list[int] = []
+        self._refusals = 0
+        self._has_some = threading.Event()
+        self.away_errors = (ConnectionError,)
+
+    def send(self, number: int, due_ms: int) -> None:
+        with self._lock:
+            if self._refusals:
+                self._refusals -= 1
+                raise ConnectionError
+            if number not in self._numbers:
+                self._numbers.append(number)
+            if len(self._numbers) > 2:
+                self._has_some.set()
+
+    def kill_and_start(self) -> bool:
+        assert self._has_some.wait(PATIENCE_S)
+        with self._lock:
+            self._numbers = self._after_the_kill(self._numbers)
+            self._refusals = 5
+        return True
+
+    def is_back(self, number: int, due_ms: int) -> bool:
+        try:
+            self.send(number, due_ms)
+        except self.away_errors:
+            return False
+        return True
+
+    def stored(self, due_ms: int) -> list[int]:
+        return self._numbers
+
+
+@pytest.mark.parametrize(
+    ("after_the_kill", "lost", "doubled"),
+    [
+        (lambda numbers: numbers, 0, 0),
+        (lambda numbers: numbers[2:], 2, 0),
+        (lambda numbers: [*numbers, numbers[0]], 0, 1),
+    ],
+)
+def test_what_a_kill_loses_or_doubles_is_counted(
+    after_the_kill: Callable[[list[int]], list[int]], lost: int, doubled: int
+) -> None:
+    figures = measure_kill(_Ledger(after_the_kill), 2, 0.02)  # type: ignore[arg-type]
+    assert (figures["killed_lost"], figures["killed_doubled"]) == (lost, doubled)
+    assert figures["killed_down_s"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", [TIDEMILL, *PEERS], ids=lambda system: system.name)
+def test_what_was_answered_outlives_a_kill(system: System, place: Path) -> None:
+    with _serving(system, place) as served:
+        figures = measure_kill(served, 4, 0.1)
+        assert bool(figures) == bool(served.pids())
+        assert figures.get("killed_lost", 0) == figures.get("killed_doubled", 0) == 0
+
+
 class _Forgetful:
     """A system that answers every second send of a thread without storing it."""
 
@@ -192,9 +258,9 @@ def test_the_quick_bench_gives_every_figure(tmp_path: Path, capsys: pytest.Captu
     command = ["bench", "compare", "--quick", "--json", "--peers", "sqlite", "--data", str(tmp_path)]
     assert run(command) == 0
     figures = json.loads(capsys.readouterr().out)
-    memory = {"memory_empty_mb", "memory_mb"}  # SQLite has no server
     names = {f"tidemill_{figure.name}" for figure in COMPARED}
-    names |= {f"sqlite_{figure.name}" for figure in COMPARED if figure.name not in memory}
+    of_servers = ("memory_", "killed_")  # SQLite has none
+    names |= {f"sqlite_{figure.name}" for figure in COMPARED if not figure.name.startswith(of_servers)}
     assert set(figures) == names | {"poll_ms", "pending", "burst"}
     assert all(value >= 0 for value in figures.values())
     assert all(value > 0 for name, value in figures.items() if name.endswith("per_s"))

@@ -15,6 +15,7 @@ from tidemill.cli.bench.free_port import free_port
 from tidemill.cli.bench.tied_server import TiedServer
 
 _CONNECTIONS_MAX = 256
+_PATIENCE_S = 120.0
 
 
 def has_redis() -> bool:
@@ -31,8 +32,17 @@ class RedisServer:
 def client_of(port: int) -> Any:
     """A client with connections for many threads."""
     import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
 
-    return redis.Redis(port=port, max_connections=_CONNECTIONS_MAX)
+    # What fails is tried again by who measures, or ends the measurement.
+    # And a socket that gave up before a BLPOP does would lose what is popped just then.
+    return redis.Redis(
+        port=port,
+        max_connections=_CONNECTIONS_MAX,
+        retry=Retry(NoBackoff(), 0),
+        socket_timeout=_PATIENCE_S,
+    )
 
 
 @contextmanager

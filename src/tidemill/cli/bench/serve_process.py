@@ -16,9 +16,10 @@ from tidemill.cli.bench.settling import wait_for
 from tidemill.cli.ties import tied_serve, untie
 from tidemill.client.client import Client
 from tidemill.core.errors import StorageError, TidemillError
-from tidemill.core.processes import children, descendants
+from tidemill.core.processes import children, descendants, is_alive, kill
 
 _STOP_S = 60.0
+_SOON_S = 0.005
 
 
 class ServeProcess:
@@ -36,6 +37,16 @@ class ServeProcess:
         """Return when it answers."""
         self._process = tied_serve(self._flags, self._log)
         self.wait_until_open()
+
+    def kill_and_start(self) -> None:
+        """SIGKILL to all processes of it, then the same again; returns before that is open."""
+        pids = self.pids()
+        kill(pids)
+        wait_for("a killed broker ends", lambda: not any(map(is_alive, pids)), _SOON_S)
+        if self._process is not None:
+            self._process.wait()
+            untie(self._process)
+        self._process = tied_serve(self._flags, self._log)
 
     def wait_until_open(self) -> None:
         with Client(self.endpoint, retry_for=0) as client:

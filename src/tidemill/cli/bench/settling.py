@@ -19,13 +19,13 @@ _PATIENCE_S = 120.0
 _LOOK_EVERY_S = 0.1
 
 
-def wait_for(what: str, is_so: Callable[[], bool]) -> None:
+def wait_for(what: str, is_so: Callable[[], bool], every_s: float = _LOOK_EVERY_S) -> None:
     """Look again and again until it is so: other processes offer nothing to wait on."""
     until_s = stopwatch_s() + _PATIENCE_S
     while not is_so():
         if stopwatch_s() > until_s:
             raise StorageError(f"waited {_PATIENCE_S:.0f} s in vain: {what}")
-        threading.Event().wait(_LOOK_EVERY_S)
+        threading.Event().wait(every_s)
 
 
 def wait_until_absorbed(broker: Broker) -> None:

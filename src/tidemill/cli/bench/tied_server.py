@@ -1,14 +1,10 @@
-"""Another system's server, to compare with: started, watched, and never left behind.
+"""Another system's server, to compare with: started, watched, killed, and never left behind.
 
-Run as `python -m tidemill.cli.bench.tied_server SIGNAL PROGRAM …`, a guard between us and that server: it
-starts the program and, when the pipe to it closes, ends it with the signal. Such servers know nothing of
-our ties, so this also holds when a measurement is killed. `TiedServer` is the end of it that measurements
-hold.
+Such servers know nothing of our ties, so each has a guard (`server_guard.py`) that does.
 """
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -18,10 +14,10 @@ from pathlib import Path
 from tidemill.cli.bench.settling import wait_for
 from tidemill.cli.ties import untie
 from tidemill.core.errors import StorageError
-from tidemill.core.processes import children, descendants
-from tidemill.core.ties import when_untied
+from tidemill.core.processes import descendants, is_alive, kill
 
 _END_S = 30.0
+_SOON_S = 0.005
 
 
 class TiedServer:
@@ -31,10 +27,14 @@ class TiedServer:
         self, command: Sequence[str], log: Path, ended_by: signal.Signals, user: str | None = None
     ) -> None:
         self._log = log
-        guard = [sys.executable, "-m", "tidemill.cli.bench.tied_server", ended_by.name, user or "", *command]
-        with log.open("ab") as output:
-            self._guard = subprocess.Popen(
-                guard, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
+        self._command = [sys.executable, "-m", "tidemill.cli.bench.server_guard"]
+        self._command += [ended_by.name, user or "", *command]
+        self._guard = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as output:
+            return subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
             )
 
     def wait_until_open(self, name: str, is_open: Callable[[], bool]) -> None:
@@ -52,23 +52,15 @@ class TiedServer:
         """The server's processes, without the guard."""
         return descendants(self._guard.pid)
 
-    def kill(self) -> None:
-        """SIGKILL to the server itself; the guard ends with it."""
-        for pid in children(self._guard.pid):
-            os.kill(pid, signal.SIGKILL)
+    def kill_and_start(self) -> None:
+        """SIGKILL to all processes of the server, then the same again; returns before that is open."""
+        pids = self.pids()
+        kill(pids)
+        wait_for("a killed server ends", lambda: not any(map(is_alive, pids)), _SOON_S)
+        untie(self._guard)
         self._guard.wait(_END_S)
+        self._guard = self._started()
 
     def stop(self) -> None:
         untie(self._guard)
         self._guard.wait(_END_S)
-
-
-def _guard(ended_by: signal.Signals, user: str, command: list[str]) -> int:
-    whom = {"user": user, "group": user, "extra_groups": ()} if user else {}
-    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, **whom)  # type: ignore[call-overload]
-    when_untied(lambda: server.send_signal(ended_by))
-    return int(server.wait())
-
-
-if __name__ == "__main__":
-    sys.exit(_guard(signal.Signals[sys.argv[1]], sys.argv[2], sys.argv[3:]))

@@ -30,7 +30,7 @@ class Compared:
 
     def text(self, value: float) -> str:
         digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
-        return f"{value:,.{digits}f} {self.unit}"
+        return f"{value:,.{digits}f} {self.unit}" if self.unit else f"{value:,.0f}"
 
 
 COMPARED = (
@@ -45,7 +45,11 @@ COMPARED = (
     Compared("burst_taken_ms", "burst, all settled", "ms", False),
     Compared("memory_empty_mb", "memory, empty", "MB", False),
     Compared("memory_mb", "memory, pending", "MB", False),
+    Compared("memory_held_mb", "of that, not files", "MB", False),
     Compared("disk_bytes_per_pending", "disk each", "B", False),
+    Compared("killed_down_s", "killed: takes sends after", "s", False),
+    Compared("killed_lost", "answered and lost then", "", False, is_judged=False),
+    Compared("killed_doubled", "stored twice then", "", False, is_judged=False),
 )
 
 

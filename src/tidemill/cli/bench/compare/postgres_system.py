@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _USER = "bench"
 _TABLE = "CREATE TABLE waiting (id bigint PRIMARY KEY, due_ms bigint NOT NULL, body bytea NOT NULL)"
 _INDEX = "CREATE INDEX ON waiting (due_ms)"
-_INSERT = "INSERT INTO waiting VALUES (%s, %s, %s)"
+_INSERT = "INSERT INTO waiting VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
 _COPY = "COPY waiting FROM STDIN (FORMAT binary)"
 # An array keeps the planner from running the inner part once for each row.
 _CLAIM = """
@@ -114,6 +114,30 @@ class _ServedPostgres:
             connection = _connect(self._address)
         connection.execute(_INSERT, (number, due_ms, body_of(number, due_ms)))
         self._spare.put(connection)
+
+    def stored(self, due_ms: int) -> list[int]:
+        rows = self._connection.execute("SELECT id FROM waiting WHERE due_ms = %s", (due_ms,)).fetchall()
+        return [number for (number,) in rows]
+
+    def kill_and_start(self) -> bool:
+        self._process.kill_and_start()
+        return True
+
+    def is_back(self, number: int, due_ms: int) -> bool:
+        try:
+            fresh = _connect(self._address)
+            fresh.execute(_INSERT, (number, due_ms, body_of(number, due_ms)))
+        except self.away_errors:
+            return False
+        self._connection.close()
+        self._connection = fresh
+        return True
+
+    @property
+    def away_errors(self) -> tuple[type[Exception], ...]:
+        import psycopg
+
+        return (psycopg.OperationalError,)
 
     def ready_to_schedule(self, messages: Messages) -> Callable[[], None]:
         rows = list(messages.rows())

@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tidemill.cli.bench.compare.messages import Messages, body_of
+from tidemill.cli.bench.compare.messages import Messages, body_of, number_and_due
 from tidemill.cli.bench.compare.system import BATCH, Served
 from tidemill.cli.bench.redis_server import RedisServer, client_of, has_redis, serving_redis
 from tidemill.cli.bench.settling import wait_for
@@ -82,6 +82,27 @@ class _ServedRedis:
 
     def send(self, number: int, due_ms: int) -> None:
         self._client.zadd(_SET, {body_of(number, due_ms): due_ms})
+
+    def stored(self, due_ms: int) -> list[int]:
+        return [number_and_due(body)[0] for body in self._client.zrangebyscore(_SET, due_ms, due_ms)]
+
+    def kill_and_start(self) -> bool:
+        self._server.process.kill_and_start()
+        return True
+
+    def is_back(self, number: int, due_ms: int) -> bool:
+        with closing(client_of(self._server.port)) as client:
+            try:
+                client.zadd(_SET, {body_of(number, due_ms): due_ms})
+            except self.away_errors:
+                return False
+        return True
+
+    @property
+    def away_errors(self) -> tuple[type[Exception], ...]:
+        from redis.exceptions import RedisError
+
+        return (RedisError,)
 
     def ready_to_schedule(self, messages: Messages) -> Callable[[], None]:
         members = [(body, due_ms) for _, due_ms, body in messages.rows()]

@@ -79,6 +79,20 @@ class _ServedSqlite:
         with self._turn:
             self._connection.execute(_INSERT, (number, due_ms, body))
 
+    def stored(self, due_ms: int) -> list[int]:
+        rows = self._connection.execute("SELECT id FROM waiting WHERE due_ms = ?", (due_ms,))
+        return [number for (number,) in rows]
+
+    def kill_and_start(self) -> bool:
+        return False
+
+    def is_back(self, number: int, due_ms: int) -> bool:
+        return True
+
+    @property
+    def away_errors(self) -> tuple[type[Exception], ...]:
+        return ()
+
     def ready_to_schedule(self, messages: Messages) -> Callable[[], None]:
         rows = list(messages.rows())
         return lambda: self._in_one_transaction(_INSERT, rows)

@@ -33,6 +33,23 @@ class Served(Protocol):
         """One message; any number of threads at once."""
         ...
 
+    def stored(self, due_ms: int) -> list[int]:
+        """The numbers of those that wait and are due at this millisecond, each as often as it is stored."""
+        ...
+
+    def kill_and_start(self) -> bool:
+        """SIGKILL to its server, and start it again; returns before that is open. False: it has no server."""
+        ...
+
+    def is_back(self, number: int, due_ms: int) -> bool:
+        """Whether it takes this message, over a connection of its own, tried once."""
+        ...
+
+    @property
+    def away_errors(self) -> tuple[type[Exception], ...]:
+        """What a send raises while the server is away; the same send again stores the message once."""
+        ...
+
     def ready_to_schedule(self, messages: Messages) -> Callable[[], None]:
         """All of them, in the way that this system has for many."""
         ...

@@ -15,7 +15,7 @@ from tidemill.cli.bench.compare.messages import Messages, body_of
 from tidemill.cli.bench.compare.system import BATCH, Served
 from tidemill.cli.bench.serve_process import ServeProcess
 from tidemill.client.client import Client
-from tidemill.core.errors import StorageError
+from tidemill.core.errors import StorageError, TidemillError
 from tidemill.core.model import CancelAnswer, Receipt
 from tidemill.core.send_batch import Answer
 from tidemill.log.disk import RealDisk
@@ -60,6 +60,10 @@ class TidemillSystem:
         yield from ()
 
 
+def _send(client: Client, number: int, due_ms: int) -> None:
+    client.send(_TOPIC, body_of(number, due_ms), at=due_ms, id=f"{number:012d}")
+
+
 class _ServedTidemill:
     def __init__(self, process: ServeProcess, client: Client) -> None:
         self._process = process
@@ -74,7 +78,27 @@ class _ServedTidemill:
         return self._process.pids()
 
     def send(self, number: int, due_ms: int) -> None:
-        self._client.send(_TOPIC, body_of(number, due_ms), at=due_ms)
+        _send(self._client, number, due_ms)
+
+    def stored(self, due_ms: int) -> list[int]:
+        found = self._client.pending_table(_TOPIC, start=due_ms, end=due_ms + 1, columns=["id"])
+        return [int(number) for number in found["id"].to_pylist()]
+
+    def kill_and_start(self) -> bool:
+        self._process.kill_and_start()
+        return True
+
+    def is_back(self, number: int, due_ms: int) -> bool:
+        with Client(self.address, retry_for=0) as client:
+            try:
+                _send(client, number, due_ms)
+            except self.away_errors:
+                return False
+        return True
+
+    @property
+    def away_errors(self) -> tuple[type[Exception], ...]:
+        return (TidemillError,)
 
     def ready_to_schedule(self, messages: Messages) -> Callable[[], None]:
         bodies = pa.array((body for _, _, body in messages.rows()), pa.binary())

@@ -1,8 +1,8 @@
 """The measurements, in two turns that every system takes, alone on the machine and on a directory of its own.
 
 *At rest*: idle, a few hundred messages at spread times, then single sends of many threads. *Many pending*: as
-many as are asked for are scheduled in bulk, some of them cancelled, and then a burst falls due at once. Each
-checks that what was answered is there, and that every message came once and none early.
+many as are asked for are scheduled in bulk, some of them cancelled, a burst falls due at once, and the server
+is killed. Each checks that what was answered is there, and that every message came once and none early.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tidemill.cli.bench.compare.killing import measure_kill
 from tidemill.cli.bench.compare.messages import Messages, far_messages
 from tidemill.cli.bench.compare.system import Served, System
 from tidemill.cli.bench.compare.worker import Taken, Workers, working
@@ -56,7 +57,7 @@ def measure_at_rest(system: System, directory: Path, poll_s: float, scale: Scale
     with system.serving(directory) as served:
         figures |= _memory("memory_empty_mb", served)
         with working(system, served, poll_s, scale.rest_count) as workers:
-            _pause(scale.idle_s / 5)  # they connect
+            _pause(scale.idle_s / 2)  # they connect
             figures["idle_core_percent"] = _idle_percent(served, workers, scale.idle_s)
             spread = np.arange(scale.rest_count, dtype=np.int64) * _REST_EVERY_MS
             messages = Messages(0, _now_ms() + scale.ahead_ms + spread)
@@ -69,7 +70,7 @@ def measure_at_rest(system: System, directory: Path, poll_s: float, scale: Scale
 
 
 def measure_many(system: System, directory: Path, poll_s: float, scale: Scale) -> Figures:
-    """bulk_per_s, memory_mb, disk_bytes_per_pending, cancel_per_s, burst_queued_ms and burst_taken_ms."""
+    """The figures of bulk, cancel, memory and disk, of a burst, and of a kill."""
     with system.serving(directory) as served:
         empty_bytes = served.disk_bytes()
         messages = far_messages(scale.pending_count, _now_ms())
@@ -79,7 +80,7 @@ def measure_many(system: System, directory: Path, poll_s: float, scale: Scale) -
         figures = {"bulk_per_s": len(messages) / (stopwatch_s() - begun_s)}
         _require_waiting(system, served, len(messages))
         _pause(scale.settle_s)
-        figures |= _memory("memory_mb", served)
+        figures |= _memory("memory_mb", served) | _held_memory(served)
         figures["disk_bytes_per_pending"] = (served.disk_bytes() - empty_bytes) / len(messages)
         chosen = range(0, len(messages), _CANCEL_EVERY)
         cancel = served.ready_to_cancel(messages, chosen)
@@ -92,6 +93,7 @@ def measure_many(system: System, directory: Path, poll_s: float, scale: Scale) -
         ahead_ms = scale.ahead_ms + 3 * int(scale.burst_count / figures["bulk_per_s"] * 1000)
         figures |= _burst(system, served, poll_s, len(messages), scale.burst_count, ahead_ms)
         _require_waiting(system, served, len(messages) - cancelled)
+        figures |= measure_kill(served, THREADS, scale.send_s / 5)
     return figures
 
 
@@ -161,6 +163,11 @@ def _memory(name: str, served: Served) -> Figures:
     """Nothing for a system that lives in its callers."""
     pids = served.pids()
     return {name: sum(map(processes.pss_mb, pids))} if pids else {}
+
+
+def _held_memory(served: Served) -> Figures:
+    pids = served.pids()
+    return {"memory_held_mb": sum(map(processes.held_mb, pids))} if pids else {}
 
 
 def _once_and_not_early(system: System, messages: Messages, taken: Taken) -> Taken:
