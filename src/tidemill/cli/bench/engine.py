@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tidemill.broker.loop import let_services_in
 from tidemill.cli.bench.bulk import measure_bulk
+from tidemill.cli.bench.disk_room import require_room
 from tidemill.cli.bench.disk_sync import DiskSync, measure_sync
 from tidemill.cli.bench.figures import FIGURES, figures_table
 from tidemill.cli.bench.lateness import measure_burst, measure_rest
@@ -22,8 +23,6 @@ from tidemill.cli.bench.pending import measure_pending
 from tidemill.cli.bench.workload import FULL, QUICK, Scale
 from tidemill.cli.output import console
 from tidemill.cli.planned_bar import PlannedStep, planned_bar
-from tidemill.core.errors import RequestError
-from tidemill.log.disk import RealDisk
 
 Measure = Callable[[Path, Scale], dict[str, float]]
 
@@ -47,7 +46,7 @@ def engine(
     scale = QUICK if quick else FULL
     parent = data or Path(tempfile.gettempdir())
     parent.mkdir(parents=True, exist_ok=True)
-    _require_room(parent, _ROOM_BYTES_QUICK if quick else _ROOM_BYTES)
+    require_room(parent, _ROOM_BYTES_QUICK if quick else _ROOM_BYTES)
     figures: dict[str, float] = {}
     let_services_in()  # as `serve` does
     with tempfile.TemporaryDirectory(prefix="tidemill-bench-", dir=parent) as place:
@@ -66,15 +65,6 @@ def engine(
         print(json.dumps({figure.name: round(figures[figure.name], 3) for figure in FIGURES}))
     else:
         _print_table(figures, quick, disk)
-
-
-def _require_room(parent: Path, needed: int) -> None:
-    free = RealDisk().free_bytes(parent)
-    if free < needed:
-        raise RequestError(
-            f"{parent} has {free >> 20:,} MiB free, measuring needs {needed >> 20:,}; "
-            "name another place with --data"
-        )
 
 
 def _print_table(figures: dict[str, float], quick: bool, disk: DiskSync) -> None:

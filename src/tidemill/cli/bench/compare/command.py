@@ -29,6 +29,7 @@ from tidemill.cli.bench.compare.turns import (
     measure_at_rest,
     measure_many,
 )
+from tidemill.cli.bench.disk_room import require_room
 from tidemill.cli.bench.options import DataOption, JsonOption, QuickOption
 from tidemill.cli.output import console
 from tidemill.cli.planned_bar import PlannedStep, planned_bar
@@ -37,6 +38,8 @@ from tidemill.core.errors import RequestError
 
 _PEER_NAMES = ",".join(peer.name for peer in PEERS)
 _POLL_MS_MAX = 60_000
+_ROOM_BYTES = 1 << 30
+_ROOM_BYTES_EACH = 1_000  # with write-ahead logs, and files that are there twice while they are rewritten
 _START_S = 3.0
 _PER_S = 100_000  # in bulk, of the slower ones, roughly
 
@@ -61,9 +64,10 @@ def compare(
     scale = QUICK if quick else FULL
     if pending is not None:
         scale = dataclasses.replace(scale, pending_count=pending)
-    if data is not None:
-        data.mkdir(parents=True, exist_ok=True)
-    directory = Path(tempfile.mkdtemp(prefix="tidemill-bench-", dir=data))
+    parent = data or Path(tempfile.gettempdir())
+    parent.mkdir(parents=True, exist_ok=True)
+    require_room(parent, _ROOM_BYTES + scale.pending_count * _ROOM_BYTES_EACH)
+    directory = Path(tempfile.mkdtemp(prefix="tidemill-bench-", dir=parent))
     directory.chmod(0o711)  # PostgreSQL's server may have to run as another user, and passes through
     try:
         missing = {peer.name: reason for peer in wanted if (reason := peer.missing(directory))}

@@ -127,22 +127,18 @@ def _queued_ms(system: System, served: Served, messages: Messages) -> float | No
 def _sends_per_s(system: System, served: Served, seconds: float) -> float:
     """Single sends a second of threads that each wait for their answer."""
     numbers, due_ms = count(), _now_ms() + HOUR_MS
-    together = threading.Barrier(THREADS + 1)
 
-    def work(_: int) -> int:
-        served.send(next(numbers), due_ms)  # so that connecting is no part of it
-        together.wait(_PATIENCE_S)
-        sent, until_s = 0, stopwatch_s() + seconds
-        while stopwatch_s() < until_s:
+    def send_until(until_s: float) -> int:
+        sent = 0
+        while sent == 0 or stopwatch_s() < until_s:
             served.send(next(numbers), due_ms)
             sent += 1
         return sent
 
     with ThreadPoolExecutor(THREADS) as pool:
-        at_work = [pool.submit(work, index) for index in range(THREADS)]
-        together.wait(_PATIENCE_S)
+        list(pool.map(send_until, [0.0] * THREADS))  # so that connecting is no part of it
         begun_s = stopwatch_s()
-        sent = sum(future.result() for future in at_work)
+        sent = sum(pool.map(send_until, [begun_s + seconds] * THREADS))
         took_s = stopwatch_s() - begun_s
     _require_waiting(system, served, sent + THREADS)
     return sent / took_s
