@@ -27,7 +27,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemill.core.errors import DirectoryLocked, DiskFull, StorageError, SyncFailed
-from tidemill.log.early_writing import begin_writing
 from tidemill.log.sorted_keys import RocksKeys, SortedKeys
 
 Bytes = bytes | bytearray | memoryview
@@ -66,10 +65,6 @@ class DiskFile(Protocol):
 
     def truncate(self, length: int) -> None:
         """Set the size; bytes grown this way read as zero and may have no space behind them."""
-        ...
-
-    def begin_writing(self, offset: int, length: int) -> None:
-        """Let the disk begin with these bytes, so that the sync to come has less to wait for."""
         ...
 
     def sync(self) -> None:
@@ -200,9 +195,6 @@ class _RealFile:
     def truncate(self, length: int) -> None:
         with _told_apart(self.path):
             os.ftruncate(self._fd, length)
-
-    def begin_writing(self, offset: int, length: int) -> None:
-        begin_writing(self._fd, offset, length)
 
     def sync(self) -> None:
         try:

@@ -36,11 +36,6 @@ class GroupCommit:
         """Up to where callers may be told "done": the synced end, or all that is written if `async`."""
         return self._log.synced_end if self._is_sync else self._log.written_end
 
-    def begin(self, offset: int) -> None:
-        """Somebody will wait for the frame at `offset`, the newest, but has to do something else first."""
-        if self._is_sync:
-            self._log.begin_sync(offset)
-
     def wait(self, end: int) -> None:
         """Return when the log may be acknowledged up to `end`."""
         if self._is_sync:

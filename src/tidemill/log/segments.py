@@ -329,11 +329,6 @@ class SegmentedLog:
 
     # -- safety -----------------------------------------------------------------------------------
 
-    def begin_sync(self, offset: int) -> None:
-        """Let the disk begin with the frame at `offset`, the newest. For the thread that appended it."""
-        segment = self._segments[-1]
-        segment.file.begin_writing(offset - segment.start, self.written_end - offset)
-
     def sync(self) -> int:
         """Make everything written so far survive a power cut; returns the end that is now safe.
 

@@ -326,7 +326,6 @@ class CommitLog:
         first_seq = self._indexes.ledger.next_seq
         offset = self._log.append(kind, parts, now_ms, reserved=reserved, version=version)
         try:
-            self._commit.begin(offset)
             frame = self._log.frame(offset)
             effects = self._indexes.apply(frame, id_hashes)
         except BaseException as fault:

@@ -102,9 +102,6 @@ class FaultyFile:
             node.space.cut(length)
             node.unsynced.resized(size, length, lost_tail)
 
-    def begin_writing(self, offset: int, length: int) -> None:
-        """Says nothing of what survives: unsynced bytes may be on the disk or not in any case."""
-
     def sync(self) -> None:
         with self._gate.operation("sync", self.path):
             if self._gate.sync_shall_fail():

@@ -9,7 +9,6 @@ import pytest
 
 from tidemill.core.errors import SyncFailed
 from tidemill.log.disk import RealDisk
-from tidemill.log.frame import frame_bytes
 from tidemill.log.group_commit import GroupCommit
 from tidemill.log.segments import SegmentedLog
 
@@ -23,10 +22,6 @@ class GatedFile:
 
     def __getattr__(self, name):
         return getattr(self._real, name)
-
-    def begin_writing(self, offset: int, length: int) -> None:
-        self._real.begin_writing(offset, length)
-        self._disk.begun.append(self._real.read(offset, length))
 
     def sync(self) -> None:
         if self._disk.own_gates:
@@ -48,7 +43,6 @@ class GatedDisk(RealDisk):
         self.arrived, self.gate = threading.Semaphore(0), threading.Semaphore(0)
         self.count_lock = threading.Lock()
         self.sync_count = 0
-        self.begun: list[bytes] = []  # bytes that the disk was asked to begin with
         self.own_gates = []  # called one per sync, in the order the syncs begin
 
     def open(self, path: Path, *, create: bool = False):
@@ -193,17 +187,6 @@ def test_async_durability_acknowledges_what_is_written_until_a_sync_fails(log, d
         commit.wait_synced(_append(log))
     with pytest.raises(SyncFailed):
         commit.wait(end)
-
-
-@pytest.mark.parametrize("is_sync", [True, False])
-def test_the_disk_begins_with_a_frame_that_will_be_waited_for(log, disk, is_sync):
-    commit = GroupCommit(log, is_sync=is_sync)
-    for size in (10, 100, 6_000):  # the last in a segment of its own
-        commit.begin(log.append(2, [bytes(size)], 0))
-    assert [len(frame) for frame in disk.begun] == [frame_bytes(n) for n in (10, 100, 6_000)] * is_sync
-    assert (disk.sync_count, log.synced_end < log.written_end) == (0, True)
-    commit.wait_synced(log.written_end)
-    assert log.synced_end == log.written_end
 
 
 def test_segments_that_were_begun_between_two_syncs_are_all_synced(log, disk):
