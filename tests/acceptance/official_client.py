@@ -75,6 +75,8 @@ class OfficialClient:
 
     def __init__(self, command: Sequence[str | Path], log: Path, environment: Fields | None = None) -> None:
         self.log = log
+        self.roots = log.with_name("roots.pem")  # whom to trust, should it speak TLS (Java trusts everybody)
+        trust = {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(self.roots)}
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
                 list(map(str, command)),
@@ -82,7 +84,7 @@ class OfficialClient:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env={**os.environ, **(environment or {})},
+                env={**os.environ, **trust, **(environment or {})},
             )
         self._ids = itertools.count()
         self._names = itertools.count()
@@ -128,22 +130,29 @@ class OfficialClient:
 
     # -- what a test says -------------------------------------------------------------------------
 
-    def producer(self, endpoint: str, topic: str, checker: str = "") -> str:
+    def producer(self, endpoint: str, topic: str, checker: str = "", **keys: str) -> str:
         name = f"producer-{next(self._names)}"
-        self.ask("producer", name=name, endpoint=endpoint, topic=topic, checker=checker)
+        self.ask("producer", name=name, endpoint=endpoint, topic=topic, checker=checker, **keys)
         return name
 
     def simple(
-        self, endpoint: str, topic: str, group: str = "workers", *, tags: str = "*", await_ms: int = 10_000
+        self,
+        endpoint: str,
+        topic: str,
+        group: str = "workers",
+        *,
+        tags: str = "*",
+        await_ms: int = 10_000,
+        **keys: str,
     ) -> str:
         name = f"simple-{next(self._names)}"
-        fields = {"name": name, "endpoint": endpoint, "topic": topic, "group": group, "tags": tags}
+        fields = {"name": name, "endpoint": endpoint, "topic": topic, "group": group, "tags": tags, **keys}
         self.ask("simple", **fields, await_ms=await_ms)
         return name
 
-    def push(self, endpoint: str, topic: str, group: str, *, failures: int = 0) -> str:
+    def push(self, endpoint: str, topic: str, group: str, *, failures: int = 0, **keys: str) -> str:
         name = f"push-{next(self._names)}"
-        fields = {"name": name, "endpoint": endpoint, "topic": topic, "group": group}
+        fields = {"name": name, "endpoint": endpoint, "topic": topic, "group": group, **keys}
         self.ask("push", **fields, failures=failures)
         return name
 

@@ -5,9 +5,13 @@ A test module gives the fixture `client` (an `OfficialClient`) and takes all tes
 
 from __future__ import annotations
 
+import contextlib
+import urllib.request
+
 import pytest
 
 from acceptance.official_client import ClientFault, OfficialClient, Seen
+from acceptance.secured import PERMISSIONS, SECRET, Secured
 from acceptance.serving import Served, wait_until
 from tidemill.core.clock import SystemClock
 from tidemill.core.limits import BODY_BYTES_MAX
@@ -210,6 +214,45 @@ def _until_seen(client: OfficialClient, consumer: str, body: str) -> list[Seen]:
                 client.ask("ack", name=consumer, receipt=message.receipt)
         if found := [m for m in polled if m.body == body]:
             return found
+
+
+def test_clients_speak_tls_and_sign_with_their_keys(client: OfficialClient, tmp_path) -> None:
+    """Also while a user is taken out of the permissions file, and when it is back."""
+    served = Secured(tmp_path / "data", "--flight-port", "-1")
+    served.prepare("orders", "kept")
+    served.start()
+    try:
+        client.roots.write_bytes(served.ca.read_bytes())
+        keys = {"tls": "yes", "access_key": "shop-ak", "secret_key": SECRET}
+        producer = client.producer(served.tls_endpoint, "orders", **keys)
+        push = client.push(served.tls_endpoint, "orders", "workers", **keys)
+        simple = client.simple(served.tls_endpoint, "kept", "workers", **keys)
+        due_ms = _now_ms() + 500
+        client.send(producer, "orders", "later", deliver_at_ms=due_ms)
+        never = client.send(producer, "orders", "never", deliver_at_ms=due_ms + 1000)
+        client.ask("recall", name=producer, topic="orders", handle=never["handle"])
+        wait_until(lambda: [m.body for m in client.seen(push)] == ["later"], "the push consumer's")
+        assert _is_on_time(client.seen(push)[0], due_ms)
+        served.permissions.write_text(PERMISSIONS.replace("shop-ak", "other-ak"))
+        wait_until(lambda: _has_read_permissions(served), "the file")
+        with pytest.raises(ClientFault, match="UNAUTHORIZED"):
+            client.send(producer, "orders", "refused")
+        with pytest.raises(ClientFault, match="UNAUTHORIZED"):
+            client.poll(simple)
+        served.permissions.write_text(PERMISSIONS)
+        _send_until_taken(client, producer, "again")
+        wait_until(lambda: [m.body for m in client.seen(push)] == ["later", "again"], "what came after")
+        for name in (producer, simple):
+            client.ask("close", name=name)
+    finally:
+        served.stop()
+
+
+def _has_read_permissions(served: Served) -> bool:
+    # Any call makes the broker look at its file, at most once a second.
+    with contextlib.suppress(OSError):
+        urllib.request.urlopen(f"http://{served.endpoint}/v1/status", timeout=5).close()
+    return "permissions read again" in served.log()
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])

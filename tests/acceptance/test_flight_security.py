@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import urllib.request
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import tidemill
 from acceptance.secured import BOSS, PERMISSIONS, TOKEN, Secured
 from acceptance.serving import wait_until
 from tidemill.core.errors import Unauthorized
+from tidemill.server.certificate import own_certificate
 
 _ROWS = 2_000  # more than our client would send over HTTP
 
@@ -111,6 +113,31 @@ def test_our_client_takes_its_token_and_certificate_along(served):
         assert len(handles) == _ROWS
         answers = client.cancel_many([handle for handle in handles if handle is not None])
         assert answers == [tidemill.CancelAnswer.CANCELLED] * _ROWS
+
+
+def test_a_certificate_that_is_replaced_is_used_at_once_by_every_port(served, tmp_path):
+    ports = (served.tls_port, _place(served)["port"])
+
+    def shown() -> set[str]:
+        try:
+            return {ssl.get_server_certificate(("127.0.0.1", port)).strip() for port in ports}
+        except OSError:  # Flight closes for a moment
+            return set()
+
+    old, (new_cert, new_key) = served.ca.read_text(), own_certificate(tmp_path, "127.0.0.1")
+    both = tmp_path / "both.pem"
+    both.write_text(old + new_cert.read_text())
+    with tidemill.Client(f"https://{served.tls_endpoint}", token=TOKEN, ca=both) as client:
+        client.schedule_whole(pa.table({"body": [b"before"]}), topic="orders")
+        new_cert.replace(served.ca)
+        wait_until(lambda: "the TLS certificate stays as it was" in served.log(), "half of it refused")
+        assert shown() == {old.strip()}
+        new_key.replace(served.ca.with_name("key.pem"))
+        wait_until(lambda: shown() == {served.ca.read_text().strip()}, "the new certificate")
+        client.schedule_whole(pa.table({"body": [b"after"]}), topic="orders")
+        client.send("orders", b"after", delay="1h")
+    with _client(served) as other:  # which trusts the new one alone
+        _put(other, TOKEN)
 
 
 def test_no_token_reaches_the_log(served):

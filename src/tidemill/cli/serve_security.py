@@ -60,7 +60,7 @@ def tls_fields(
             raise usage("--tls-cert needs --tls-port")
         return {}
     from tidemill.server.certificate import own_certificate
-    from tidemill.server.envoy import check_certificate
+    from tidemill.server.live_certificate import check_certificate
     from tidemill.server.supervisor import check_address
 
     port = check_address(host, port, is_insecure=True, flag="--tls-port")

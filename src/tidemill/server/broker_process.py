@@ -31,11 +31,10 @@ from tidemill.core.ties import when_untied
 from tidemill.server.admin_api import admin_app
 from tidemill.server.app import Door, Opened
 from tidemill.server.backup_place import backup_place_of
-from tidemill.server.flight_connections import FlightConnections
-from tidemill.server.flight_door import FlightDoor
-from tidemill.server.flight_opening import open_flight
+from tidemill.server.flight_opening import FlightService
 from tidemill.server.gateway import Gateway
 from tidemill.server.guard import guard_of
+from tidemill.server.live_certificate import CertificateWatch, turn
 from tidemill.server.rates import Rates
 from tidemill.server.serve_plan import ServePlan
 from tidemill.store.without_pandas import keep_pandas_out
@@ -56,8 +55,8 @@ class BrokerProcess:
         self._plan = plan
         self._rates = Rates(plan.rate_per_client) if plan.rate_per_client else None
         self.door = Door(self._start, self._stop)
-        self._flight: FlightDoor | None = None
-        self._flight_watch: FlightConnections | None = None
+        self._flight: FlightService | None = None
+        self._certificate_watch: asyncio.Task[None] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._told_at_s = 0.0
@@ -85,12 +84,13 @@ class BrokerProcess:
             return
         gateway = Gateway(broker, creates_topics=self._plan.creates_topics)
         http = admin_app(broker, polls=lambda: gateway.consuming.polls, backups=backup_place_of(self._plan))
-        flight_port = self._flight.port if self._flight is not None else None
+        flight_port = self._flight.port
         if flight_port is not None:
             is_tls = self._plan.tls_port is not None
             self.door.facts = {"flight": {"port": flight_port, "tls": is_tls, "broker": broker.id}}
         self.door.opened = Opened(broker, gateway, http, http.batch_door)
         self.door.state = "open"
+        self._certificate_watch = self._watch_certificate(self._flight)
         pipeline = "spark" if self._plan.pipeline_command else "embedded"
         _spare_what_stays()
         _tell("opened", broker=broker.id, pipeline=pipeline, flight_port=flight_port)
@@ -115,18 +115,19 @@ class BrokerProcess:
             self._told_at_s = stopwatch_s()
             _tell("opening", done=done, total=total)
 
-    def _open_flight(self, broker: Broker) -> FlightDoor | None:
+    def _open_flight(self, broker: Broker) -> FlightService:
         try:
-            flight = open_flight(self._plan, broker, self._rates)
+            return FlightService(self._plan, broker, self._rates)
         except (TidemillError, OSError):
             broker.close()
             raise
-        if flight is not None:
-            self._flight_watch = FlightConnections(
-                flight.port, self._plan.connections_max, flight.traffic, gate=flight.gate
-            )
-            self._flight_watch.start()
-        return flight
+
+    def _watch_certificate(self, flight: FlightService) -> asyncio.Task[None] | None:
+        plan = self._plan
+        if plan.tls_port is None:
+            return None
+        acts = (lambda: turn(Path(plan.data)), flight.reopen)
+        return asyncio.create_task(CertificateWatch(Path(plan.tls_cert), Path(plan.tls_key), acts).run())
 
     # -- stopping ---------------------------------------------------------------------------------
 
@@ -146,8 +147,8 @@ class BrokerProcess:
     async def _stop(self) -> None:
         if self._opening is not None:
             await self._opening
-        if self._flight_watch is not None:
-            self._flight_watch.stop()
+        if self._certificate_watch is not None:
+            self._certificate_watch.cancel()
         opened, self.door.opened, self.door.state = self.door.opened, None, "stopping"
         if opened is not None:
             if self._flight is not None:

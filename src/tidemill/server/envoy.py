@@ -9,19 +9,17 @@ this machine's own address.
 
 from __future__ import annotations
 
-import ssl
-from pathlib import Path
 from typing import Any
 
 from pyvoy import PyvoyServer
 
 from tidemill.core.addresses import local_address
-from tidemill.core.errors import RequestError, StorageError
 from tidemill.core.limits import KIB, MIB
 from tidemill.server.body_budget import BODY_SECONDS_MAX
 
 _TYPES = "type.googleapis.com/envoy"
 _TLS_CLUSTER = "plain_port"
+_NODE = "tidemill"
 _HEADERS_SECONDS = 10
 # A request must be whole, or its answer begun, by then. A little more than the application gives a body that
 # has begun, because that says in its own form of error what was wrong.
@@ -47,16 +45,14 @@ class BoundedServer(PyvoyServer):
         port: int,
         connections_max: int,
         tls_port: int | None = None,
-        certificate: tuple[Path, Path] | None = None,
+        secret: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(application, address=address, port=port, tls_port=tls_port, **options)
-        assert tls_port is None or (certificate is not None and port), (
-            "TLS leads to a plain port that is known"
-        )
+        assert tls_port is None or (secret is not None and port), "TLS leads to a plain port that is known"
         self._place = (address, port)
         self._connections_max = connections_max
-        self._tls = (tls_port, certificate)
+        self._tls = (tls_port, secret)
 
     def get_envoy_config(self) -> dict[str, Any]:
         config: dict[str, Any] = super().get_envoy_config()
@@ -65,27 +61,14 @@ class BoundedServer(PyvoyServer):
         (listener,) = resources["listeners"]
         listener["per_connection_buffer_limit_bytes"] = _CONNECTION_BUFFER_BYTES
         listener["filter_chains"][0]["filters"][-1]["typed_config"].update(_http_bounds())
-        tls_port, certificate = self._tls
-        if tls_port is not None and certificate is not None:
+        tls_port, secret = self._tls
+        if tls_port is not None and secret is not None:
             address, port = self._place
-            resources["listeners"].append(_tls_listener(address, tls_port, *certificate))
+            # Envoy wants a name before it takes a certificate that can be replaced.
+            config["node"] = {"id": _NODE, "cluster": _NODE}
+            resources["listeners"].append(_tls_listener(address, tls_port, secret))
             resources.setdefault("clusters", []).append(_cluster(local_address(address), port))
         return config
-
-
-def check_certificate(cert: Path, key: Path) -> None:
-    """Refuse a certificate and key that Envoy could not use."""
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password=_no_password)
-    except FileNotFoundError as error:
-        raise RequestError(f"cannot read the certificate {cert} or its key {key}: {error.strerror}") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", None) or str(error)
-        raise StorageError(f"{cert} and {key} are not a certificate and its key: {reason}") from None
-
-
-def _no_password() -> str:
-    raise ValueError("the key has a password; give one without")
 
 
 def _http_bounds() -> dict[str, Any]:
@@ -114,9 +97,7 @@ def _connection_limit(connections_max: int) -> dict[str, Any]:
     }
 
 
-def _tls_listener(address: str, port: int, cert: Path, key: Path) -> dict[str, Any]:
-    # By file name, never by content: the configuration stands in Envoy's command line for all to read.
-    files = {"certificate_chain": {"filename": str(cert)}, "private_key": {"filename": str(key)}}
+def _tls_listener(address: str, port: int, secret: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": "listener_tls",
         "address": {"socket_address": {"address": address, "port_value": port}},
@@ -129,7 +110,7 @@ def _tls_listener(address: str, port: int, cert: Path, key: Path) -> dict[str, A
                     "typed_config": {
                         "@type": f"{_TYPES}.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
                         "common_tls_context": {
-                            "tls_certificates": [files],
+                            "tls_certificate_sds_secret_configs": [secret],
                             "alpn_protocols": ["h2", "http/1.1"],
                         },
                     },

@@ -110,6 +110,13 @@ class FlightConnections:
     def stop(self) -> None:
         self._is_over.set()
 
+    def shut_all(self) -> int:
+        """Shut down every connection of the port, when it was stopped; says how many there were."""
+        if self._thread.is_alive():
+            self._thread.join()
+        self._find()
+        return self._shut([(number, one) for number, one in self._sockets.items() if one.caller], "")
+
     def _run(self) -> None:
         pause_s = 0.0
         while not self._is_over.wait(pause_s):

@@ -25,6 +25,7 @@ from tidemill.broker.bulk import BulkReceipt
 from tidemill.broker.bulk_columns import check_columns, texts
 from tidemill.broker.canceller import ANSWERS
 from tidemill.broker.table_schemas import Wanted
+from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import BrokerClosed, Forbidden, RequestError, TidemillError, Unauthorized
 from tidemill.core.limits import FRAME_ROWS_MAX
 from tidemill.server.flight_auth import (
@@ -50,6 +51,7 @@ from tidemill.server.permissions import Verb
 
 T = TypeVar("T")
 _STOP_SECONDS = 5.0
+_FAREWELL_SECONDS = 0.5  # for the last answers to be read
 _PUTS_MAX = 4
 _CANCEL = "cancel"
 ANSWER = pa.schema([("answer", pa.string())])
@@ -90,8 +92,11 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
         self._is_closing = True
         ending = threading.Thread(target=self.shutdown, daemon=True)
         ending.start()
+        until_s = stopwatch_s() + _STOP_SECONDS
+        ending.join(_FAREWELL_SECONDS)
         # A client that holds its stream open and says nothing must not hold up the stop.
-        ending.join(_STOP_SECONDS)
+        while ending.is_alive() and self.traffic.waits(now_s := stopwatch_s(), 0).working and now_s < until_s:
+            ending.join(_FAREWELL_SECONDS)
 
     # -- writing ----------------------------------------------------------------------------------
 

@@ -1,8 +1,14 @@
-"""Opens the Flight door that a plan asks for: where, with which certificate, asking whom."""
+"""Opens the Flight door that a plan asks for: where, with which certificate, asking whom.
+
+Owns the door's life. Flight's server takes its certificate once and for all, so for another one the door is
+closed and opened again on the same port: streams under way are told to come again, as at a restart.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import socket
+import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,10 +16,61 @@ import pyarrow as pa
 from tidemill.broker.broker import Broker
 from tidemill.core.errors import StorageError
 from tidemill.server.flight_auth import FileAuthorizer
+from tidemill.server.flight_connections import FlightConnections
 from tidemill.server.flight_door import FlightDoor
 from tidemill.server.flight_gate import CALLS_MAX, FlightGate
 from tidemill.server.rates import Rates
 from tidemill.server.serve_plan import FLIGHT_PORT, ServePlan
+
+
+class FlightService:
+    """The door and the watch over its connections, if the plan has one. Thread-safe."""
+
+    def __init__(self, plan: ServePlan, broker: Broker, rates: Rates | None = None) -> None:
+        self._plan = plan
+        self._broker = broker
+        self._rates = rates
+        self._lock = threading.Lock()  # protects all below
+        self._door: FlightDoor | None = None
+        self._watch: FlightConnections | None = None
+        self._is_closed = False
+        self._open()
+
+    @property
+    def port(self) -> int | None:
+        """Where it listens; None where the plan has no Flight."""
+        return self._plan.flight_port if self._watch is not None else None
+
+    def _open(self) -> None:
+        self._door = open_flight(self._plan, self._broker, self._rates)
+        if self._door is not None:
+            # Whatever comes, it stays where callers have found it.
+            self._plan = dataclasses.replace(self._plan, flight_port=self._door.port)
+            traffic, gate = self._door.traffic, self._door.gate
+            self._watch = FlightConnections(self._door.port, self._plan.connections_max, traffic, gate=gate)
+            self._watch.start()
+
+    def reopen(self) -> None:
+        """Go on with the certificate as it is now; `StorageError` if the port cannot be had again yet."""
+        with self._lock:
+            if not self._is_closed and self._watch is not None:
+                self._shut()
+                self._open()
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            self._shut()
+
+    def _shut(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
+        if self._door is not None:
+            self._door.close()
+            self._door = None
+        if self._watch is not None:
+            # Who has a stream open by now says nothing, or does not read; the process cannot end before.
+            self._watch.shut_all()
 
 
 def open_flight(plan: ServePlan, broker: Broker, rates: Rates | None = None) -> FlightDoor | None:

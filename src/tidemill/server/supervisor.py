@@ -26,6 +26,7 @@ from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import RequestError, StorageError
 from tidemill.server.backup_place import LOOPBACK
 from tidemill.server.envoy import BoundedServer
+from tidemill.server.live_certificate import secret_for_envoy
 from tidemill.server.serve_plan import ServePlan
 
 _APPLICATION = "tidemill.server.broker_process:application"
@@ -129,7 +130,9 @@ class Supervisor:
             port=self._port,
             connections_max=plan.connections_max,
             tls_port=self._tls_port,
-            certificate=(Path(plan.tls_cert), Path(plan.tls_key)) if plan.tls_cert else None,
+            secret=secret_for_envoy(Path(plan.data), Path(plan.tls_cert), Path(plan.tls_key))
+            if plan.tls_cert
+            else None,
             lifespan=True,
             worker_threads=1,
             env=plan.as_variable(),

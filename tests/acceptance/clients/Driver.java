@@ -14,7 +14,9 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.stream.Collectors;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
@@ -168,7 +170,14 @@ public final class Driver {
     // -- words ----------------------------------------------------------------------------------------
 
     private static ClientConfiguration configuration(Map<String, String> request) {
-        return ClientConfiguration.newBuilder().setEndpoints(request.get("endpoint")).enableSsl(false).build();
+        ClientConfigurationBuilder builder = ClientConfiguration.newBuilder()
+            .setEndpoints(request.get("endpoint"))
+            .enableSsl(request.containsKey("tls"));
+        if (request.containsKey("access_key")) {
+            builder.setCredentialProvider(
+                new StaticSessionCredentialsProvider(request.get("access_key"), request.get("secret_key")));
+        }
+        return builder.build();
     }
 
     private static Map<String, FilterExpression> subscription(Map<String, String> request, String tags) {

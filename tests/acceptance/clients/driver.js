@@ -30,7 +30,15 @@ function fieldsOf(message) {
   return encode(fields);
 }
 
-const options = request => ({ endpoints: request.endpoint, namespace: '', logger: quiet });
+const options = request => ({
+  endpoints: request.endpoint,
+  namespace: '',
+  logger: quiet,
+  sslEnabled: request.tls === 'yes',
+  ...(request.access_key
+    ? { sessionCredentials: { accessKey: request.access_key, accessSecret: request.secret_key } }
+    : {}),
+});
 
 const operations = {
   async producer(request) {
