@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from acceptance.serving import PATIENCE_S, wait_until
-from tidemill.cli.bench.compare import turns
+from tidemill.cli.bench.compare import postgres_system, turns
 from tidemill.cli.bench.compare.compared import COMPARED, Compared, verdict
 from tidemill.cli.bench.compare.killing import measure_kill
 from tidemill.cli.bench.compare.messages import Messages, body_of, far_messages, number_and_due
@@ -97,7 +97,20 @@ def test_a_peer_that_is_not_installed_says_what_to_install(
     peer: System, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(postgres_system, "_DEBIAN", tmp_path)
     assert peer.missing(tmp_path).startswith("install ") or peer.name == "sqlite"
+
+
+def test_of_several_installed_versions_of_postgres_the_newest_is_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for version in ("9.6", "15", "17"):
+        (tmp_path / version / "bin").mkdir(parents=True)
+        (tmp_path / version / "bin" / "initdb").touch()
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(postgres_system, "_DEBIAN", tmp_path)
+    assert postgres_system._program("initdb") == str(tmp_path / "17" / "bin" / "initdb")
+    assert postgres_system._program("postgres") == ""
 
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import psycopg
 
 _USER = "bench"
+# Debian keeps the server's programs off the path, one folder for each version.
+_DEBIAN = Path("/usr/lib/postgresql")
 _TABLE = "CREATE TABLE waiting (id bigint PRIMARY KEY, due_ms bigint NOT NULL, body bytea NOT NULL)"
 _INDEX = "CREATE INDEX ON waiting (due_ms)"
 _INSERT = "INSERT INTO waiting VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
@@ -49,7 +51,7 @@ class PostgresSystem:
     needs_mover = False
 
     def missing(self, directory: Path) -> str:
-        if not all(map(shutil.which, ("initdb", "postgres"))):
+        if not all(map(_program, ("initdb", "postgres"))):
             return "install PostgreSQL's server, with `initdb` and `postgres` on the path"
         if importlib.util.find_spec("psycopg") is None:
             return "install the Python package `psycopg` (`pip install 'psycopg[binary]'`)"
@@ -64,7 +66,7 @@ class PostgresSystem:
         user, password, port = _server_user(), secrets.token_hex(16), free_port()
         _make_cluster(directory, user, password)
         flags = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": ""}
-        command = ["postgres", "-D", str(directory / "cluster")]
+        command = [_program("postgres"), "-D", str(directory / "cluster")]
         command += [word for name, value in flags.items() for word in ("-c", f"{name}={value}")]
         # SIGQUIT: at once, but without leaving shared memory behind.
         process = TiedServer(command, directory.with_suffix(".log"), signal.SIGQUIT, user)
@@ -177,6 +179,12 @@ class _ServedPostgres:
             self._spare.get().close()
 
 
+def _program(name: str) -> str:
+    """Where a program of the server is; empty: not installed."""
+    kept = sorted(_DEBIAN.glob(f"*/bin/{name}"), key=lambda path: float(path.parts[-3]))
+    return shutil.which(name) or (str(kept[-1]) if kept else "")
+
+
 def _connect(address: str) -> psycopg.Connection[Any]:
     import psycopg
 
@@ -216,7 +224,7 @@ def _make_cluster(directory: Path, user: str | None, password: str) -> None:
         for path in (directory, secret):
             os.chown(path, entry.pw_uid, entry.pw_gid)
         whom = {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": ()}
-    command = ["initdb", "-D", str(directory / "cluster"), "-U", _USER, "--pwfile", str(secret)]
+    command = [_program("initdb"), "-D", str(directory / "cluster"), "-U", _USER, "--pwfile", str(secret)]
     command += ["-A", "scram-sha-256", "-E", "UTF8", "--locale=C", "--no-sync"]
     made = subprocess.run(command, capture_output=True, text=True, check=False, **whom)
     secret.unlink()
