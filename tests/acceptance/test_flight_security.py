@@ -116,6 +116,7 @@ def test_our_client_takes_its_token_and_certificate_along(served):
 
 
 def test_a_certificate_that_is_replaced_is_used_at_once_by_every_port(served, tmp_path):
+    """Also where the broker had to start again in the middle of it."""
     ports = (served.tls_port, _place(served)["port"])
 
     def shown() -> set[str]:
@@ -132,6 +133,9 @@ def test_a_certificate_that_is_replaced_is_used_at_once_by_every_port(served, tm
         new_cert.replace(served.ca)
         wait_until(lambda: "the TLS certificate stays as it was" in served.log(), "half of it refused")
         assert shown() == {old.strip()}
+        served.kill_broker()  # what comes up again is without TLS for now, but it comes up
+        wait_until(lambda: "nobody gets in by TLS" in served.log() and served.is_ready(), "a new broker")
+        assert shown() == set()
         new_key.replace(served.ca.with_name("key.pem"))
         wait_until(lambda: shown() == {served.ca.read_text().strip()}, "the new certificate")
         client.schedule_whole(pa.table({"body": [b"after"]}), topic="orders")

@@ -18,6 +18,7 @@ import os
 import signal
 import threading
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,16 +85,13 @@ class BrokerProcess:
             return
         gateway = Gateway(broker, creates_topics=self._plan.creates_topics)
         http = admin_app(broker, polls=lambda: gateway.consuming.polls, backups=backup_place_of(self._plan))
-        flight_port = self._flight.port
-        if flight_port is not None:
-            is_tls = self._plan.tls_port is not None
-            self.door.facts = {"flight": {"port": flight_port, "tls": is_tls, "broker": broker.id}}
+        self._say_where_flight_is(self._flight, broker)
         self.door.opened = Opened(broker, gateway, http, http.batch_door)
         self.door.state = "open"
-        self._certificate_watch = self._watch_certificate(self._flight)
+        self._certificate_watch = self._watch_certificate(self._flight, broker)
         pipeline = "spark" if self._plan.pipeline_command else "embedded"
         _spare_what_stays()
-        _tell("opened", broker=broker.id, pipeline=pipeline, flight_port=flight_port)
+        _tell("opened", broker=broker.id, pipeline=pipeline, flight_port=self._flight.port)
 
     def _open_broker(self) -> Broker:
         clock: Clock = SystemClock()
@@ -122,11 +120,20 @@ class BrokerProcess:
             broker.close()
             raise
 
-    def _watch_certificate(self, flight: FlightService) -> asyncio.Task[None] | None:
+    def _say_where_flight_is(self, flight: FlightService, broker: Broker) -> None:
+        if flight.port is not None:
+            is_tls = self._plan.tls_port is not None
+            self.door.facts = {
+                **self.door.facts,
+                "flight": {"port": flight.port, "tls": is_tls, "broker": broker.id},
+            }
+
+    def _watch_certificate(self, flight: FlightService, broker: Broker) -> asyncio.Task[None] | None:
         plan = self._plan
         if plan.tls_port is None:
             return None
-        acts = (lambda: turn(Path(plan.data)), flight.reopen)
+        say = partial(self._say_where_flight_is, flight, broker)
+        acts = (partial(turn, Path(plan.data)), flight.reopen, say)
         return asyncio.create_task(CertificateWatch(Path(plan.tls_cert), Path(plan.tls_key), acts).run())
 
     # -- stopping ---------------------------------------------------------------------------------

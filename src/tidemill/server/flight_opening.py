@@ -1,12 +1,15 @@
 """Opens the Flight door that a plan asks for: where, with which certificate, asking whom.
 
 Owns the door's life. Flight's server takes its certificate once and for all, so for another one the door is
-closed and opened again on the same port: streams under way are told to come again, as at a restart.
+closed and opened again on the same port: streams under way are told to come again, as at a restart. Where the
+certificate cannot be used, half replaced when the broker had to start again, it stays closed until it can:
+nothing else of the broker waits for that.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import socket
 import threading
 from pathlib import Path
@@ -14,13 +17,16 @@ from pathlib import Path
 import pyarrow as pa
 
 from tidemill.broker.broker import Broker
-from tidemill.core.errors import StorageError
+from tidemill.core.errors import StorageError, TidemillError
 from tidemill.server.flight_auth import FileAuthorizer
 from tidemill.server.flight_connections import FlightConnections
 from tidemill.server.flight_door import FlightDoor
 from tidemill.server.flight_gate import CALLS_MAX, FlightGate
+from tidemill.server.live_certificate import check_certificate
 from tidemill.server.rates import Rates
 from tidemill.server.serve_plan import FLIGHT_PORT, ServePlan
+
+logger = logging.getLogger(__name__)
 
 
 class FlightService:
@@ -34,11 +40,17 @@ class FlightService:
         self._door: FlightDoor | None = None
         self._watch: FlightConnections | None = None
         self._is_closed = False
-        self._open()
+        try:
+            if plan.tls_port is not None:
+                check_certificate(Path(plan.tls_cert), Path(plan.tls_key))
+        except TidemillError as error:
+            logger.error("nobody gets in by TLS or Flight until the certificate is in order: %s", error)
+        else:
+            self._open()
 
     @property
     def port(self) -> int | None:
-        """Where it listens; None where the plan has no Flight."""
+        """Where it listens; None where it does not."""
         return self._plan.flight_port if self._watch is not None else None
 
     def _open(self) -> None:
@@ -53,7 +65,7 @@ class FlightService:
     def reopen(self) -> None:
         """Go on with the certificate as it is now; `StorageError` if the port cannot be had again yet."""
         with self._lock:
-            if not self._is_closed and self._watch is not None:
+            if not self._is_closed:
                 self._shut()
                 self._open()
 
@@ -76,7 +88,8 @@ class FlightService:
 def open_flight(plan: ServePlan, broker: Broker, rates: Rates | None = None) -> FlightDoor | None:
     """The door, listening; None where the plan has none.
 
-    A port that was asked for must be free. Where none was, the usual one is taken, or any if it is in use.
+    A port that was asked for must be free. Where none was, the one of the process before this is taken, the
+    usual one, or any if they are in use.
     """
     if plan.flight_port is not None and plan.flight_port < 0:
         return None
@@ -85,16 +98,17 @@ def open_flight(plan: ServePlan, broker: Broker, rates: Rates | None = None) -> 
     if plan.tls_port is not None:
         tls = (Path(plan.tls_cert).read_bytes(), Path(plan.tls_key).read_bytes())
     gate = FlightGate(rates, min(CALLS_MAX, plan.connections_max))
-    ports = (FLIGHT_PORT, 0) if plan.flight_port is None else (plan.flight_port,)
+    ports: tuple[int, ...] = (FLIGHT_PORT, 0) if plan.flight_port is None else (plan.flight_port,)
+    if plan.flight_port_before is not None and not plan.flight_port:
+        ports = (plan.flight_port_before, *ports)
     for port in ports:
         if _is_free(plan.host, port):
             try:
                 return FlightDoor(broker, plan.host, port, authorizer=authorizer, tls=tls, gate=gate)
             except pa.ArrowException:  # what Flight makes of a port that was taken meanwhile
                 continue
-    raise StorageError(
-        f"cannot listen on {plan.host}:{ports[0]} for Flight; choose another --flight-port, or -1 for none"
-    )
+    wanted = f"{plan.host}:{plan.flight_port or FLIGHT_PORT}"
+    raise StorageError(f"cannot listen on {wanted} for Flight; choose another --flight-port, or -1 for none")
 
 
 def _is_free(host: str, port: int) -> bool:

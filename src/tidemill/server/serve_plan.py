@@ -33,6 +33,7 @@ class ServePlan:
     tls_key: str = ""
     backup_dir: str = ""  # the only place for backups; empty: anywhere, if only this machine can call
     flight_port: int | None = None  # None: 8082, or a free one if that is taken; negative: no Flight
+    flight_port_before: int | None = None  # where it was before the broker was started again
 
     def as_variable(self) -> dict[str, str]:
         return {PLAN_VARIABLE: json.dumps(asdict(self))}

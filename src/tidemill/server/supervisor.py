@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,7 @@ class Supervisor:
         self._lifeline: int | None = None
         self._port = plan.port
         self._tls_port = plan.tls_port
+        self._flight_port: int | None = None
         self._has_failed = False
 
     async def run(self) -> int:
@@ -135,7 +137,7 @@ class Supervisor:
             else None,
             lifespan=True,
             worker_threads=1,
-            env=plan.as_variable(),
+            env=replace(plan, flight_port_before=self._flight_port).as_variable(),
             stdout=subprocess.PIPE,
             stderr=None,
             additional_envoy_args=["--concurrency", "1"],
@@ -150,6 +152,8 @@ class Supervisor:
             except ValueError:
                 continue  # not ours
             self._has_failed = self._has_failed or event["event"] == "failed"
+            # Callers that know it by its number find it there again.
+            self._flight_port = event.get("flight_port") or self._flight_port
             self._say(
                 event.pop("event"),
                 {**event, "host": self._plan.host, "port": self._port, "tls_port": self._tls_port},
