@@ -10,7 +10,7 @@ import pytest
 
 import tidemill
 from acceptance.serving import Served
-from tidemill.cli import main, mqadmin
+from tidemill.cli import main, mqadmin, receive
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +142,10 @@ def test_topics_and_groups(cli) -> None:
         (("reschedule", "orders", "--key", "k", "--by=-9999d"), 2),
         (("pending", "--from", "+1h", "--to", "now"), 2),
         (("topics",), 2),
+        (("send", "orders", "x", "--prop", "=b"), 2),
+        (("receive", "orders", "--group", ""), 2),
+        (("forecast", "--horizon", "9999d"), 2),
+        (("serve", "--data", "d", "--retention", "0s"), 2),
         (("receive", "nowhere", "--group", "g"), 1),
         (("advance", "tomorrow"), 2),
         (("groups", "set", "g", "--start", "middle"), 2),
@@ -164,6 +168,34 @@ def test_errors_are_one_line_that_says_what_to_do(cli, arguments, code) -> None:
 def test_errors_speak_of_what_stands_on_the_command_line(cli) -> None:
     assert "--by: '-9999d' is further back" in cli("reschedule", "orders", "--key", "k", "--by=-9999d")[2]
     assert "the range is backwards" in cli("pending", "--from", "+1h", "--to", "now")[2]
+    assert "--prop '=b' is not" in cli("send", "orders", "x", "--prop", "=b")[2]
+    assert "--group is empty" in cli("receive", "orders", "--group", "")[2]
+    assert "use at most 62d" in cli("forecast", "--horizon", "9999d")[2]
+    assert "retention (retention_ms) 0 is not possible" in cli("serve", "--data", "d", "--retention", "0s")[2]
+    assert cli("groups", "reset", "typo", "seen", "--to", "now")[1].startswith(
+        "typo, a new group: reads seen"
+    )
+    assert cli("groups", "reset", "typo", "seen", "--to", "now")[1].startswith("typo: reads seen")
+
+
+def test_what_nobody_reads_any_more_is_given_back(served, cli, monkeypatch) -> None:
+    """As in `tidemill receive … | head -2`."""
+    lines: list[str] = []
+
+    def print_two(line: str, **_: object) -> None:
+        if len(lines) == 2:
+            raise BrokenPipeError
+        lines.append(line)
+
+    for number in range(5):
+        cli("send", "piped", str(number))
+    monkeypatch.setattr(receive, "print", print_two, raising=False)
+    monkeypatch.setattr(main, "_drop_stdout", lambda: None)
+    assert cli("receive", "piped", "--group", "g")[0] == 0
+    with tidemill.Client(served.endpoint) as client:
+        rest = client.receive_batch("piped", "g")
+    assert len({json.loads(line)["message_id"] for line in lines} | {message.id for message in rest}) == 5
+    assert [message.attempt for message in rest] == [1, 1, 1]
 
 
 def test_it_says_its_version(cli) -> None:

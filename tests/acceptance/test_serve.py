@@ -49,7 +49,16 @@ def test_a_directory_in_use_is_said_in_one_line(served):
     with tidemill.open(served.directory):
         result = _serve("--data", str(served.directory), "--port", str(served.port))
     assert result.returncode == 1
-    assert "in use" in result.stdout + result.stderr
+    assert "in use" in result.stderr and result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
+def test_a_file_for_a_data_directory_is_said_in_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    for data in (tmp_path / "file", tmp_path / "file" / "below"):
+        result = _serve("--data", str(data), "--port", "0", "--flight-port", "-1", "--pipeline", "embedded")
+        assert (result.returncode, result.stdout) == (1, "")
+        assert f"{data} is, or lies below, a file; name a directory" in result.stderr
 
 
 def test_a_port_in_use_is_said_in_one_line(served, tmp_path):

@@ -50,7 +50,7 @@ def check_choice(handle: str | None, key: str | None, start: str | None, end: st
     if (start is None) != (end is None):
         raise usage("a range needs both --from and --to")
     if sum(choice is not None for choice in (handle, key, start)) != 1:
-        raise usage("say which messages: a HANDLE, --key, or --from and --to")
+        raise usage("say which messages, in one way: a HANDLE, --key, or --from with --to")
 
 
 def handle_of(topic: str, text: str) -> Handle:

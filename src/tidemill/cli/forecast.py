@@ -16,7 +16,7 @@ from tidemill.cli.watching import watch
 from tidemill.client.answers import Minute
 from tidemill.client.client import Client
 from tidemill.core.durations import format_duration, format_time
-from tidemill.core.limits import DAY_MS, MINUTE_MS
+from tidemill.core.limits import DAY_MS, HORIZON_MS_MAX, MINUTE_MS
 
 _ROWS = 30  # and one for the rest of the minute under way
 _BESIDE_CHARS = 36  # what stands left and right of a bar
@@ -37,6 +37,8 @@ def forecast(
     horizon_ms = duration_ms(horizon)
     if horizon_ms <= 0:
         raise usage(f"--horizon {horizon} is no span to look at; write it like 30m, 2h or 3d")
+    if horizon_ms > HORIZON_MS_MAX:
+        raise usage(f"--horizon {horizon} is too far to look; use at most {format_duration(HORIZON_MS_MAX)}")
     screen = console()
     width = max(_BAR_CHARS_MIN, screen.width - _BESIDE_CHARS)
     with connect(endpoint) as client:

@@ -12,6 +12,8 @@ from rich.table import Table
 from tidemill.cli.connecting import EndpointOption, JsonOption, connect, moment_ms, usage
 from tidemill.cli.output import console
 from tidemill.client.answers import GroupInfo
+from tidemill.client.client import Client
+from tidemill.core.errors import Forbidden
 
 groups = typer.Typer(help="Consumer groups: list with lag, set, reset.")
 
@@ -83,6 +85,15 @@ def reset(
 ) -> int:
     """Let a group read a topic again from (or skip it to) a time."""
     with connect(endpoint) as client:
+        is_new = _is_new(client, group)
         client.reset_group(group, topic, moment_ms(client, to))
-    print(f"{group}: reads {topic} from {to}")
+    print(f"{group}{', a new group' if is_new else ''}: reads {topic} from {to}")
     return 0
+
+
+def _is_new(client: Client, group: str) -> bool:
+    """Whether a name is that of no group so far: perhaps a slip of the pen, so it is said."""
+    try:
+        return group not in {known.name for known in client.groups()}
+    except Forbidden:
+        return False  # who may not look is not told

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 
-from tidemill.cli.connecting import EndpointOption, connect, duration_ms
+from tidemill.cli.connecting import EndpointOption, connect, duration_ms, usage
 from tidemill.cli.output import remark, waiting
 from tidemill.client.answers import Message
 from tidemill.client.client import Client
 from tidemill.core.clock import stopwatch_s
+from tidemill.core.errors import TidemillError
 
 _WAIT_MS_MAX = 20_000
 _BATCH = 32
@@ -29,6 +33,8 @@ def receive(
     endpoint: EndpointOption = None,
 ) -> int:
     """Receive messages, one JSON object per line."""
+    if not group:
+        raise usage("--group is empty; name the consumer group")
     wait_ms, invisible_ms = duration_ms(wait), duration_ms(invisible)
     left, came = count, 0
     with connect(endpoint) as client:
@@ -39,14 +45,26 @@ def receive(
             if not messages:
                 break
             came += len(messages)
-            for message in messages:
-                print(json.dumps(_fields(message, no_ack), ensure_ascii=False), flush=True)
-                if not no_ack:
-                    client.ack(message)
+            _show(client, messages, no_ack)
             left = None if left is None else left - len(messages)
     if not came:
         remark(f"nothing came within {wait}; `tidemill pending --topic {topic}` shows what still waits")
     return 0
+
+
+def _show(client: Client, messages: Sequence[Message], no_ack: bool) -> None:
+    """Print messages and acknowledge each; what nobody reads any more is given back, untried."""
+    unseen = deque(messages)
+    try:
+        while unseen:
+            print(json.dumps(_fields(unseen[0], no_ack), ensure_ascii=False), flush=True)
+            message = unseen.popleft()
+            if not no_ack:
+                client.ack(message)
+    finally:
+        if unseen:
+            with suppress(TidemillError):  # what ended this matters more, and their leases end by themselves
+                client.give_back(*unseen)
 
 
 def _wait_for(

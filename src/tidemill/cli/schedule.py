@@ -60,11 +60,11 @@ def _dataset(file: Path) -> Any:
     import pyarrow.dataset as ds
     from pyarrow import csv
 
+    if not file.is_file():
+        raise RequestError(f"{file} is not a file; name one with a row for each message")
     kind = _FORMATS.get(file.suffix.lower())
     if kind is None:
         raise usage(f"{file.name} is of no known kind; name it {', '.join(sorted(_FORMATS))}")
-    if not file.is_file():
-        raise RequestError(f"{file} is not a file; name one with a row for each message")
     # A body or key of digits is still a text, and a delay is a number.
     types = dict.fromkeys(_TEXTS, pa.string()) | dict.fromkeys(_NUMBERS, pa.int64())
     options = csv.ConvertOptions(column_types=types)
@@ -72,7 +72,7 @@ def _dataset(file: Path) -> Any:
     try:
         return ds.dataset(file, format=form)
     except (pa.ArrowInvalid, OSError) as error:
-        raise RequestError(f"{file} cannot be read as {kind}: {error}") from None
+        raise RequestError(f"{file} cannot be read as {kind}: {_cause(error)}") from None
 
 
 def _parts(dataset: Any) -> Iterator[Any]:
@@ -84,7 +84,12 @@ def _parts(dataset: Any) -> Iterator[Any]:
             if batch.num_rows:
                 yield pa.Table.from_batches([batch])
     except pa.ArrowInvalid as error:
-        raise RequestError(f"the file cannot be read any further: {error}") from None
+        raise RequestError(f"the file cannot be read any further: {_cause(error)}") from None
+
+
+def _cause(error: Exception) -> str:
+    """What is wrong with the file, without all that pyarrow was about to do with it."""
+    return str(error).rsplit("Invalid: ", 1)[-1]
 
 
 def _errors_in(answers: Sequence[Answer]) -> list[Exception]:

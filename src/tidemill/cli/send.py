@@ -77,10 +77,9 @@ def send(
 
 
 def _properties(pairs: Sequence[str]) -> dict[str, str]:
-    split = [pair.partition("=") for pair in pairs]
-    if wrong := [name for name, sign, _ in split if not sign or not name]:
+    if wrong := [pair for pair in pairs if pair.find("=") < 1]:
         raise usage(f"--prop {wrong[0]!r} is not of the form k=v")
-    return {name: value for name, _, value in split}
+    return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
 def receipt_fields(receipt: Receipt) -> dict[str, object]:

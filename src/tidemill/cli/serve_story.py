@@ -10,9 +10,13 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
+from rich.console import Console
+
 from tidemill.cli.output import Advance, bar, console
 from tidemill.core.addresses import local_address
 from tidemill.core.durations import format_time
+
+_COMPLAINTS = ("failed", "restarting")
 
 
 class Story:
@@ -30,7 +34,9 @@ class Story:
             return
         self._end_bar()
         if text := text_of(event, facts):
-            console().print(text, highlight=False, soft_wrap=True)
+            # One line on stderr, as every command complains.
+            screen = Console(stderr=True) if event in _COMPLAINTS else console()
+            screen.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _end_bar(self) -> None:
         self._stack.close()

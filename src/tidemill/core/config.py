@@ -39,6 +39,13 @@ _RANGES = {
     "segment_bytes": (4 * KIB, NO_LIMIT),
 }
 
+# What those are called in a flag and a file that are milliseconds here.
+_FLAGS = {
+    "lead_ms": "lead (lead_ms)",
+    "retention_ms": "retention (retention_ms)",
+    "max_delay_ms": "max-delay (max_delay_ms)",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
@@ -61,7 +68,7 @@ class BrokerSettings:
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
-            require_whole(name, getattr(self, name), low, high)
+            require_whole(_FLAGS.get(name, name), getattr(self, name), low, high)
         if self.tick_ms not in TICKS_MS:
             raise RequestError(f"tick {self.tick_ms} ms is not possible; use one of 100, 200, 500, 1000 ms")
         if self.lead_ms < 2 * self.tick_ms:

@@ -27,6 +27,7 @@ PROPERTIES_BYTES_MAX = 16 * KIB
 CARRIED_PROPERTIES = ("__born_host", "__gzip", "__trace")
 CARRIED_BYTES_MAX = 4 * KIB
 MAX_DELAY_MS = 3650 * DAY_MS
+HORIZON_MS_MAX = 62 * DAY_MS  # of a forecast by minutes
 
 # What a frame may hold: a place packs (frame offset, row) into 63 bits, 16 of them for the row.
 ROW_BITS = 16

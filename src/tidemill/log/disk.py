@@ -138,6 +138,8 @@ def _told_apart(path: Path) -> Iterator[None]:
             raise DiskFull("no room left on the disk; free some space or lower --retention") from error
         if isinstance(error, FileNotFoundError):
             raise
+        if isinstance(error, FileExistsError | NotADirectoryError):
+            raise StorageError(f"{path} is, or lies below, a file; name a directory") from error
         raise StorageError(
             f"{path}: {error.strerror or error}; check the disk and its permissions"
         ) from error

@@ -15,7 +15,7 @@ from tidemill.broker.backup import BackupReport, CopyProgress, back_up
 from tidemill.broker.broker import Broker
 from tidemill.broker.views import TopicView
 from tidemill.core.errors import RequestError
-from tidemill.core.limits import ANSWER_BYTES_MAX, DAY_MS, QUEUES_PER_TOPIC_MAX
+from tidemill.core.limits import ANSWER_BYTES_MAX, HORIZON_MS_MAX, QUEUES_PER_TOPIC_MAX
 from tidemill.core.model import NO_TIME_MS, StoredMessage
 from tidemill.server.admin_messages import body_out
 from tidemill.server.admin_models import (
@@ -54,7 +54,6 @@ from tidemill.server.admin_models import (
 from tidemill.server.backup_place import BackupPlace
 from tidemill.server.caller import ADMIN, LOOK, may, require, require_on
 
-_HORIZON_MS_MAX = 62 * DAY_MS
 _FOREVER_MS = 1 << 52
 _OFFSET_MAX = 1 << 48
 
@@ -93,7 +92,7 @@ def look_routes(broker: Broker) -> APIRouter:
 
     @routes.get("/forecast", response_model=ForecastOut)
     def forecast(
-        topic: Name | None = None, horizon_ms: Annotated[int, Query(ge=1, le=_HORIZON_MS_MAX)] = 3_600_000
+        topic: Name | None = None, horizon_ms: Annotated[int, Query(ge=1, le=HORIZON_MS_MAX)] = 3_600_000
     ) -> ForecastOut:
         """How many messages fall due in each minute; overdue ones count in the first."""
         require_on(LOOK, topic)

@@ -130,7 +130,9 @@ def test_reading_the_log_is_told_and_ends_with_the_next_event(capsys: pytest.Cap
         story.tell("opened", facts)
         story.tell("closed", {"pending": 0, "next_due_ms": None})
         story.tell("closed", {"pending": 1_000, "next_due_ms": 1_800_000_000_000})
-    said = capsys.readouterr().out
+        story.tell("failed", {"message": "the path /data/[b] is wrong"})
+    said, complaint = capsys.readouterr()
+    assert complaint == "tidemill: the path /data/[b] is wrong\n"
     assert "serves on h:1 (gRPC, HTTP) and :2 (Flight)" in said
     assert "dashboard: http://h:1/" in said
     assert "nothing is pending" in said
