@@ -25,13 +25,14 @@ from tidemill.broker.broker import Broker
 from tidemill.broker.receipts import decode_receipt
 from tidemill.broker.receiver import TagFilter
 from tidemill.core.clock import stopwatch_s
-from tidemill.core.errors import TidemillError
+from tidemill.core.errors import TidemillError, TooManyRequests
 from tidemill.core.limits import MIB
 from tidemill.core.model import Delivery
 from tidemill.server.admin_errors import error_response
 from tidemill.server.admin_messages import body_out, time_out
 from tidemill.server.admin_models import InvisibilityIn, ReceiptsIn, ReceiveIn, ReceiveOut, SettledOut
 from tidemill.server.asgi import Event, Receive, Scope, Send, is_gone
+from tidemill.server.body_budget import TAKES_MAX, require_room_for
 from tidemill.server.caller import RECEIVE, caller, require
 from tidemill.server.waiting_room import WaitingRoom
 
@@ -50,6 +51,7 @@ class Consumers:
         self._broker = broker
         self._waiting = waiting
         self._executor = executor
+        self._takes = asyncio.Semaphore(TAKES_MAX)
 
     async def _call(self, verb: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         loop = asyncio.get_running_loop()
@@ -64,14 +66,16 @@ class Consumers:
         has_waited = False
         while True:
             bell = waiting.bell
-            found = await self._call(
-                self._broker.receive,
-                *key,
-                count=request.count,
-                invisible_ms=request.invisible_ms,
-                accepts_tag=_tag_filter(request.tags),
-                one_per_message_group=request.one_per_message_group,
-            )
+            async with self._takes:
+                found = await self._call(
+                    self._broker.receive,
+                    *key,
+                    count=request.count,
+                    invisible_ms=request.invisible_ms,
+                    accepts_tag=_tag_filter(request.tags),
+                    one_per_message_group=request.one_per_message_group,
+                )
+                await self._require_room_for(found)
             left_ms = round((until_s - stopwatch_s()) * 1000)
             if has_waited and await is_gone(client):
                 receipts = [d.receipt for d in found]
@@ -83,6 +87,15 @@ class Consumers:
                 return _deliveries_out(found)
             has_waited = True
             await waiting.wait(key, bell, left_ms)
+
+    async def _require_room_for(self, found: list[Delivery]) -> None:
+        """Give messages back untried that there is no room for beside answers which nobody reads."""
+        try:
+            require_room_for(found)
+        except TooManyRequests:
+            receipts = [delivery.receipt for delivery in found]
+            await self._call(self._broker.change_invisibility, receipts, 0, is_untried=True)
+            raise
 
     async def ack(self, request: ReceiptsIn) -> bytes:
         """A `SettledOut`."""

@@ -8,16 +8,22 @@ that has begun must be whole in time, or single bytes, sent now and then, would 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from contextvars import ContextVar
 
 from starlette.exceptions import HTTPException
 
 from tidemill.core.errors import TooManyRequests
 from tidemill.core.limits import KIB
+from tidemill.core.model import Delivery
 from tidemill.server.asgi import Event, Receive, Scope, Send, SteadyReceive
 
+# Takes of messages under way at once, of each door: their bodies are in memory before anybody counts them.
+TAKES_MAX = 8
 # How long the body of a request may take; the largest one that is allowed needs 5 Mbit/s.
 BODY_SECONDS_MAX = 120.0
 
+_OF_CALL: ContextVar[Unread | None] = ContextVar("unread", default=None)  # what counts a call's answer
 _PIECE_BYTES = 256 * KIB
 # What one piece costs besides its bytes, so that a body of single bytes is no way around the limit.
 _PIECE_COST_BYTES = 128
@@ -103,6 +109,16 @@ def _too_large(request_max: int) -> BodyRefused:
     return BodyRefused(_TOO_LARGE, f"a request has at most {request_max} bytes; split it")
 
 
+def require_room_for(deliveries: Sequence[Delivery]) -> None:
+    """`TooManyRequests` if the answer with these would be too much beside those that nobody reads.
+
+    Calls that begin together find room for all of them; each must look again when it has its messages.
+    """
+    unread = _OF_CALL.get()
+    if unread is not None and unread.held:
+        unread.require_room(sum(len(delivery.message.body) for delivery in deliveries))
+
+
 class Unread:
     """Bytes of answers that their callers have not taken yet. Lives on one event loop."""
 
@@ -110,9 +126,9 @@ class Unread:
         self._bytes_max = bytes_max
         self.held = 0
 
-    def require_room(self) -> None:
+    def require_room(self, size: int = 0) -> None:
         """Return if there is room for another large answer; `TooManyRequests` if not."""
-        if self.held > self._bytes_max:
+        if self.held and self.held + size > self._bytes_max:
             raise TooManyRequests(
                 f"{self.held} bytes of answers wait for callers that do not read them; ask again shortly"
             )
@@ -122,6 +138,7 @@ class Unread:
 
         In pieces: the server waits for the caller between two, but takes the first whole, however large.
         """
+        _OF_CALL.set(self)
 
         async def counted(event: Event) -> None:
             body = event.get("body", b"")

@@ -16,10 +16,17 @@ from typing import Any
 
 from tidemill.broker.broker import Broker
 from tidemill.broker.receipts import decode_receipt
-from tidemill.core.errors import IllegalHandle, IllegalInvisibility, InvalidReceipt, RequestError
+from tidemill.core.errors import (
+    IllegalHandle,
+    IllegalInvisibility,
+    InvalidReceipt,
+    RequestError,
+    TooManyRequests,
+)
 from tidemill.core.limits import HOUR_MS
 from tidemill.core.model import Delivery
 from tidemill.server.batching import Batcher
+from tidemill.server.body_budget import TAKES_MAX, require_room_for
 from tidemill.server.caller import RECEIVE, own, require
 from tidemill.server.conversion import message_of, resource_name, set_timestamp, tag_filter_of
 from tidemill.server.grpc_framing import Call, Stream
@@ -71,6 +78,7 @@ class Consuming:
         self.polls = LongPolls(broker.store.writer.arrivals, broker.receiver.has_news)
         self._acks: Batcher[str, bool] = Batcher(broker.ack, executor, in_flight_max=2, batch_max=1024)
         self._attempts: OrderedDict[str, list[str]] = OrderedDict()
+        self._takes = asyncio.Semaphore(TAKES_MAX)
 
     async def _call(self, verb: Any, *arguments: Any) -> Any:
         return await self._loop.run_in_executor(self._executor, partial(verb, *arguments))
@@ -101,7 +109,9 @@ class Consuming:
     async def _wait_for_messages(self, poll: _Poll, stream: Stream, until_s: float) -> list[Delivery]:
         while True:
             bell = self.polls.bell
-            found, visible_ms = await self._take_or_give_back(poll)
+            async with self._takes:
+                found, visible_ms = await self._take_or_give_back(poll)
+                await self._require_room_for(found)
             if visible_ms is not None:
                 self.polls.look_in(poll.key, (visible_ms - self._broker.clock.now_ms()) / 1000)
             if found:
@@ -120,6 +130,15 @@ class Consuming:
             except OSError:
                 self.polls.nudge(poll.key)  # whatever woke this one is for somebody else
                 raise
+
+    async def _require_room_for(self, found: list[Delivery]) -> None:
+        """Give messages back untried that there is no room for beside answers which nobody reads."""
+        try:
+            require_room_for(found)
+        except TooManyRequests:
+            receipts = [delivery.receipt for delivery in found]
+            await self._call(partial(self._broker.change_invisibility, receipts, 0, is_untried=True))
+            raise
 
     async def _take_or_give_back(self, poll: _Poll) -> tuple[list[Delivery], int | None]:
         """Take messages; if the call ends meanwhile, they go back as soon as they are taken."""

@@ -9,6 +9,7 @@ import pytest
 
 from tidemill.core.model import Draft
 from tidemill.server.admin_api import admin_app
+from tidemill.server.body_budget import Unread
 
 _JSON = [(b"content-type", b"application/json")]
 
@@ -66,6 +67,25 @@ def test_a_receive_and_an_ack_go_past_the_framework(app, ask, small, ways) -> No
     receipts = json.dumps({"receipts": [delivery["receipt"]] * 2}).encode()
     assert ask(app, "/v1/ack", [receipts]) == (200, {"settled": [True, False]})
     assert ways == []
+
+
+def test_messages_for_which_there_is_no_room_go_back_untried(app, ask, small) -> None:
+    """A call finds room, takes its messages, and by then others have filled it with what nobody reads."""
+    small.broker.send([Draft("orders", b"x" * 100)])
+    body = json.dumps({"topic": "orders", "group": "g"}).encode()
+    unread = Unread(bytes_max=150)
+
+    async def counted(scope, receive, send) -> None:
+        await app(scope, receive, unread.count(send))
+
+    unread.held = 51
+    unread.require_room()
+    for _ in range(2):
+        status, said = ask(counted, "/v1/receive", [body])
+        assert (status, said["code"]) == (429, "too-many-requests")
+    unread.held = 50
+    (delivery,) = ask(counted, "/v1/receive", [body])[1]["deliveries"]
+    assert delivery["attempt"] == 1
 
 
 def test_a_body_in_pieces_is_put_together(app, ask, small, ways) -> None:
