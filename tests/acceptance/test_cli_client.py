@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 from importlib.metadata import version
 
 import pytest
 
 import tidemill
+from acceptance.command_line import one_line_on_stderr
 from acceptance.serving import Served
-from tidemill.cli import main, mqadmin, receive
+from tidemill.cli import connecting, main, mqadmin, receive
 
 
 @pytest.fixture(scope="module")
@@ -18,19 +22,6 @@ def served(tmp_path_factory):
     served = Served(tmp_path_factory.mktemp("cli") / "data", "--clock", "simulated").start()
     yield served
     served.stop()
-
-
-@pytest.fixture
-def cli(served, capsys, monkeypatch):
-    """Runs a command against the broker; gives exit code, stdout, stderr."""
-    monkeypatch.setenv("TIDEMILL_ENDPOINT", served.endpoint)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = main.run(arguments)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
 
 
 def _json(answer: tuple[int, str, str]):
@@ -221,6 +212,14 @@ def test_a_config_file_names_the_endpoint(served, cli, tmp_path, monkeypatch) ->
         assert code == 2 and str(config) in err and err.count("\n") == 1
 
 
+def test_a_certificate_in_the_config_file_may_be_at_home(tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("TIDEMILL_CA", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TIDEMILL_CONFIG", str(tmp_path / "config.toml"))
+    (tmp_path / "config.toml").write_text('ca = "~/ca.pem"\n')
+    assert connecting.broker_of(None).ca == str(tmp_path / "ca.pem")
+
+
 def test_mqadmin_takes_rocketmq_flags(served, capsys, monkeypatch) -> None:
     monkeypatch.setenv("TIDEMILL_ENDPOINT", served.endpoint)
     words = "updateTopic -n ns:9876 -c DefaultCluster -t fromrmq -r 8 -w 8 -a +message.type=DELAY"
@@ -331,3 +330,37 @@ def test_a_killed_broker_loses_no_answered_send_of_our_client(tmp_path) -> None:
         assert sorted(waiting) == sorted(sent)
     finally:
         served.stop()
+
+
+# -- output that goes nowhere ---------------------------------------------------------------------
+
+
+def _run_in_shell(served, words: str) -> subprocess.CompletedProcess[str]:
+    """A command with its redirection, its output buffered as it is for everybody."""
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(
+        ["sh", "-c", f'"$0" -m tidemill {words}', sys.executable],
+        env=environment | {"TIDEMILL_ENDPOINT": served.endpoint},
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("redirection", "said"), [(">&-", "standard output is closed"), (">/dev/full", "No space left")]
+)
+def test_what_cannot_be_printed_is_not_acknowledged(cli, served, redirection: str, said: str) -> None:
+    topic = f"unseen-{said.split()[0]}"
+    cli("send", topic, "x")
+    result = _run_in_shell(served, f"receive {topic} --group g --count 1 --wait 5s {redirection}")
+    assert result.returncode == 1
+    assert said in one_line_on_stderr(result)
+    assert _json(cli("receive", topic, "--group", "g", "--count", "1"))["attempt"] == 1
+
+
+def test_a_full_disk_behind_the_output_is_told(served) -> None:
+    result = _run_in_shell(served, "status --json >/dev/full")
+    assert result.returncode == 1
+    assert "No space left" in one_line_on_stderr(result)

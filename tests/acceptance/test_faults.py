@@ -61,9 +61,12 @@ def test_a_truncated_message_is_told(served, http2):
         assert http2.grpc_status(stream) == "13"
 
 
-def test_a_gibibyte_is_refused_as_soon_as_it_is_announced(served, http2):
+@pytest.mark.parametrize(
+    ("method", "size"), [("SendMessage", 1 << 30), ("Telemetry", MIB), ("ReceiveMessage", MIB)]
+)
+def test_too_much_is_refused_as_soon_as_it_is_announced(served, http2, method, size):
     with unharmed(served):
-        stream = http2.call(_SEND, struct.pack(">BI", 0, 1 << 30) + b"x" * 1000, ends=False)
+        stream = http2.call(SERVICE + method, struct.pack(">BI", 0, size) + b"x" * 1000, ends=False)
         assert http2.grpc_status(stream) == "8"
 
 

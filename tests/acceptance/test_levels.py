@@ -12,7 +12,6 @@ import pytest
 
 import tidemill
 from acceptance.serving import Served
-from tidemill.cli import main
 from tidemill.core.errors import TidemillError
 from tidemill.server.protocol import SERVICE, Code, definition, service
 
@@ -29,17 +28,6 @@ def served(tmp_path_factory):
 def client(served):
     with tidemill.Client(served.endpoint) as client:
         yield client
-
-
-@pytest.fixture
-def cli(served, capsys, monkeypatch):
-    monkeypatch.setenv("TIDEMILL_ENDPOINT", served.endpoint)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = main.run(arguments)
-        return (code, *capsys.readouterr())
-
-    return run
 
 
 def _http(served, path: str, body: dict | None = None) -> dict:

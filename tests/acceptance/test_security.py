@@ -233,9 +233,9 @@ def test_our_async_client_works_over_tls(served):
     asyncio.run(run())
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(served):
+def test_a_certificate_that_nobody_vouches_for_is_refused_at_once(served):
     with (
-        tidemill.Client(f"https://{served.tls_endpoint}", token=TOKEN, retry_for=0) as client,
+        tidemill.Client(f"https://{served.tls_endpoint}", token=TOKEN, retry_for="1h") as client,
         pytest.raises(Unreachable, match=r"name a certificate to trust"),
     ):
         client.send("orders", b"x")
@@ -295,6 +295,10 @@ def test_the_file_is_read_again_and_a_broken_one_is_not(served):
         wait_until(lambda: works("another-token-1") and "stay as they were" in served.log(), "the line", 10)
         assert works("another-token-1")
         assert served.log().count("stay as they were") == 1
+        (pid,) = served.broker_pids()
+        served.kill_broker()
+        wait_until(lambda: served.broker_pids() not in ([], [pid]) and served.is_ready(), "the broker again")
+        assert not works("another-token-1") and not works(BOSS)
     finally:
         served.permissions.write_text(PERMISSIONS)
     wait_until(lambda: works(BOSS), "the old file", 10)

@@ -36,6 +36,16 @@ def test_a_killed_broker_is_started_again(served):
     assert served.stop() == 0
 
 
+def test_a_broker_that_is_killed_while_it_starts_is_started_again(served):
+    served.start()
+    for _ in range(3):  # the second and third just after it has begun
+        before = served.broker_pids()
+        served.kill_broker()
+        wait_until(lambda before=before: set(served.broker_pids()) - set(before), "another broker process")
+    wait_until(served.is_ready, "the broker to come back")
+    assert served.stop() == 0
+
+
 def test_no_orphan_survives_the_supervisor(served):
     served.start()
     (pid,) = served.broker_pids()

@@ -50,7 +50,8 @@ _SPACED = re.compile(r"[\s\x00-\x1f\x7f\ud800-\udfff]")
 _NO_TEXT = re.compile(r"[\ud800-\udfff]")
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
-_RESERVED_PREFIXES = ("rmq_sys_", RETRY_PREFIX, DEAD_LETTER_PREFIX)
+GROUP_TOPIC_PREFIXES = (RETRY_PREFIX, DEAD_LETTER_PREFIX)  # of topics that a group has for itself
+_RESERVED_PREFIXES = ("rmq_sys_", *GROUP_TOPIC_PREFIXES)
 
 _TAKES = {
     TopicType.NORMAL: {MessageType.NORMAL},

@@ -28,10 +28,11 @@ from tidemill.broker.long_poll import LongPoll
 from tidemill.broker.loop import Service
 from tidemill.broker.maintenance import Maintenance
 from tidemill.broker.pipeline_process import PipelineProcess
+from tidemill.broker.planned_send import Answer
 from tidemill.broker.pulse import Pulse, sample_of
 from tidemill.broker.receiver import Receiver, TagFilter
 from tidemill.broker.retries import Retries, SentBack
-from tidemill.broker.sender import Answer, Sender
+from tidemill.broker.sender import Sender
 from tidemill.broker.settler import Settler
 from tidemill.broker.status import Status, status_of
 from tidemill.broker.table_parts import TableParts

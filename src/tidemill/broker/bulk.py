@@ -3,8 +3,8 @@
 Owns the way from a caller's columns (`bulk_columns.py`) to the message schema. Columns (all but `body`
 optional, unless `topic` is given for all):
 
-    topic string       body binary or string     deliver_at timestamp or int64 ms   delay_ms int64
-    (or deliver_at_ms)
+    topic string       body binary or string     deliver_at timestamp or int64 ms   delay_ms duration
+                                                 (or deliver_at_ms)                 or int64
     level int          id string                 key string                         once bool or 'keep'
     tag string         message_group string      properties string (JSON object)
 

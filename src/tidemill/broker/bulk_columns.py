@@ -18,51 +18,26 @@ from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import BodyTooLarge, IllegalKey, IllegalProperty, RequestError
 from tidemill.core.limits import FRAME_BYTES_MAX, FRAME_ROWS_MAX
 from tidemill.core.model import NO_TIME_MS
+from tidemill.core.number_columns import whole_numbers
+from tidemill.core.table_columns import TIME_COLUMNS, check_names
 from tidemill.log.arrays import I64, Flags
 from tidemill.store.message_format import slices_of
 
-COLUMNS = frozenset(
-    (
-        "topic",
-        "body",
-        "deliver_at",
-        "deliver_at_ms",
-        "delay_ms",
-        "level",
-        "id",
-        "key",
-        "once",
-        "tag",
-        "message_group",
-        "properties",
-    )
-)
-# Two names for a time, because a column of timestamps has no unit in its name.
-_TIME_COLUMNS = ("deliver_at", "deliver_at_ms", "delay_ms")
 _FRAME_BYTES = FRAME_BYTES_MAX // 4
 # What a batch that must be stored as one frame may hold: the rest of the frame is for columns we add.
 WHOLE_BYTES_MAX = 3 * _FRAME_BYTES
-# How many of a timestamp's unit make a millisecond, and how many milliseconds one of them is.
-_UNITS = {"s": (1, 1_000), "ms": (1, 1), "us": (1_000, 1), "ns": (1_000_000, 1)}
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _ONCES = {"": False, "no": False, "false": False, "keep": True, "true": True}
 
 
 def check_columns(names: Sequence[str], topic_name: str | None) -> None:
     """`RequestError` unless a table with these columns can be sent."""
-    if unknown := set(names) - COLUMNS:
-        raise RequestError(f"unknown columns {sorted(unknown)}; known are {sorted(COLUMNS)}")
-    if repeated := sorted(name for name in set(names) if names.count(name) > 1):
-        raise RequestError(f"the columns {repeated} are there more than once; name each column once")
-    if "body" not in names or ("topic" not in names and topic_name is None):
-        raise RequestError(
-            "a table needs a `body` column, and its topic either as a column or as an argument"
-        )
+    check_names(names, topic_name)
     if "topic" in names and topic_name is not None:
         raise RequestError(
             f"the topic is given twice, as {topic_name!r} and as the column `topic`; leave one of them out"
         )
-    if len(given := [name for name in _TIME_COLUMNS if name in names]) > 1:
+    if len(given := [name for name in TIME_COLUMNS if name in names]) > 1:
         raise RequestError(f"give only one of the columns {' and '.join(given)}")
 
 
@@ -112,7 +87,7 @@ def times_of(
     levels = np.zeros(batch.num_rows, np.int64)
     if "level" not in batch.schema.names:
         return due, levels, None
-    given = _integers(batch.column("level"), "level")
+    given = whole_numbers("level", batch.column("level")).fill_null(0).to_numpy()
     notes, which = [""], np.zeros(batch.num_rows, np.int64)
     for level in np.unique(given).tolist():
         if level:
@@ -127,29 +102,16 @@ def times_of(
 
 
 def _due_times(batch: pa.RecordBatch, settings: BrokerSettings, now_ms: int, first_row: int) -> I64:
-    name = next((name for name in _TIME_COLUMNS if name in batch.schema.names), None)
+    name = next((name for name in TIME_COLUMNS if name in batch.schema.names), None)
     if name is None:
         return np.full(batch.num_rows, NO_TIME_MS)
-    column, start_ms = batch.column(name), now_ms if name == "delay_ms" else 0
-    per_ms, ms_each = _UNITS[column.type.unit] if pa.types.is_timestamp(column.type) else (1, 1)
+    column, start_ms = whole_numbers(name, batch.column(name)), now_ms if name == "delay_ms" else 0
     is_timed = column.is_valid().to_numpy(zero_copy_only=False)
-    given = _integers(column, name)
-    # Rounded up: a part of a millisecond must not make a message early.
-    due = -(-given // per_ms) if per_ms > 1 else given
+    due = column.fill_null(0).to_numpy()
     if len(due):
         worst = int(due.argmax())
-        check_delay(
-            int(due[worst]) * ms_each + start_ms, settings, now_ms, where=f"row {first_row + worst}: "
-        )
-    return np.where(is_timed, np.maximum(due * ms_each + start_ms, 0), NO_TIME_MS)
-
-
-def _integers(column: pa.Array, name: str) -> I64:
-    try:
-        numbers: I64 = column.cast(pa.int64()).fill_null(0).to_numpy()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise RequestError(f"column {name} must hold whole numbers: {error}") from None
-    return numbers
+        check_delay(int(due[worst]) + start_ms, settings, now_ms, where=f"row {first_row + worst}: ")
+    return np.where(is_timed, np.maximum(due + start_ms, 0), NO_TIME_MS)
 
 
 # -- texts ----------------------------------------------------------------------------------------
@@ -230,7 +192,7 @@ def onces_of(batch: pa.RecordBatch, keys: pa.Array) -> Flags:
 def check_property_text(text: str) -> None:
     try:
         properties = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the second: arrays within arrays without end
         raise IllegalProperty(f"properties must be a JSON object of texts: {error}") from error
     if not isinstance(properties, dict) or not all(isinstance(value, str) for value in properties.values()):
         raise IllegalProperty("properties must be a JSON object whose values are texts")

@@ -19,7 +19,7 @@ import numpy as np
 
 from tidemill.broker.admission import are_words, check_keys, check_properties, check_tag, check_type
 from tidemill.broker.draft_columns import columns_of
-from tidemill.broker.sender import Answer
+from tidemill.broker.planned_send import Answer
 from tidemill.broker.sending_verb import SendingVerb
 from tidemill.core.errors import RequestError
 from tidemill.core.limits import ID_CHARS_MAX

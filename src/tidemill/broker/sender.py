@@ -11,15 +11,17 @@ for all of them is set aside before the first is written.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
 from tidemill.broker.admission import check_draft, check_type, due_time_ms, message_type
+from tidemill.broker.draft_sizes import body_bytes, bytes_at_most
 from tidemill.broker.in_flight import InFlight
-from tidemill.broker.tick_limit import Planned, TickLimit
+from tidemill.broker.planned_send import Answer, PlannedSend
+from tidemill.broker.telling_apart import told_apart
+from tidemill.broker.tick_limit import TickLimit
 from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.core.arguments import require_kind
 from tidemill.core.config import BrokerSettings
@@ -31,36 +33,10 @@ from tidemill.release.releaser import Releaser
 from tidemill.store.entry_format import FLAG_FIFO, FLAG_LEVEL, FLAG_NEAR
 from tidemill.store.framing import framed
 from tidemill.store.hashing import PURPOSE_ID, PURPOSE_KEY, hash_texts, seed_of
-from tidemill.store.message_store import MessageStore, MovedMessages
+from tidemill.store.message_store import MessageStore
 from tidemill.store.topics import Topic
 
-Answer = Receipt | RequestError | BusyError
-
-# Bytes of a stored message beside its body and the texts that nearly every message has none of.
-_FIXED_BYTES = 256
-_TEXT_BYTES_MAX = 6  # of one character, escaped in the JSON of the properties
 _TOPIC_FRAME_BYTES = 512
-
-# When a draft falls due (None: it is not timed), its level, a note for the receipt, and what it is.
-_Admitted = tuple[int | None, int, str, MessageType]
-
-
-@dataclass(slots=True)
-class _Batch:
-    """What one send will append, and what it answers meanwhile."""
-
-    answers: list[Answer | None]
-    admitted: list[_Admitted | None]  # what the check found out about each draft
-    suspects: set[int] = field(default_factory=set)  # drafts whose id or once-key was perhaps stored before
-    messages: list[StoredMessage] = field(default_factory=list)
-    slots: list[int] = field(default_factory=list)  # which answer each message fills
-    notes: list[str] = field(default_factory=list)
-    fresh_ids: dict[tuple[int, str], int] = field(default_factory=dict)  # ids of this batch -> message
-    fresh_keys: dict[tuple[int, str], int] = field(default_factory=dict)  # keys of timed ones -> message
-    repeats: list[tuple[int, int]] = field(default_factory=list)  # answers that repeat a message of the batch
-    planned: Planned = field(default_factory=Counter)
-    moves: dict[int, int] = field(default_factory=dict)  # seqs whose time is replaced -> new time
-    moved: list[MovedMessages] = field(default_factory=list)  # the same, after it was done
 
 
 class Sender:
@@ -108,7 +84,7 @@ class Sender:
         with self.in_flight.hold(body_bytes(drafts)):
             now_ms = self._now_ms()
             with self._store.writer.lock:
-                batch = _Batch([None] * len(drafts), [None] * len(drafts))
+                batch = PlannedSend([None] * len(drafts), [None] * len(drafts))
                 # All are checked before the first of them makes its topic or moves another message.
                 self._each(
                     batch,
@@ -129,7 +105,7 @@ class Sender:
 
     @staticmethod
     def _each(
-        batch: _Batch, drafts: Sequence[Draft], is_all_or_none: bool, act: Callable[[int, Draft], None]
+        batch: PlannedSend, drafts: Sequence[Draft], is_all_or_none: bool, act: Callable[[int, Draft], None]
     ) -> None:
         """Act on every draft that has no answer yet; one that is refused gets its error as the answer."""
         for index, draft in enumerate(drafts):
@@ -141,7 +117,7 @@ class Sender:
                         raise
                     batch.answers[index] = error
 
-    def _append(self, batch: _Batch, now_ms: int) -> tuple[int, Sequence[int]]:
+    def _append(self, batch: PlannedSend, now_ms: int) -> tuple[int, Sequence[int]]:
         """Write what was planned, all or, on a full disk, nothing; returns the first seq it made, and the
         messages' offsets in their queues."""
         store = self._store
@@ -159,7 +135,7 @@ class Sender:
 
     # -- planning, under the writer lock ----------------------------------------------------------
 
-    def _suspects(self, batch: _Batch, drafts: Sequence[Draft]) -> set[int]:
+    def _suspects(self, batch: PlannedSend, drafts: Sequence[Draft]) -> set[int]:
         """Drafts that the find index has candidates for, looked up all at once; most batches have none."""
         texts: list[bytes] = []
         seeds: list[int] = []
@@ -183,7 +159,7 @@ class Sender:
         found_at, _ = self._store.indexes.find.find_many(hash_texts(texts, np.array(seeds, np.uint64)))
         return {asked[at] for at in found_at.tolist()}
 
-    def _check(self, batch: _Batch, index: int, draft: Draft, now_ms: int, creates_topics: bool) -> None:
+    def _check(self, batch: PlannedSend, index: int, draft: Draft, now_ms: int, creates_topics: bool) -> None:
         check_draft(draft, self._settings)
         due_ms, level, note = due_time_ms(draft, self._settings, now_ms)
         kind = message_type(draft, due_ms is not None)
@@ -194,22 +170,22 @@ class Sender:
         elif not creates_topics:
             self._topics.require(draft.topic)
 
-    def _require_room_for_topics(self, batch: _Batch, drafts: Sequence[Draft]) -> None:
+    def _require_room_for_topics(self, batch: PlannedSend, drafts: Sequence[Draft]) -> None:
         """A send that will be refused makes no topic: see that there is room before one is made."""
         named = self._store.indexes.topics.named
         wanted = [draft for draft, answer in zip(drafts, batch.answers, strict=True) if answer is None]
         new_topics = {draft.topic for draft in wanted if named(draft.topic) is None}
         if new_topics:
-            frames = [_TOPIC_FRAME_BYTES] * len(new_topics) + [
-                _bytes_at_most(part) for part in framed(wanted)
-            ]
+            frames = [_TOPIC_FRAME_BYTES] * len(new_topics) + [bytes_at_most(part) for part in framed(wanted)]
             self._store.writer.reserve(frames, len(wanted))
 
-    def _plan(self, batch: _Batch, index: int, draft: Draft, now_ms: int) -> None:
+    def _plan(self, batch: PlannedSend, index: int, draft: Draft, now_ms: int) -> None:
         admitted = batch.admitted[index]
         assert admitted is not None
         due_ms, level, note, kind = admitted
         topic = self._topics.find_or_create(draft.topic)
+        if draft.has_made_id:
+            draft = told_apart(draft, self._first_with_id(batch, topic, draft.id or "", index, now_ms))
         fresh = self._repeats_fresh(batch, topic, draft, due_ms, now_ms)
         if fresh is not None:
             batch.repeats.append((index, fresh))
@@ -265,7 +241,7 @@ class Sender:
         return (FLAG_NEAR if is_near else 0) | fifo
 
     def _repeats_fresh(
-        self, batch: _Batch, topic: Topic, draft: Draft, due_ms: int | None, now_ms: int
+        self, batch: PlannedSend, topic: Topic, draft: Draft, due_ms: int | None, now_ms: int
     ) -> int | None:
         """Index of the message of this batch that this draft repeats (and perhaps moves), if it does."""
         if draft.id is not None and (topic.id, draft.id) in batch.fresh_ids:
@@ -280,7 +256,7 @@ class Sender:
         return index
 
     def _repeat(
-        self, batch: _Batch, topic: Topic, draft: Draft, due_ms: int | None, now_ms: int
+        self, batch: PlannedSend, topic: Topic, draft: Draft, due_ms: int | None, now_ms: int
     ) -> Receipt | None:
         """The receipt of the stored message that this draft repeats (and perhaps moves), if it does."""
         if draft.id is not None:
@@ -291,20 +267,46 @@ class Sender:
             return None
         return self._once(batch, topic, draft, due_ms)
 
+    def _first_with_id(
+        self, batch: PlannedSend, topic: Topic, message_id: str, index: int, now_ms: int
+    ) -> StoredMessage | None:
+        """The message of this batch, or stored within the hour, that has this id."""
+        fresh = batch.fresh_ids.get((topic.id, message_id))
+        if fresh is not None:
+            return batch.messages[fresh]
+        return self.message_before(topic, message_id, now_ms) if index in batch.suspects else None
+
+    def message_before(self, topic: Topic, message_id: str, now_ms: int) -> StoredMessage | None:
+        """The message that was stored with this id within the hour."""
+        found = self._found_before(topic, message_id, now_ms)
+        return None if found is None else found[0]
+
     def stored_before(self, topic: Topic, message_id: str, now_ms: int) -> Receipt | None:
         """The receipt of the message that was stored with this id within the hour."""
-        for seq in self._store.seqs_with_id(topic.id, message_id):
-            entry = self._store.entry(seq)
-            if now_ms - int(entry["stored_at_ms"]) < DEDUPLICATION_MS:
-                return self._receipt(topic, message_id, seq, int(entry["deliver_at_ms"]), is_repeat=True)
-        for place in self._store.places_with_id(topic.id, message_id):
+        found = self._found_before(topic, message_id, now_ms)
+        if found is None:
+            return None
+        message, seq, place = found
+        if seq is not None:
+            return self._receipt(topic, message_id, seq, message.deliver_at_ms, is_repeat=True)
+        queue, offset = message.queue_id, self._store.queue_offset(place)
+        return Receipt(message_id, topic.name, None, NO_TIME_MS, True, queue=queue, offset=offset)
+
+    def _found_before(
+        self, topic: Topic, message_id: str, now_ms: int
+    ) -> tuple[StoredMessage, int | None, int] | None:
+        """The message stored with this id within the hour, its seq if it is timed, and its place."""
+        timed = [
+            (seq, int(self._store.entry(seq)["place"]))
+            for seq in self._store.seqs_with_id(topic.id, message_id)
+        ]
+        for seq, place in [*timed, *((None, at) for at in self._store.places_with_id(topic.id, message_id))]:
             message = self._store.message(place)
             if now_ms - message.stored_at_ms < DEDUPLICATION_MS:
-                queue, offset = message.queue_id, self._store.queue_offset(place)
-                return Receipt(message_id, topic.name, None, NO_TIME_MS, True, queue=queue, offset=offset)
+                return message, seq, place
         return None
 
-    def _once(self, batch: _Batch, topic: Topic, draft: Draft, due_ms: int) -> Receipt | None:
+    def _once(self, batch: PlannedSend, topic: Topic, draft: Draft, due_ms: int) -> Receipt | None:
         pending = self._store.seqs_with_key(topic.id, draft.keys[0])
         if not pending:
             return None
@@ -338,7 +340,7 @@ class Sender:
             if next_wake_ms is None or int(deliver_at_ms[held].min()) < next_wake_ms:
                 self._wake()
 
-    def _fill(self, batch: _Batch, first_seq: int, offsets: Sequence[int]) -> None:
+    def _fill(self, batch: PlannedSend, first_seq: int, offsets: Sequence[int]) -> None:
         seq = first_seq
         topic_id, name = 0, ""
         for message, slot, note, offset in zip(
@@ -364,7 +366,7 @@ class Sender:
             self._fill_moved(batch)
 
     @staticmethod
-    def _fill_moved(batch: _Batch) -> None:
+    def _fill_moved(batch: PlannedSend) -> None:
         """Let the receipts of messages whose time was replaced say where those are now."""
         now_at: dict[int, tuple[int, int]] = {}
         for part in batch.moved:
@@ -380,19 +382,3 @@ class Sender:
     def _receipt(self, topic: Topic, message_id: str, seq: int, due_ms: int, *, is_repeat: bool) -> Receipt:
         handle = Handle(self._broker_id, topic.name, message_id, seq)
         return Receipt(message_id, topic.name, handle, due_ms, is_repeat=is_repeat)
-
-
-def body_bytes(drafts: Sequence[Draft]) -> int:
-    """Bytes of all bodies; what is no draft counts nothing and is refused when it is looked at."""
-    bodies = (getattr(draft, "body", b"") for draft in drafts)
-    return sum(len(body) for body in bodies if isinstance(body, bytes | bytearray | memoryview))
-
-
-def _bytes_at_most(drafts: Sequence[Draft]) -> int:
-    """No fewer bytes than the drafts will take in the log."""
-    total = body_bytes(drafts) + len(drafts) * _FIXED_BYTES
-    for draft in drafts:
-        texts = (draft.tag, *draft.keys, draft.message_group, draft.id or "")
-        named = (text for pair in draft.properties.items() for text in pair)
-        total += _TEXT_BYTES_MAX * sum(len(text) + 1 for text in (*texts, *named))
-    return total

@@ -32,6 +32,7 @@ class Status:
     near: int
     ready: int
     backlog: int
+    open_transactions: int
     in_flight_bytes: int  # bodies of sends that are not answered yet
     lateness_ms: LatenessSummary
     pipeline: PipelineView
@@ -62,6 +63,7 @@ def status_of(
         near=releaser.near_count,
         ready=releaser.ready_count,
         backlog=releaser.backlogs.count,
+        open_transactions=len(store.indexes.open_halves),
         in_flight_bytes=sender.in_flight_bytes,
         lateness_ms=releaser.lateness.summary(),
         pipeline=turning.view(now_ms),

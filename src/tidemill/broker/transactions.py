@@ -6,27 +6,25 @@ level given with the half counts from the commit, a delivery time stays as it wa
 A half that comes again after its commit (a send that was slow on its way) is not opened again, as its
 check-back would make a second message; a rollback after the commit is refused, as the message is there.
 
-A half nobody ended is offered for a check-back (`open_since`) until somebody does; it is never dropped.
+A half nobody ended is offered for a check-back (`halves`, `read`) until somebody does; it is never dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tidemill.broker.admission import check_draft, check_type, due_time_ms, level_due_ms
-from tidemill.broker.sender import body_bytes
+from tidemill.broker.draft_sizes import body_bytes
 from tidemill.broker.sending_verb import SendingVerb
+from tidemill.broker.telling_apart import HALF_DELAY_PROPERTY, told_apart
 from tidemill.core.errors import IllegalId, UnknownTransaction
 from tidemill.core.model import NO_TIME_MS, Draft, Handle, MessageType, Receipt, StoredMessage
 from tidemill.store.entry_format import place_of
 from tidemill.store.indexes import OpenHalf, half_key
 from tidemill.store.topics import Topic
-
-# Where a half keeps the delay that will count from its commit.
-_DELAY_PROPERTY = "__half_delay_ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +47,14 @@ class Transactions(SendingVerb):
             if draft.id is None:
                 raise IllegalId("a message of a transaction needs an id; it is what ends the transaction")
         with self._sender.in_flight.hold(body_bytes(drafts)):
-            self._store_halves(drafts, now_ms, creates_topics)
-        return [Receipt(draft.id or "", draft.topic, None, NO_TIME_MS) for draft in drafts]
+            ids = self._store_halves(drafts, now_ms, creates_topics)
+        return [
+            Receipt(message_id, draft.topic, None, NO_TIME_MS)
+            for message_id, draft in zip(ids, drafts, strict=True)
+        ]
 
-    def _store_halves(self, drafts: Sequence[Draft], now_ms: int, creates_topics: bool) -> None:
+    def _store_halves(self, drafts: Sequence[Draft], now_ms: int, creates_topics: bool) -> list[str]:
+        """The ids under which the halves are known."""
         with self._store.writer.lock:
             for draft in drafts:  # before the first of them makes its topic
                 known = self._store.indexes.topics.named(draft.topic)
@@ -63,16 +65,32 @@ class Transactions(SendingVerb):
                 else:
                     self._topics.require(draft.topic)
             fresh: dict[str, StoredMessage] = {}
-            for draft in drafts:
-                topic = self._topics.find_or_create(draft.topic)
-                key = half_key(topic.id, draft.id or "")
-                if key in self._store.indexes.open_halves:
-                    continue
-                if self._sender.stored_before(topic, draft.id or "", now_ms) is None:
-                    fresh[key] = self._half(draft, topic, now_ms)
+            ids = []
+            for given in drafts:
+                topic = self._topics.find_or_create(given.topic)
+                first = self._first_with_id(fresh, topic, given.id or "", now_ms)
+                draft = told_apart(given, first)
+                ids.append(draft.id or "")
+                if draft is not given:
+                    first = self._first_with_id(fresh, topic, ids[-1], now_ms)
+                if first is None:
+                    fresh[half_key(topic.id, ids[-1])] = self._half(draft, topic, now_ms)
             if fresh:
                 self._store.writer.put_halves(list(fresh.values()), now_ms)
         self._store.writer.finish_written()
+        return ids
+
+    def _first_with_id(
+        self, fresh: Mapping[str, StoredMessage], topic: Topic, message_id: str, now_ms: int
+    ) -> StoredMessage | None:
+        """The half with this id that is new or open, or the message that was stored with it."""
+        key = half_key(topic.id, message_id)
+        if key in fresh:
+            return fresh[key]
+        half = self._store.indexes.open_halves.get(key)
+        if half is not None:
+            return self._store.message(half.place)
+        return self._sender.message_before(topic, message_id, now_ms)
 
     def commit(self, topic_name: str, message_id: str) -> Receipt:
         """Store the message of a transaction; from now on it is like any other."""
@@ -107,29 +125,26 @@ class Transactions(SendingVerb):
             appended = self._store.writer.end_half(half, None, self._now_ms())
         self._store.writer.finish(appended)
 
-    def open_since(self, stored_before_ms: int, limit: int = 100) -> list[OpenTransaction]:
-        """Halves stored before that time and still open, oldest first."""
+    def halves(self) -> list[OpenHalf]:
+        """Those still open, as a rule the oldest first."""
         with self._store.writer.lock:
-            halves = [
-                half
-                for half in self._store.indexes.open_halves.values()
-                if half.stored_at_ms < stored_before_ms
-            ]
-            halves.sort(key=lambda half: half.stored_at_ms)
-            return [opened for half in halves[:limit] if (opened := self._opened(half)) is not None]
+            return list(self._store.indexes.open_halves.values())
 
-    def _opened(self, half: OpenHalf) -> OpenTransaction | None:
-        topic = self._store.indexes.topics.by_id(half.topic_id)
-        if topic is None:
-            return None
-        message = self._store.message(half.place)
-        properties = {k: v for k, v in message.properties.items() if k != _DELAY_PROPERTY}
+    def read(self, half: OpenHalf) -> OpenTransaction | None:
+        """What is asked about an open half; None if it has ended meanwhile."""
+        with self._store.writer.lock:
+            topic = self._store.indexes.topics.by_id(half.topic_id)
+            now = self._store.indexes.open_halves.get(half_key(half.topic_id, half.message_id))
+            if topic is None or now is None:
+                return None
+            message = self._store.message(now.place)
+        properties = {k: v for k, v in message.properties.items() if k != HALF_DELAY_PROPERTY}
         return OpenTransaction(topic.name, replace(message, properties=properties))
 
     def _half(self, draft: Draft, topic: Topic, now_ms: int) -> StoredMessage:
         properties = dict(draft.properties)
         if draft.delay_ms is not None:
-            properties[_DELAY_PROPERTY] = str(draft.delay_ms)
+            properties[HALF_DELAY_PROPERTY] = str(draft.delay_ms)
         return StoredMessage(
             id=draft.id or "",
             topic_id=topic.id,
@@ -149,7 +164,7 @@ class Transactions(SendingVerb):
 
     def _committed(self, half: StoredMessage, now_ms: int) -> StoredMessage:
         properties = dict(half.properties)
-        delay = properties.pop(_DELAY_PROPERTY, None)
+        delay = properties.pop(HALF_DELAY_PROPERTY, None)
         due_ms: int | None = None
         level = 0
         if half.level:

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tidemill.client.arguments import token_of
 from tidemill.client.client import Client
 from tidemill.client.endpoint import DEFAULT_ENDPOINT
 from tidemill.core.durations import parse_duration_ms, parse_time_ms
@@ -55,10 +56,8 @@ def broker_of(endpoint: str | None) -> Broker:
         os.environ.get(f"TIDEMILL_{name.upper()}", "") or settings.get(name, "")
         for name in ("token", "ca", "tls_insecure")
     )
-    if not token.isprintable():  # it goes into a header; what it is stays unsaid
-        raise RequestError("the token has a line break or a character that is none in it; write it anew")
     chosen = endpoint or settings.get("endpoint") or DEFAULT_ENDPOINT
-    return Broker(chosen, token, ca, insecure.lower() in _YES)
+    return Broker(chosen, token_of(token), os.path.expanduser(ca), insecure.lower() in _YES)
 
 
 def connect(endpoint: str | None) -> Client:

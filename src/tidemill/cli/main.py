@@ -47,6 +47,7 @@ _MET_OTHERWISE = (
     Forbidden,
 )
 
+_SERVE = "serve"
 _MISSING = "Missing command"  # a family of commands was named, none of it
 _COMPLETING = "_TIDEMILL_COMPLETE"
 _LINES = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
@@ -54,11 +55,17 @@ _LINES = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    if sys.stdout is None:
+        _do_without_stdout(_wanted(sys.argv[1:]))
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         _drop_stdout()
+    except OSError as error:  # a full disk, a stdout that is open for reading only
+        _drop_stdout()
+        if code == 0:  # else it has said what is wrong
+            code = _complain(f"standard output cannot be written: {error.strerror or error}", _FAILED)
     sys.exit(code)
 
 
@@ -112,6 +119,19 @@ def _usage_text(error: Exception) -> str:
 def _complain(text: str, code: int) -> int:
     print(f"tidemill: {' '.join(text.split())}", file=sys.stderr)
     return code
+
+
+def _do_without_stdout(command: str) -> None:
+    """Standard output was closed before we began: a broker serves all the same, any other command refuses.
+
+    What it would say would be lost, and what it receives must not count as delivered when nobody saw it.
+    """
+    if command != _SERVE:
+        sys.exit(_complain("standard output is closed; send it to a file, or to /dev/null", _FAILED))
+    # So that no file of the broker gets the number that its children take for their output.
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - as long as the process
 
 
 def _drop_stdout() -> None:

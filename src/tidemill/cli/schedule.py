@@ -2,12 +2,14 @@
 
 Reads Parquet, Arrow, CSV and JSON lines, part by part, so that a file need not fit into memory. Columns are
 those of docs/flight.md. A row that is refused is counted and the first few are said; the others are stored.
+What ends it early, such as a file that is broken further on, does not hide how much is stored by then.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,11 +20,10 @@ from tidemill.cli.output import bar
 from tidemill.client.scheduled import Scheduled
 from tidemill.core.errors import RequestError, TidemillError
 from tidemill.core.send_batch import Answer
+from tidemill.core.table_columns import COLUMNS
 
 _ROWS = 1 << 17
 _SAID_MAX = 5
-_TEXTS = ("topic", "body", "id", "key", "tag", "message_group", "properties")
-_NUMBERS = ("delay_ms", "level")
 _FORMATS = {
     ".parquet": "parquet",
     ".arrow": "ipc",
@@ -41,18 +42,32 @@ def schedule(
 ) -> int:
     """Send every row of a file: a column `body`, and `delay_ms` or `deliver_at`, `key` and others."""
     dataset = _dataset(file)
-    stored = 0
-    refused: list[Exception] = []
+    sent = _Sent()
     with connect(endpoint) as client, bar("scheduling", "rows") as advance:
-        total = dataset.count_rows()
-        for part in _parts(dataset):
-            answers = client.schedule(part, topic=topic)
-            wrong = _errors_in(answers)
-            stored += len(answers) - len(wrong)
-            refused += wrong
-            advance(stored + len(refused), total)
-    _say(file, stored, refused, is_json)
-    return 1 if refused else 0
+        try:
+            total = _row_count(dataset)
+            for part in _parts(dataset):
+                sent.add(client.schedule(part, topic=topic))
+                advance(sent.stored + len(sent.refused), total)
+        except TidemillError:
+            if sent.stored or sent.refused:
+                _say(file, sent, is_json)
+            raise
+    _say(file, sent, is_json)
+    return 1 if sent.refused else 0
+
+
+@dataclass(slots=True)
+class _Sent:
+    """What became of the rows so far."""
+
+    stored: int = 0
+    refused: list[Exception] = field(default_factory=list)
+
+    def add(self, answers: Sequence[Answer]) -> None:
+        wrong = _errors_in(answers)
+        self.stored += len(answers) - len(wrong)
+        self.refused += wrong
 
 
 def _dataset(file: Path) -> Any:
@@ -65,9 +80,8 @@ def _dataset(file: Path) -> Any:
     kind = _FORMATS.get(file.suffix.lower())
     if kind is None:
         raise usage(f"{file.name} is of no known kind; name it {', '.join(sorted(_FORMATS))}")
-    # A body or key of digits is still a text, and a delay is a number.
-    types = dict.fromkeys(_TEXTS, pa.string()) | dict.fromkeys(_NUMBERS, pa.int64())
-    options = csv.ConvertOptions(column_types=types)
+    # Read as texts: one value that is no number must not end the file, and a key of digits is a text anyway.
+    options = csv.ConvertOptions(column_types=dict.fromkeys(COLUMNS, pa.string()))
     form: Any = ds.CsvFileFormat(convert_options=options) if kind == "csv" else kind
     try:
         return ds.dataset(file, format=form)
@@ -75,16 +89,58 @@ def _dataset(file: Path) -> Any:
         raise RequestError(f"{file} cannot be read as {kind}: {_cause(error)}") from None
 
 
+def _row_count(dataset: Any) -> int:
+    """How many rows there are, for the bar alone; 0 where the file breaks off further on."""
+    import pyarrow as pa
+
+    try:
+        return int(dataset.count_rows())
+    except pa.ArrowInvalid:
+        return 0
+
+
 def _parts(dataset: Any) -> Iterator[Any]:
     """Tables of at most some 100,000 rows, in the file's order."""
     import pyarrow as pa
 
+    is_csv = dataset.format.default_extname == "csv"
     try:
         for batch in dataset.to_batches(batch_size=_ROWS):
             if batch.num_rows:
-                yield pa.Table.from_batches([batch])
+                part = pa.Table.from_batches([batch])
+                yield _typed(part) if is_csv else part
     except pa.ArrowInvalid as error:
         raise RequestError(f"the file cannot be read any further: {_cause(error)}") from None
+
+
+def _typed(part: Any) -> Any:
+    """A part of a CSV file with its times, levels and flags as such, where all that are given are."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import csv
+
+    numbers = (pa.int64(), pa.float64())
+    moments = (*numbers, pa.timestamp("ns"), pa.timestamp("ns", "UTC"))
+    kinds = {"delay_ms": numbers, "level": numbers, "once": (pa.bool_(),)}
+    kinds |= dict.fromkeys(("deliver_at", "deliver_at_ms"), moments)
+    nothing = pa.array(csv.ConvertOptions().null_values)
+    for name in set(kinds) & set(part.column_names):
+        texts = part.column(name)
+        texts = pc.if_else(pc.is_in(texts, nothing), pa.scalar(None, pa.string()), texts)
+        part = part.set_column(part.column_names.index(name), name, _cast_to_one_of(texts, kinds[name]))
+    return part
+
+
+def _cast_to_one_of(texts: Any, kinds: Sequence[Any]) -> Any:
+    """The texts as the first kind that fits all of them; if none does as they are, to be read one by one."""
+    import pyarrow as pa
+
+    for kind in kinds:
+        try:
+            return texts.cast(kind)
+        except pa.ArrowInvalid:
+            continue
+    return texts
 
 
 def _cause(error: Exception) -> str:
@@ -99,7 +155,8 @@ def _errors_in(answers: Sequence[Answer]) -> list[Exception]:
     return [answer for answer in answers if isinstance(answer, TidemillError)]
 
 
-def _say(file: Path, stored: int, refused: list[Exception], is_json: bool) -> None:
+def _say(file: Path, sent: _Sent, is_json: bool) -> None:
+    stored, refused = sent.stored, sent.refused
     if is_json:
         errors = [str(error) for error in refused[:_SAID_MAX]]
         print(json.dumps({"stored": stored, "refused": len(refused), "errors": errors}))

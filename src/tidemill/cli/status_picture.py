@@ -166,7 +166,9 @@ def _lateness(status: BrokerStatus) -> str:
 
 
 def _soon(fields: Any) -> str:
-    return f"{fields['near']:,} near, {fields['ready']:,} ready, {fields['backlog']:,} held back"
+    halves = fields.get("open_transactions", 0)  # an older broker does not say
+    opened = f", {halves:,} in open transactions" if halves else ""
+    return f"{fields['near']:,} near, {fields['ready']:,} ready, {fields['backlog']:,} held back{opened}"
 
 
 def _waits(fields: Any) -> str:

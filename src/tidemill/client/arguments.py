@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tidemill.client.answers import Message
@@ -11,6 +11,7 @@ from tidemill.client.connection import ConnectionLost
 from tidemill.client.endpoint import Endpoint
 from tidemill.client.retrying import RetryPolicy, Unreachable
 from tidemill.client.verbs import Whither
+from tidemill.core.arguments import require_kind
 from tidemill.core.durations import (
     Moment,
     Span,
@@ -20,6 +21,7 @@ from tidemill.core.durations import (
     require_forward,
 )
 from tidemill.core.errors import RequestError
+from tidemill.core.model import Handle
 
 
 def timeout_of(timeout: Span) -> float:
@@ -28,6 +30,16 @@ def timeout_of(timeout: Span) -> float:
     if timeout_ms < 1:
         raise RequestError(f"timeout={timeout!r} leaves no time for an answer; use 1ms or more, such as 10s")
     return timeout_ms / 1000
+
+
+def token_of(token: str) -> str:
+    """A token that goes into a header as it is; what it is stays unsaid."""
+    if not token:
+        return ""
+    require_kind("token", token, str, "a text")
+    if not token.isprintable():
+        raise RequestError("the token has a line break or a character that is none in it; write it anew")
+    return token
 
 
 def policy_of(retry_for: Span) -> RetryPolicy:
@@ -44,6 +56,16 @@ def receipt_of(message: Message | str) -> str:
             "give several as arguments of their own: ack(*messages)"
         )
     return message.receipt
+
+
+def handles_of(handles: Iterable[Handle | str]) -> list[Handle | str]:
+    """Several handles; one alone would be taken for its letters."""
+    if isinstance(handles, str | Handle) or not isinstance(handles, Iterable):
+        raise RequestError("give several handles as a list; one alone is for cancel")
+    several: list[Any] = list(handles)
+    if wrong := [handle for handle in several if not isinstance(handle, str | Handle)]:
+        raise RequestError(f"{wrong[0]!r} is no handle; a message that was not timed has none")
+    return several
 
 
 def optional_time(value: Moment | None) -> int | None:
@@ -74,7 +96,19 @@ def whither_of(at: Moment | None, delay: Span | None, by: Span | None) -> Whithe
     return Whither(optional_time(at), optional_ms(delay), None if by is None else as_shift_ms(by))
 
 
+def can_come_back(lost: ConnectionLost) -> bool:
+    """Whether another try may go better: a certificate that is not trusted, or no TLS at all, stays so."""
+    cause = lost.__cause__
+    is_not_tls = getattr(cause, "reason", "") == "WRONG_VERSION_NUMBER"
+    return not (is_not_tls or isinstance(cause, ssl.SSLCertVerificationError))
+
+
 def unreachable(endpoint: Endpoint, lost: ConnectionLost) -> Unreachable:
+    if lost.was_sent:
+        return Unreachable(
+            f"the broker at {endpoint} was asked and did not answer: {lost}; "
+            "whether it was carried out is not known, so look before you ask again"
+        )
     what_to_do = "start one with `tidemill serve` or name another endpoint"
     if isinstance(lost.__cause__, ssl.SSLCertVerificationError):
         what_to_do = "name a certificate to trust (ca=, TIDEMILL_CA), or trust any (TIDEMILL_TLS_INSECURE=1)"

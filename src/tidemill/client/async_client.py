@@ -29,23 +29,30 @@ from tidemill.client.answers import (
     TopicInfo,
 )
 from tidemill.client.arguments import (
+    can_come_back,
+    handles_of,
     optional_ms,
     optional_time,
     policy_of,
     receipt_of,
     timeout_of,
+    token_of,
     unreachable,
     whither_of,
 )
 from tidemill.client.async_coalescer import AsyncCoalescer
-from tidemill.client.async_connection import AsyncPool
+from tidemill.client.async_connection import AsyncPool, connect
 from tidemill.client.async_consume_verbs import AsyncConsumeVerbs
 from tidemill.client.connection import ConnectionLost
 from tidemill.client.drafts import Body, chunked, draft_of, drafts_of_table, with_id
 from tidemill.client.endpoint import DEFAULT_ENDPOINT, Endpoint, request_head
+from tidemill.client.forking import in_a_forked_child
 from tidemill.client.parting import encoded, send_parted_async
+from tidemill.client.request_room import in_requests
 from tidemill.client.retrying import Patience, busy_ones, error_in, is_worth_a_retry
+from tidemill.client.short_way import AsyncShortWay
 from tidemill.client.verbs import Call, HandleLike
+from tidemill.core.draft_kinds import check_kinds
 from tidemill.core.durations import Moment, Span, as_duration_ms, as_time_ms
 from tidemill.core.errors import RequestError, TidemillError
 from tidemill.core.model import CancelAnswer, Draft, Once, Receipt, TopicType
@@ -54,7 +61,7 @@ from tidemill.core.send_batch import CONTENT_TYPE, Answer, decode_answers
 T = TypeVar("T")
 _JSON = "application/json"
 _BATCH_PATH = "/v1/send-batch"
-_CHUNK = 4096
+_CHUNK = 4096  # handles in one request
 
 
 class AsyncClient(AsyncConsumeVerbs):
@@ -74,14 +81,26 @@ class AsyncClient(AsyncConsumeVerbs):
         retry_for: Span = "30s",
     ) -> None:
         self.endpoint = Endpoint.parse(endpoint, ca, is_verified=not insecure)
-        self._token = token
+        self._token = token_of(token)
         self._timeout_s = timeout_of(timeout)
         self._policy = policy_of(retry_for)
-        self._loop: asyncio.AbstractEventLoop | None = None  # to which the next two belong
-        self._pool = AsyncPool(self.endpoint)
-        self._coalescer = AsyncCoalescer(self._send_batch)
+        self._loop: asyncio.AbstractEventLoop | None = None  # to which what `_begin` makes belongs
         self._is_closed = False
-        self._batch_head = request_head(self.endpoint, "POST", _BATCH_PATH, CONTENT_TYPE, token)
+        self._batch_head = request_head(self.endpoint, "POST", _BATCH_PATH, CONTENT_TYPE, self._token)
+        self._begin()
+        in_a_forked_child(self, AsyncClient._begin_in_child)
+
+    def _begin(self) -> None:
+        self._pool = AsyncPool(lambda: connect(self.endpoint))
+        self._short_way = AsyncShortWay(self.endpoint, self._pool)
+        self._coalescer = AsyncCoalescer(self._send_batch)
+
+    def _begin_in_child(self) -> None:
+        """The loop is the parent's, and so are the connections on it."""
+        self._loop = None
+        self._short_way.leave_to_parent()
+        self._pool.leave_to_parent()
+        self._begin()
 
     # -- sending ----------------------------------------------------------------------------------
 
@@ -102,7 +121,7 @@ class AsyncClient(AsyncConsumeVerbs):
         id: str | None = None,  # noqa: A002 - the name people look for
     ) -> Receipt:
         """Send one message, durably; raises what is wrong with it."""
-        return await self.send_draft(
+        return await self._send(
             draft_of(
                 topic,
                 body,
@@ -121,7 +140,10 @@ class AsyncClient(AsyncConsumeVerbs):
 
     async def send_draft(self, draft: Draft) -> Receipt:
         """Send a message made beforehand."""
-        draft = with_id(draft)
+        check_kinds(draft)
+        return await self._send(with_id(draft))
+
+    async def _send(self, draft: Draft) -> Receipt:
         self._come_home()
         answer = await self._coalescer.send(draft)
         if not isinstance(answer, Receipt):
@@ -134,7 +156,7 @@ class AsyncClient(AsyncConsumeVerbs):
     async def send_many(self, drafts: Iterable[Draft]) -> list[Receipt | TidemillError]:
         """Send many messages in as few requests as possible; each has its own answer, in order."""
         answers: list[Receipt | TidemillError] = []
-        for part in chunked(map(with_id, drafts), _CHUNK):
+        for part in in_requests(drafts):
             answers.extend(await self._until_taken(part, await self._send_batch(part)))
         return answers
 
@@ -159,7 +181,9 @@ class AsyncClient(AsyncConsumeVerbs):
         return await send_parted_async(self._send_whole, drafts)
 
     async def _send_whole(self, drafts: Sequence[Draft]) -> Sequence[Answer]:
-        content = await self._carry(self._batch_head, encoded(drafts), self._timeout_s, is_repeatable=True)
+        self._come_home()
+        way, timeout_s = self._short_way, self._timeout_s
+        content = await self._carry(way, self._batch_head, encoded(drafts), timeout_s, is_repeatable=True)
         return decode_answers(content, drafts)
 
     # -- what failed ------------------------------------------------------------------------------
@@ -182,8 +206,10 @@ class AsyncClient(AsyncConsumeVerbs):
         """Cancel one message; says definitely what became of it."""
         return (await self._ask(verbs.cancel([handle])))[0]
 
-    async def cancel_many(self, handles: Sequence[HandleLike]) -> list[CancelAnswer]:
-        return await self._ask(verbs.cancel(handles))
+    async def cancel_many(self, handles: Iterable[HandleLike]) -> list[CancelAnswer]:
+        """Cancel many messages; says definitely of each what became of it."""
+        parts = chunked(handles_of(handles), _CHUNK)
+        return [answer for part in parts for answer in await self._ask(verbs.cancel(part))]
 
     async def cancel_where(
         self, topic: str, *, key: str | None = None, start: Moment | None = None, end: Moment | None = None
@@ -305,25 +331,33 @@ class AsyncClient(AsyncConsumeVerbs):
     async def _ask(self, call: Call[T]) -> T:
         head = request_head(self.endpoint, call.method, call.path, _JSON if call.content else "", self._token)
         timeout_s = self._timeout_s + call.patience_s
-        said = await self._carry(head, call.content, timeout_s, is_repeatable=call.is_repeatable)
+        self._come_home()
+        said = await self._carry(self._pool, head, call.content, timeout_s, is_repeatable=call.is_repeatable)
         return call.read(json.loads(said))
 
-    async def _carry(self, head: bytes, content: bytes, timeout_s: float, *, is_repeatable: bool) -> bytes:
+    async def _carry(
+        self,
+        way: AsyncPool | AsyncShortWay,
+        head: bytes,
+        content: bytes,
+        timeout_s: float,
+        *,
+        is_repeatable: bool,
+    ) -> bytes:
         """A request there and its answer back, tried again while that can help."""
-        self._come_home()
         patience = Patience(self._policy)
         while True:
             fault: TidemillError
             try:
-                answer = await self._pool.exchange(head, content, timeout_s, is_repeatable=is_repeatable)
+                answer = await way.exchange(head, content, timeout_s, is_repeatable=is_repeatable)
             except ConnectionLost as lost:
                 fault = unreachable(self.endpoint, lost)
-                can_help = is_repeatable or not lost.was_sent
+                can_help = (is_repeatable or not lost.was_sent) and can_come_back(lost)
             else:
                 if 200 <= answer.status < 300:
                     return answer.content
                 fault = error_in(answer.status, answer.content)
-                can_help = is_worth_a_retry(answer.status)
+                can_help = is_worth_a_retry(answer.status, is_repeatable=is_repeatable)
             wait_s = patience.wait_s() if can_help else None
             if wait_s is None or self._is_closed:
                 raise fault
@@ -339,12 +373,13 @@ class AsyncClient(AsyncConsumeVerbs):
         if self._loop is not None and not self._loop.is_closed():
             raise RequestError("this AsyncClient is in use on another event loop; make one for each loop")
         if self._loop is not None:
-            self._pool, self._coalescer = AsyncPool(self.endpoint), AsyncCoalescer(self._send_batch)
+            self._begin()
         self._loop = loop
 
     async def close(self) -> None:
         """Close the connections; whoever waits for a retry gives up at its next attempt."""
         self._is_closed = True
+        self._short_way.close()
         self._pool.close()
 
     async def __aenter__(self) -> AsyncClient:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 
+from tidemill.client.request_room import BYTES_MAX, MESSAGES_MAX, weight_of
 from tidemill.client.retrying import Unreachable
 from tidemill.core.model import Draft
 from tidemill.core.send_batch import Answer
 
 _LANES = 2
-_BATCH_MAX = 4096
-_BATCH_BYTES_MAX = 8 << 20
 
 SendBatch = Callable[[Sequence[Draft]], Coroutine[None, None, Sequence[Answer]]]
 
@@ -44,8 +43,8 @@ class AsyncCoalescer:
         while self._waiting and len(self._under_way) < _LANES:
             count, size = 0, 0
             for draft, _ in self._waiting:
-                size += len(draft.body)
-                if count and (count >= _BATCH_MAX or size > _BATCH_BYTES_MAX):
+                size += weight_of(draft)
+                if count and (count >= MESSAGES_MAX or size > BYTES_MAX):
                     break
                 count += 1
             batch, self._waiting = self._waiting[:count], self._waiting[count:]

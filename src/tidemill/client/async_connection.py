@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from tidemill.client.connection import ConnectionLost
 from tidemill.client.endpoint import Answer, Endpoint, MalformedAnswer, read_chunks, read_head
+from tidemill.client.forking import keep_for_ever
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 _READ_BYTES = 262_144
 _KEPT_MAX = 64
@@ -19,10 +23,6 @@ class AsyncConnection:
         self._writer = writer
         self.is_fresh = True
         self.is_kept = True
-
-    @classmethod
-    async def open(cls, endpoint: Endpoint) -> AsyncConnection:
-        return cls(*await asyncio.open_connection(endpoint.host, endpoint.port, ssl=endpoint.tls()))
 
     async def exchange(self, head: bytes, content: bytes) -> Answer:
         """Send a request and read its answer. A cancelled one leaves the connection closed."""
@@ -51,10 +51,10 @@ class AsyncConnection:
         if head.length is None:
             while (content := read_chunks(data, start)) is None:
                 await self._more(data)
-            return Answer(head.status, content)
+            return Answer(head.status, content, head.local_door)
         while len(data) < start + head.length:
             await self._more(data)
-        return Answer(head.status, bytes(data[start : start + head.length]))
+        return Answer(head.status, bytes(data[start : start + head.length]), head.local_door)
 
     async def _more(self, data: bytearray) -> None:
         piece = await self._reader.read(_READ_BYTES)
@@ -70,11 +70,16 @@ class AsyncConnection:
             self._writer.close()
 
 
-class AsyncPool:
-    """Connections to one endpoint, for one event loop."""
+async def connect(endpoint: Endpoint) -> Streams:
+    """A new connection to the broker's port."""
+    return await asyncio.open_connection(endpoint.host, endpoint.port, ssl=endpoint.tls())
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
+
+class AsyncPool:
+    """Connections to one place, made by `connect`, for one event loop."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Streams]]) -> None:
+        self._connect = connect
         self._idle: list[AsyncConnection] = []
         self._is_closed = False
 
@@ -103,7 +108,7 @@ class AsyncPool:
 
     async def _open(self) -> AsyncConnection:
         try:
-            return await AsyncConnection.open(self._endpoint)
+            return AsyncConnection(*await self._connect())
         except OSError as error:
             raise ConnectionLost(error.strerror or str(error), is_stale=False, was_sent=False) from error
 
@@ -118,3 +123,10 @@ class AsyncPool:
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
+
+    def leave_to_parent(self) -> None:
+        """In a forked process: touch the connections no more: to close one takes it off the parent's loop.
+
+        The pool is not used any more.
+        """
+        keep_for_ever(self._idle)

@@ -67,8 +67,9 @@ class AsyncConsumeVerbs:
                 while fetched.messages:
                     if fetched.is_half_over:
                         fetched.renewed(stopwatch_s(), await self.retry_in(invisible, *fetched.messages))
-                        continue
-                    message = fetched.messages.popleft()
+                        if not fetched.messages:
+                            break
+                    message = fetched.messages.popleft()  # also where the renewed lease is half over by now
                     yield message
                     if auto_ack:
                         await self.ack(message)
@@ -78,7 +79,7 @@ class AsyncConsumeVerbs:
                         await self.give_back(*fetched.messages)
 
     async def ack(self, *messages: Message | str) -> list[bool]:
-        """Settle messages; False where it came too late."""
+        """Settle messages; False where the receipt is spent, as `Client.ack` explains."""
         return await self._ask(verbs.ack([receipt_of(message) for message in messages]))
 
     async def retry_in(self, delay: Span, *messages: Message | str) -> list[bool]:

@@ -8,13 +8,12 @@
 
 One client serves any number of threads; concurrent sends are joined into one request. Lost connections, a
 busy broker and one that restarts are waited out (`retry_for`), and a send that is repeated for that is
-stored once.
+stored once. A forked process may go on using it: there it has connections of its own.
 """
 
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -31,24 +30,32 @@ from tidemill.client.answers import (
     TopicInfo,
 )
 from tidemill.client.arguments import (
+    can_come_back,
+    handles_of,
     optional_ms,
     optional_time,
     policy_of,
     timeout_of,
+    token_of,
     unreachable,
     whither_of,
 )
+from tidemill.client.closing import Closing
 from tidemill.client.coalescer import LINGER_S, Coalescer
-from tidemill.client.connection import ConnectionLost, Pool
+from tidemill.client.connection import ConnectionLost, Pool, connect
 from tidemill.client.consume_verbs import ConsumeVerbs
 from tidemill.client.drafts import Body, chunked, draft_of, drafts_of_table, with_id
 from tidemill.client.endpoint import DEFAULT_ENDPOINT, Endpoint, request_head
 from tidemill.client.flight_link import FlightLink, as_arrow
+from tidemill.client.forking import in_a_forked_child
 from tidemill.client.parting import encoded, send_parted
+from tidemill.client.request_room import in_requests
 from tidemill.client.retry_verbs import RetryVerbs
 from tidemill.client.retrying import Patience, busy_ones, error_in, is_worth_a_retry
+from tidemill.client.short_way import ShortWay
 from tidemill.client.table_verbs import TableVerbs
 from tidemill.client.verbs import Call, HandleLike
+from tidemill.core.draft_kinds import check_kinds
 from tidemill.core.durations import Moment, Span, as_duration_ms, as_time_ms
 from tidemill.core.errors import RequestError, TidemillError
 from tidemill.core.model import CancelAnswer, Draft, Handle, Once, Receipt, TopicType
@@ -57,7 +64,7 @@ from tidemill.core.send_batch import CONTENT_TYPE, Answer, decode_answers
 T = TypeVar("T")
 _JSON = "application/json"
 _BATCH_PATH = "/v1/send-batch"
-_CHUNK = 4096
+_CHUNK = 4096  # handles in one request
 _FEW = 256  # handles that are cancelled over HTTP
 
 
@@ -79,16 +86,31 @@ class Client(ConsumeVerbs, TableVerbs, RetryVerbs):
         linger: Span = 2,
     ) -> None:
         self.endpoint = Endpoint.parse(endpoint, ca, is_verified=not insecure)
-        self._token = token
+        self._token = token_of(token)
         self._timeout_s = timeout_of(timeout)
         self._policy = policy_of(retry_for)
-        self._pool = Pool(self.endpoint, self._timeout_s)
-        self._closing = threading.Event()
+        self._linger_s = min(LINGER_S, as_duration_ms(linger) / 1000)
+        self._batch_head = request_head(self.endpoint, "POST", _BATCH_PATH, CONTENT_TYPE, self._token)
+        self._begin()
+        in_a_forked_child(self, Client._begin_in_child)
+
+    def _begin(self) -> None:
+        """Make what threads share: connections, locks, and who waits for whom."""
+        self._pool = Pool(lambda: connect(self.endpoint, self._timeout_s))
+        self._short_way = ShortWay(self.endpoint, self._pool, self._timeout_s)
+        self._closing = Closing()
         self._flight = FlightLink(
-            self.endpoint, token, self._policy, lambda: self._ask(verbs.health()), self._closing
+            self.endpoint, self._token, self._policy, lambda: self._ask(verbs.health()), self._closing
         )
-        self._coalescer = Coalescer(self._send_batch, linger_s=min(LINGER_S, as_duration_ms(linger) / 1000))
-        self._batch_head = request_head(self.endpoint, "POST", _BATCH_PATH, CONTENT_TYPE, token)
+        self._coalescer = Coalescer(self._send_batch, linger_s=self._linger_s)
+
+    def _begin_in_child(self) -> None:
+        was_closed = self._closing.is_set()
+        for shared in (self._flight, self._short_way, self._pool):
+            shared.leave_to_parent()
+        self._begin()
+        if was_closed:
+            self._closing.set()
 
     # -- sending ----------------------------------------------------------------------------------
 
@@ -132,6 +154,7 @@ class Client(ConsumeVerbs, TableVerbs, RetryVerbs):
 
     def send_draft(self, draft: Draft) -> Receipt:
         """Send a message made beforehand."""
+        check_kinds(draft)
         return self._send(with_id(draft))
 
     def _send(self, draft: Draft) -> Receipt:
@@ -146,7 +169,7 @@ class Client(ConsumeVerbs, TableVerbs, RetryVerbs):
     def send_many(self, drafts: Iterable[Draft]) -> list[Receipt | TidemillError]:
         """Send many messages in as few requests as possible; each has its own answer, in order."""
         answers: list[Receipt | TidemillError] = []
-        for part in chunked(map(with_id, drafts), _CHUNK):
+        for part in in_requests(drafts):
             answers.extend(self._until_taken(part, self._send_batch(part)))
         return answers
 
@@ -175,7 +198,8 @@ class Client(ConsumeVerbs, TableVerbs, RetryVerbs):
         return send_parted(self._send_whole, drafts)
 
     def _send_whole(self, drafts: Sequence[Draft]) -> Sequence[Answer]:
-        content = self._carry(self._batch_head, encoded(drafts), self._timeout_s, is_repeatable=True)
+        way, timeout_s = self._short_way, self._timeout_s
+        content = self._carry(way, self._batch_head, encoded(drafts), timeout_s, is_repeatable=True)
         return decode_answers(content, drafts)
 
     # -- cancel and reschedule --------------------------------------------------------------------
@@ -184,8 +208,9 @@ class Client(ConsumeVerbs, TableVerbs, RetryVerbs):
         """Cancel one message; says definitely what became of it."""
         return self._ask(verbs.cancel([handle]))[0]
 
-    def cancel_many(self, handles: Sequence[HandleLike]) -> list[CancelAnswer]:
+    def cancel_many(self, handles: Iterable[HandleLike]) -> list[CancelAnswer]:
         """Cancel many messages; says definitely of each what became of it."""
+        handles = handles_of(handles)
         if len(handles) <= _FEW or not self._flight.is_offered():
             return [answer for part in chunked(handles, _CHUNK) for answer in self._ask(verbs.cancel(part))]
         return self._flight.cancel([h if isinstance(h, Handle) else Handle.parse(h) for h in handles])
@@ -314,11 +339,12 @@ class Client(ConsumeVerbs, TableVerbs, RetryVerbs):
         content_type = _JSON if call.content else ""
         head = request_head(self.endpoint, call.method, call.path, content_type, self._token)
         timeout_s = self._timeout_s + call.patience_s
-        return call.read(
-            json.loads(self._carry(head, call.content, timeout_s, is_repeatable=call.is_repeatable))
-        )
+        said = self._carry(self._pool, head, call.content, timeout_s, is_repeatable=call.is_repeatable)
+        return call.read(json.loads(said))
 
-    def _carry(self, head: bytes, content: bytes, timeout_s: float, *, is_repeatable: bool) -> bytes:
+    def _carry(
+        self, way: Pool | ShortWay, head: bytes, content: bytes, timeout_s: float, *, is_repeatable: bool
+    ) -> bytes:
         """A request there and its answer back, tried again while that can help."""
         if self._closing.is_set():
             raise RequestError("this client is closed; make another one")
@@ -326,15 +352,15 @@ class Client(ConsumeVerbs, TableVerbs, RetryVerbs):
         while True:
             fault: TidemillError
             try:
-                answer = self._pool.exchange(head, content, timeout_s, is_repeatable=is_repeatable)
+                answer = way.exchange(head, content, timeout_s, is_repeatable=is_repeatable)
             except ConnectionLost as lost:
                 fault = unreachable(self.endpoint, lost)
-                can_help = is_repeatable or not lost.was_sent
+                can_help = (is_repeatable or not lost.was_sent) and can_come_back(lost)
             else:
                 if 200 <= answer.status < 300:
                     return answer.content
                 fault = error_in(answer.status, answer.content)
-                can_help = is_worth_a_retry(answer.status)
+                can_help = is_worth_a_retry(answer.status, is_repeatable=is_repeatable)
             wait_s = patience.wait_s() if can_help else None
             if wait_s is None or self._closing.wait(wait_s):
                 raise fault
@@ -343,6 +369,7 @@ class Client(ConsumeVerbs, TableVerbs, RetryVerbs):
         """Close the connections; whoever waits for a retry gives up."""
         self._closing.set()
         self._flight.close()
+        self._short_way.close()
         self._pool.close()
 
     def __enter__(self) -> Client:

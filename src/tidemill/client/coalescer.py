@@ -11,8 +11,12 @@ longer than the linger.
 Those who have their answers are called one after the other, each by the one before it: a crowd that is called
 at once only queues up again, for the interpreter.
 
-Invariants: every caller gets exactly one answer; nobody waits while no request is under way; a caller that is
-interrupted takes no lane along, and those behind it are called all the same.
+The main thread sends alone. There a signal's handler may raise between any two steps (Ctrl-C, a time limit),
+and what was half done would be the others' loss; so it shares nothing with them.
+
+Invariants: every caller gets exactly one answer; nobody waits while no request is under way. A caller into
+whose thread something else is raised takes no lane along: who travelled with it is sent again by another
+leader, which ids make harmless, and those behind it are called all the same.
 """
 
 from __future__ import annotations
@@ -22,15 +26,14 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Final
 
-from tidemill.client.retrying import Unreachable
+from tidemill.client.request_room import BYTES_MAX, MESSAGES_MAX, weight_of
+from tidemill.core.errors import TidemillError
 from tidemill.core.model import Draft
 from tidemill.core.send_batch import Answer
 
 LINGER_S: Final = 0.002
 LANES: Final = 2
 _CROWD: Final = 8  # so many callers on their way go by one lane
-_BATCH_MAX: Final = 4096
-_BATCH_BYTES_MAX: Final = 8 << 20
 
 SendBatch = Callable[[Sequence[Draft]], Sequence[Answer]]
 
@@ -38,18 +41,23 @@ SendBatch = Callable[[Sequence[Draft]], Sequence[Answer]]
 class _Seat:
     """A caller that waits: for its answer, or to be told to lead."""
 
-    __slots__ = ("answer", "draft", "fault", "following", "gate", "has_left", "leads", "size")
+    __slots__ = ("answer", "batch", "draft", "fault", "following", "gate", "has_left", "leads", "size")
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
-        self.size = len(draft.body)
+        self.size = weight_of(draft)
         self.answer: Answer | None = None
-        self.fault: Exception | None = None
-        self.leads = False  # it was given a lane
+        self.fault: TidemillError | None = None
+        self.leads = False  # it has a lane
+        self.batch: list[_Seat] = []  # a leader and those who travel with it
         self.following: _Seat | None = None  # whom to call next
         self.has_left = False  # it was interrupted
         self.gate = threading.Lock()
         self.gate.acquire()
+
+    @property
+    def waits(self) -> bool:
+        return self.answer is None and self.fault is None and not self.has_left
 
 
 class Coalescer:
@@ -68,45 +76,50 @@ class Coalescer:
 
     def send(self, draft: Draft) -> Answer:
         """The answer to one send: a receipt or an error of this message. Raises if the request failed."""
+        if threading.get_ident() == threading.main_thread().ident:
+            return self._send_batch([draft])[0]
         seat = _Seat(draft)
-        with self._lock:
-            is_open = self._free_lanes > 0 and self._lingering is None
-            leads = is_open and self._travelling < _CROWD
-            if leads:
-                self._free_lanes -= 1
-            else:
-                self._waiting.append(seat)
-                # The lingering leader itself counts too.
-                if self._lingering is not None and len(self._waiting) + 1 >= self._expected:
-                    self._lingering.gate.release()
-                    self._lingering = None
-        if not leads:
-            try:
+        try:
+            if not self._takes_a_lane(seat):
                 seat.gate.acquire()
                 _call_following(seat)
-            except BaseException:  # Ctrl-C, in the main thread
-                self._leave(seat)
-                raise
-        if seat.answer is None and seat.fault is None:
-            self._lead(seat)
+            if seat.answer is None and seat.fault is None:
+                self._lead(seat)
+        except BaseException:
+            self._leave(seat)
+            raise
         if seat.fault is not None:
             raise seat.fault
         assert seat.answer is not None
         return seat.answer
 
+    def _takes_a_lane(self, seat: _Seat) -> bool:
+        """Whether the caller leads; if not, it is among those who wait."""
+        with self._lock:
+            is_open = self._free_lanes > 0 and self._lingering is None
+            if is_open and self._travelling < _CROWD:
+                self._free_lanes -= 1
+                seat.leads = True
+                return True
+            self._waiting.append(seat)
+            # The lingering leader itself counts too.
+            if self._lingering is not None and len(self._waiting) + 1 >= self._expected:
+                self._lingering.gate.release()
+                self._lingering = None
+        return False
+
     def _lead(self, leader: _Seat) -> None:
         batch = self._gather(leader)
         try:
             answers = self._send_batch([seat.draft for seat in batch])
-        except BaseException as fault:
-            self._pass_on(len(batch))
-            for seat in batch[1:]:
-                seat.fault = fault if isinstance(fault, Exception) else Unreachable("the sender was stopped")
-            _call_one_after_the_other(batch)
-            raise
-        self._pass_on(len(batch))
-        for seat, answer in zip(batch, answers, strict=True):
-            seat.answer = answer
+        except TidemillError as fault:  # of the request, so of everybody in it
+            self._pass_on(leader)
+            for seat in batch:
+                seat.fault = fault
+        else:
+            self._pass_on(leader)
+            for seat, answer in zip(batch, answers, strict=True):
+                seat.answer = answer
         _call_one_after_the_other(batch)
 
     def _gather(self, leader: _Seat) -> list[_Seat]:
@@ -116,45 +129,50 @@ class Coalescer:
             if lingers:
                 self._lingering = leader
         if lingers:
-            try:
-                leader.gate.acquire(timeout=self._linger_s)
-            except BaseException:
-                with self._lock:
-                    if self._lingering is leader:
-                        self._lingering = None
-                self._pass_on(0)
-                raise
+            leader.gate.acquire(timeout=self._linger_s)
         with self._lock:
             if self._lingering is leader:
                 self._lingering = None
             count, size = 0, leader.size
             for seat in self._waiting:
                 size += seat.size
-                if count + 1 >= _BATCH_MAX or size > _BATCH_BYTES_MAX:
+                if count + 1 >= MESSAGES_MAX or size > BYTES_MAX:
                     break
                 count += 1
-            batch = [leader, *self._waiting[:count]]
+            leader.batch = [leader, *self._waiting[:count]]
             del self._waiting[:count]
-            self._travelling += len(batch)
-        return batch
+            self._travelling += len(leader.batch)
+        return leader.batch
 
     def _leave(self, seat: _Seat) -> None:
-        """A caller was interrupted while it waited: the lane it may have been given goes to somebody else."""
+        """A caller was interrupted: its lane goes to somebody else, and who travelled with it waits again."""
         seat.has_left = True
         _call_following(seat)
         with self._lock:
             if seat in self._waiting:
                 self._waiting.remove(seat)
-        if seat.leads:
-            self._pass_on(0)
+            if self._lingering is seat:
+                self._lingering = None
+            self._waiting[:0] = [other for other in seat.batch if other.waits]
+            # Where it has passed its lane on and was not ready, those who wait need another.
+            takes_another = not seat.leads and self._free_lanes > 0 and bool(self._waiting)
+            if takes_another:
+                self._free_lanes -= 1
+        for other in seat.batch:
+            if not other.waits:
+                _call(other)
+        if seat.leads or takes_another:
+            self._pass_on(seat)
 
-    def _pass_on(self, count: int) -> None:
+    def _pass_on(self, leader: _Seat) -> None:
         """Give the lane to somebody who waits, or set it free."""
         heir: _Seat | None = None
         with self._lock:
             callers = self._travelling + len(self._waiting)
             self._expected = max(1, callers if callers >= _CROWD else callers // self._lanes)
-            self._travelling -= count
+            if leader.leads:
+                self._travelling -= len(leader.batch)
+                leader.leads = False
             if self._waiting and self._lingering is None:
                 heir = self._waiting.pop(0)
                 heir.leads = True
@@ -172,14 +190,16 @@ def _call_one_after_the_other(batch: Sequence[_Seat]) -> None:
 
 
 def _call_following(seat: _Seat) -> None:
-    """Call whoever comes next, and in the place of one that has left, those behind it.
-
-    To call twice does no harm: one who leaves may do what the one before it has just done.
-    """
+    """Call whoever comes next, and in the place of one that has left, those behind it."""
     following = seat.following
     while following is not None:
-        try:  # noqa: SIM105 - it is quicker so, and done for every message
-            following.gate.release()
-        except RuntimeError:
-            pass  # called before
+        _call(following)
         following = following.following if following.has_left else None
+
+
+def _call(seat: _Seat) -> None:
+    """To call twice does no harm: one who leaves may do what the one before it has just done."""
+    try:  # noqa: SIM105 - it is quicker so, and done for every message
+        seat.gate.release()
+    except RuntimeError:
+        pass  # called before

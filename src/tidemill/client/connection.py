@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 
 from tidemill.client.endpoint import Answer, Endpoint, MalformedAnswer, read_chunks, read_head
 
@@ -29,13 +30,9 @@ class ConnectionLost(Exception):
 class Connection:
     """One kept connection."""
 
-    def __init__(self, endpoint: Endpoint, connect_s: float) -> None:
-        self._socket = socket.create_connection((endpoint.host, endpoint.port), connect_s)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        context = endpoint.tls()
-        if context is not None:
-            self._socket = context.wrap_socket(self._socket, server_hostname=endpoint.host)
-        self._timeout_s: float | None = connect_s
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._timeout_s = connected.gettimeout()
         self.is_fresh = True
         self.is_kept = True
 
@@ -57,6 +54,9 @@ class Connection:
                 f"no answer within {timeout_s:g} s" if timed_out else str(error) or type(error).__name__,
                 is_stale=not is_first and not data and not timed_out,
             ) from error
+        except BaseException:  # an interrupt: the answer may come yet, and is nobody's
+            self.close()
+            raise
 
     def _read(self, data: bytes | bytearray) -> Answer:
         if not data:
@@ -68,10 +68,10 @@ class Connection:
         if head.length is None:
             while (content := read_chunks(data, start)) is None:
                 data = self._more(data)
-            return Answer(head.status, content)
+            return Answer(head.status, content, head.local_door)
         while len(data) < start + head.length:
             data = self._more(data)
-        return Answer(head.status, bytes(data[start : start + head.length]))
+        return Answer(head.status, bytes(data[start : start + head.length]), head.local_door)
 
     def _more(self, data: bytes | bytearray) -> bytearray:
         piece = self._socket.recv(_READ_BYTES)
@@ -86,12 +86,19 @@ class Connection:
         self._socket.close()
 
 
-class Pool:
-    """Connections to one endpoint. Thread-safe."""
+def connect(endpoint: Endpoint, timeout_s: float) -> socket.socket:
+    """A new connection to the broker's port."""
+    connected = socket.create_connection((endpoint.host, endpoint.port), timeout_s)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    context = endpoint.tls()
+    return connected if context is None else context.wrap_socket(connected, server_hostname=endpoint.host)
 
-    def __init__(self, endpoint: Endpoint, connect_s: float) -> None:
-        self._endpoint = endpoint
-        self._connect_s = connect_s
+
+class Pool:
+    """Connections to one place, made by `connect`. Thread-safe."""
+
+    def __init__(self, connect: Callable[[], socket.socket]) -> None:
+        self._connect = connect
         self._lock = threading.Lock()  # protects _idle and _is_closed
         self._idle: list[Connection] = []
         self._is_closed = False
@@ -117,7 +124,7 @@ class Pool:
 
     def _open(self) -> Connection:
         try:
-            return Connection(self._endpoint, self._connect_s)
+            return Connection(self._connect())
         except OSError as error:
             raise ConnectionLost(error.strerror or str(error), is_stale=False, was_sent=False) from error
 
@@ -134,4 +141,12 @@ class Pool:
             self._is_closed = True
             idle, self._idle = self._idle, []
         for connection in idle:
+            connection.close()
+
+    def leave_to_parent(self) -> None:
+        """In a forked process: let go of the connections; the parent's go on, and the broker notices nothing.
+
+        Without the lock: whoever held it may not be in this process. The pool is not used any more.
+        """
+        for connection in self._idle:
             connection.close()

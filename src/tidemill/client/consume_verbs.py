@@ -7,7 +7,6 @@ given the last ones of a batch twice. When the iterator ends before them they ar
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import TypeVar
 from tidemill.client import verbs
 from tidemill.client.answers import Message
 from tidemill.client.arguments import receipt_of
+from tidemill.client.closing import Closing
 from tidemill.client.verbs import Call
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.durations import Span, as_duration_ms
@@ -45,7 +45,7 @@ class Fetched:
 class ConsumeVerbs:
     """Part of `Client`."""
 
-    _closing: threading.Event
+    _closing: Closing
 
     def _ask(self, call: Call[T]) -> T:
         raise NotImplementedError
@@ -101,8 +101,9 @@ class ConsumeVerbs:
                 while fetched.messages:
                     if fetched.is_half_over:
                         fetched.renewed(stopwatch_s(), self.retry_in(invisible, *fetched.messages))
-                        continue
-                    message = fetched.messages.popleft()
+                        if not fetched.messages:
+                            break
+                    message = fetched.messages.popleft()  # also where the renewed lease is half over by now
                     yield message
                     if auto_ack:
                         self.ack(message)
@@ -113,7 +114,11 @@ class ConsumeVerbs:
                         self.give_back(*fetched.messages)
 
     def ack(self, *messages: Message | str) -> list[bool]:
-        """Settle messages; False where it came too late and the message was given to somebody else."""
+        """Settle messages; False where the receipt is spent.
+
+        Then it came too late and the message was given to somebody else, or it had been settled by this
+        receipt before: also by this very call, if its answer was lost and it asked again by itself.
+        """
         return self._ask(verbs.ack([receipt_of(message) for message in messages]))
 
     def retry_in(self, delay: Span, *messages: Message | str) -> list[bool]:

@@ -6,24 +6,26 @@ Every draft gets an id here if it brings none, so that a send may be repeated wi
 from __future__ import annotations
 
 import json
+import math
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from itertools import islice
 from typing import Any, TypeVar
 
 from tidemill.client.message_ids import IDS
+from tidemill.client.table_rows import rows_of
 from tidemill.core.arguments import require_kind
 from tidemill.core.durations import Moment, Span, as_duration_ms, as_time_ms
-from tidemill.core.errors import RequestError
+from tidemill.core.errors import IllegalProperty, RequestError
 from tidemill.core.model import Draft, Once
+from tidemill.core.table_columns import TIME_COLUMNS, check_known
 
 Body = bytes | bytearray | memoryview | str
 T = TypeVar("T")
 
-_COLUMNS = {
-    *("topic", "body", "deliver_at", "deliver_at_ms", "delay_ms", "level", "id", "key", "once", "tag"),
-    *("message_group", "properties"),
-}
 _NOTHING: Mapping[str, str] = {}
+_ONCES = {"true": True, "false": False}  # as a table may have it; the rest is as in a single send
 
 
 def draft_of(
@@ -84,76 +86,111 @@ def _once_of(once: bool | str | Once) -> Once:
     raise RequestError(f"once={once!r} is unknown; use True, 'keep' or 'replace'")
 
 
-def with_id(draft: Draft) -> Draft:
-    """The draft with an id of our own if it has none."""
-    if draft.id is not None:
+def with_id(draft: Any) -> Any:
+    """The draft with an id of our own if it has none; what is no draft goes on, to be refused there."""
+    if not isinstance(draft, Draft) or draft.id is not None:
         return draft
     fields = {name: getattr(draft, name) for name in Draft.__dataclass_fields__}
     return Draft(**{**fields, "id": IDS.next()})
 
 
-def drafts_of_table(table: Any, topic: str | None) -> Iterator[Draft]:
+# -- tables ---------------------------------------------------------------------------------------
+
+
+def drafts_of_table(table: Any, topic: str | None) -> Iterator[Any]:
     """Drafts of an Arrow table or batch, a pandas frame, or any iterable of mappings.
 
     Columns are those of a bulk send: `body`, and any of `topic`, `deliver_at` (or `deliver_at_ms`),
-    `delay_ms`, `level`, `id`, `key`, `once`, `tag`, `message_group`, `properties`.
+    `delay_ms`, `level`, `id`, `key`, `once`, `tag`, `message_group`, `properties`. In place of a row that
+    cannot be a draft stands the `RequestError` that answers it.
     """
-    for row in _rows_of(table):
-        unknown = set(row) - _COLUMNS
-        if unknown:
-            raise RequestError(f"unknown columns {sorted(unknown)}; known are {sorted(_COLUMNS)}")
-        name = row.get("topic") or topic
-        if not name or row.get("body") is None:
-            raise RequestError("a table needs a `body`, and its topic either as a column or as an argument")
-        properties = _given(row.get("properties"))
-        yield draft_of(
-            name,
-            row["body"],
-            at=_moment(_given(row.get("deliver_at", row.get("deliver_at_ms")))),
-            delay=_whole(_given(row.get("delay_ms"))),
-            level=_whole(_given(row.get("level"))) or 0,
-            once=_given(row.get("once")) or False,
-            id=_given(row.get("id")),
-            key=_given(row.get("key")) or None,
-            tag=_given(row.get("tag")) or "",
-            group=_given(row.get("message_group")) or "",
-            properties=json.loads(properties) if isinstance(properties, str) and properties else properties,
-        )
+    return (_draft_or_fault(row, topic) for row in rows_of(table, topic))
 
 
-def _rows_of(table: Any) -> Iterator[Any]:
-    """Each row as a mapping."""
-    if hasattr(table, "to_batches"):  # an Arrow table, batch by batch so that it is never all in Python
-        for batch in table.to_batches():
-            yield from batch.to_pylist()
-    elif hasattr(table, "to_pylist"):
-        yield from table.to_pylist()
-    elif hasattr(table, "itertuples"):  # a pandas frame
-        names = [str(name) for name in table.columns]
-        for values in table.itertuples(index=False, name=None):
-            yield dict(zip(names, values, strict=True))
-    else:
-        yield from table
+def _draft_or_fault(row: Any, topic: str | None) -> Draft | RequestError:
+    try:
+        return _draft_of_row(row, topic)
+    except RequestError as fault:
+        return fault
+
+
+def _draft_of_row(row: Any, topic: str | None) -> Draft:
+    require_kind("a row", row, Mapping, "a mapping of columns to values")
+    check_known(list(map(str, row)))
+    values = {name: _given(value) for name, value in row.items()}
+    if not (name := values.get("topic") or topic):
+        raise RequestError("the row names no topic; name it in a column `topic`, or as an argument for all")
+    if values.get("body") is None:
+        raise RequestError("the body is null; use an empty one")
+    if len(times := [name for name in TIME_COLUMNS if values.get(name) is not None]) > 1:
+        raise RequestError(f"give only one of {' and '.join(times)}")
+    once = values.get("once")
+    return draft_of(
+        name,
+        values["body"],
+        at=_moment(values.get("deliver_at"), values.get("deliver_at_ms")),
+        delay=_delay(values.get("delay_ms")),
+        level=_level(values.get("level")),
+        once=(_ONCES.get(once.lower(), once) if isinstance(once, str) else once) or False,
+        id=values.get("id"),
+        key=values.get("key") or None,
+        tag=values.get("tag") or "",
+        group=values.get("message_group") or "",
+        properties=_properties(values.get("properties")),
+    )
 
 
 def _given(value: Any) -> Any:
-    """None for what pandas calls missing."""
-    return None if value is None or value != value else value
-
-
-def _whole(value: Any) -> int | None:
+    """None for what pandas calls missing; raises what stands for a value that could not be read."""
+    if isinstance(value, RequestError):
+        raise value
     try:
-        return None if value is None else int(value)
+        return None if value is None or value != value else value
+    except (TypeError, ValueError):  # pandas.NA is neither equal to itself nor not; nor is a NumPy array
+        return None if type(value).__name__ == "NAType" else value
+
+
+def _moment(*columns: Any) -> int | None:
+    return next((as_time_ms(value) for value in columns if value is not None), None)
+
+
+def _delay(value: Any) -> int | None:
+    return None if value is None else as_duration_ms(_number("delay_ms", value))
+
+
+def _level(value: Any) -> int:
+    if value is None:
+        return 0
+    number = _number("level", value)
+    if isinstance(number, float | Decimal) and math.isfinite(number) and number == math.floor(number):
+        return int(number)
+    try:
+        if not isinstance(number, bool):
+            return operator.index(number)
+    except TypeError:  # half a level is none
+        pass
+    raise RequestError(f"level must be a whole number, {value!r} was given")
+
+
+def _number(name: str, value: Any) -> Any:
+    """What a text of digits says; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return int(value) if value.strip().isdecimal() else float(value)
     except ValueError:
         raise RequestError(
-            f"{value!r} is not a whole number; give delays in ms and levels as numbers"
+            f"{name} {value!r} is not a number; give delays in ms and levels as numbers"
         ) from None
 
 
-def _moment(value: Any) -> Any:
-    if value is None or isinstance(value, str) or hasattr(value, "tzinfo"):
+def _properties(value: Any) -> Any:
+    if not isinstance(value, str):
         return value
-    return int(value)
+    try:
+        return json.loads(value) if value else None
+    except (ValueError, RecursionError) as error:
+        raise IllegalProperty(f"properties must be a JSON object of texts: {error}") from None
 
 
 def chunked(items: Iterable[T], size: int) -> Iterator[list[T]]:

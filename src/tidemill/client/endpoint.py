@@ -12,11 +12,14 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from tidemill.core.addresses import LOCAL_DOOR_HEADER
+from tidemill.core.arguments import require_kind
 from tidemill.core.errors import RequestError
 
 DEFAULT_ENDPOINT = "127.0.0.1:8081"
 _DEFAULT_PORT = 8081
 _HEAD_END = b"\r\n\r\n"
+_LOCAL_DOOR = LOCAL_DOOR_HEADER.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,7 @@ class Endpoint:
 
     @classmethod
     def parse(cls, text: str, ca: str | Path = "", *, is_verified: bool = True) -> Endpoint:
+        require_kind("an endpoint", text, str, f"a text like {DEFAULT_ENDPOINT}")
         url = text if "://" in text else f"http://{text}"
         try:
             parts = urlsplit(url)
@@ -43,6 +47,7 @@ class Endpoint:
             or " " in host
             or parts.scheme not in ("http", "https")
             or parts.path not in ("", "/")
+            or port == 0
         ):
             raise RequestError(f"not an endpoint: {text!r}; write it like {DEFAULT_ENDPOINT}")
         is_tls = parts.scheme == "https"
@@ -74,6 +79,7 @@ class Answer:
 
     status: int
     content: bytes
+    local_door: str = ""  # what the broker's door for callers on its machine is called
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,7 @@ class Head:
     status: int
     length: int | None  # None: in chunks
     is_kept: bool  # the connection may be used again
+    local_door: str = ""
 
 
 class MalformedAnswer(Exception):
@@ -114,6 +121,7 @@ def read_head(data: bytes | bytearray) -> tuple[Head, int] | None:
         raise MalformedAnswer(f"not an HTTP answer: {lines[0][:60]!r}") from None
     length: int | None = 0
     is_kept = lines[0].startswith(b"HTTP/1.1")
+    local_door = b""
     for line in lines[1:]:
         name, _, value = line.partition(b":")
         lower = name.lower()
@@ -123,7 +131,9 @@ def read_head(data: bytes | bytearray) -> tuple[Head, int] | None:
             length = None
         elif lower == b"connection" and b"close" in value.lower():
             is_kept = False
-    return Head(status, length, is_kept), end + 4
+        elif lower == _LOCAL_DOOR:
+            local_door = value.strip()
+    return Head(status, length, is_kept, local_door.decode("latin-1")), end + 4
 
 
 def read_chunks(data: bytes | bytearray, start: int) -> bytes | None:

@@ -4,7 +4,8 @@ Owns the connection to that door, found by asking `/healthz`, and lost when anot
 `/healthz` is asked again. Every batch carries ids (made here where the
 table brings none), so a batch that is sent again after a lost answer is stored once. Needs pyarrow, which is
 imported when the first table comes; a broker without the door, or a machine without pyarrow, is served by
-HTTP instead.
+HTTP instead. So is a process that was forked after Flight was used: the threads below Flight are not in it,
+and every call there would wait for them for ever.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tidemill.client.closing import Closing
 from tidemill.client.endpoint import Endpoint
+from tidemill.client.forking import keep_for_ever
 from tidemill.client.retrying import RetryPolicy, Unreachable
 from tidemill.client.scheduled import Scheduled, StoredPart
+from tidemill.client.table_rows import as_texts
 from tidemill.core.addresses import BROKER_HEADER
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.error_codes import error_of
@@ -30,6 +34,8 @@ from tidemill.core.send_batch import Answer
 _BATCH_BYTES = 12 * MIB
 _PATIENCE_S = 600.0
 _HEX = b"0123456789ABCDEF"
+
+_used_in: set[int] = set()  # processes, this one and those it was forked from, in which Flight was used
 
 RowByRow = Callable[[Any], list[Answer]]
 
@@ -61,7 +67,7 @@ class FlightLink:
         token: str,
         policy: RetryPolicy,
         health: Callable[[], dict[str, Any]],
-        closing: threading.Event,
+        closing: Closing,
     ) -> None:
         self._endpoint = endpoint
         self._token = token
@@ -78,6 +84,8 @@ class FlightLink:
             import pyarrow.flight as _  # noqa: F401 - only whether it is there
         except ImportError:
             return False
+        if _is_barred():
+            return False
         with self._lock:
             return self._connection() is not None
 
@@ -86,6 +94,11 @@ class FlightLink:
             client, self._client = self._client, None
         if client is not None:
             client.close()
+
+    def leave_to_parent(self) -> None:
+        """In a forked process: do not touch the connection, whose end would wait for the parent's threads."""
+        if self._client is not None:
+            keep_for_ever(self._client)
 
     # -- verbs ------------------------------------------------------------------------------------
 
@@ -203,6 +216,11 @@ class FlightLink:
     def _connection(self) -> Any:
         """The connection, made if need be; None where there is no door for us. Call under the lock."""
         if self._client is None:
+            if _is_barred():
+                raise RequestError(
+                    "Flight does not work in a process that was forked after its first use; use the client "
+                    "for tables after the fork only, or start processes by 'spawn'"
+                )
             said = self._health().get("flight")
             if not isinstance(said, dict) or bool(said.get("tls")) is not self._endpoint.is_tls:
                 return None
@@ -215,6 +233,7 @@ class FlightLink:
                 if self._endpoint.ca:
                     options["tls_root_certs"] = Path(self._endpoint.ca).read_bytes()
             scheme = "grpc+tls" if self._endpoint.is_tls else "grpc"
+            _used_in.add(os.getpid())
             self._broker = str(said.get("broker", ""))
             self._client = flight.connect(f"{scheme}://{host}:{said['port']}", **options)
         return self._client
@@ -227,6 +246,11 @@ class FlightLink:
         if self._token:
             headers.append((b"authorization", f"Bearer {self._token}".encode()))
         return flight.FlightCallOptions(timeout=_PATIENCE_S, headers=headers)
+
+
+def _is_barred() -> bool:
+    """Whether this process was forked from one in which Flight was used."""
+    return bool(_used_in - {os.getpid()})
 
 
 def _json(request: dict[str, Any]) -> bytes:
@@ -301,7 +325,22 @@ def _framed(table: Any) -> Iterator[Any]:
     if table.nbytes > _BATCH_BYTES:
         rows_max = max(1, min(rows_max, table.num_rows * _BATCH_BYTES // table.nbytes))
     for start in range(0, table.num_rows, rows_max):
-        yield from table.slice(start, rows_max).combine_chunks().to_batches()
+        for piece in _halved(table.slice(start, rows_max)):
+            yield from piece.combine_chunks().to_batches()
+
+
+def _halved(table: Any) -> Iterator[Any]:
+    """The table in pieces that fit into a frame: the average is too many where large rows crowd."""
+    if table.num_rows < 2 or table.nbytes <= 2 * _BATCH_BYTES:
+        yield table
+        return
+    middle = table.num_rows // 2
+    halves = table.slice(0, middle), table.slice(middle)
+    if sum(half.nbytes for half in halves) > 1.5 * table.nbytes:
+        yield table  # what its rows share, a dictionary, does not get less by cutting
+        return
+    for half in halves:
+        yield from _halved(half)
 
 
 def _with_ids(table: Any) -> Any:
@@ -312,7 +351,10 @@ def _with_ids(table: Any) -> Any:
     made = pa.chunked_array([_made_ids(table.num_rows)])
     if "id" not in table.column_names:
         return table.append_column("id", made)
-    given = table.column("id")
+    given = as_texts(table.column("id"))
+    if given.type != pa.string():
+        raise RequestError(f"column id must hold text; it is of type {given.type}")
+    table = table.set_column(table.column_names.index("id"), "id", given)
     if not given.null_count and not pc.any(pc.equal(given, "")).as_py():
         return table
     is_given = pc.fill_null(pc.not_equal(given, ""), False)

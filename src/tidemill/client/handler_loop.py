@@ -31,6 +31,11 @@ class HandlerLoop:
         self._is_ready.set()
         await self._end.wait()
 
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller is in the thread of the loop."""
+        return threading.current_thread() is self._thread
+
     def wait_for(self, awaitable: Awaitable[Any]) -> Any:
         """What it comes to, awaited on the loop; raises what it raises."""
         return asyncio.run_coroutine_threadsafe(_awaited(awaitable), self._loop).result()

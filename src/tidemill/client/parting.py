@@ -4,6 +4,9 @@ What a message may be is judged one by one, by the broker, and answered one by o
 kind (a number for a tag, half a character) spoils the form in which many travel together. Then the halves are
 sent, and their halves: those who only shared its request get their own answers, and the one that is wrong an
 error in words. Nothing was stored of a request that was refused, and ids make a repeat harmless.
+
+What is no message at all, such as the error that a row of a table became, does not travel: it is set aside
+first, and answered in its place.
 """
 
 from __future__ import annotations
@@ -30,6 +33,9 @@ def encoded(drafts: Sequence[Draft]) -> bytes:
 
 def send_parted(send: Callable[[Sequence[Draft]], Sequence[Answer]], drafts: Sequence[Draft]) -> list[Answer]:
     """The answers of `send`, each draft's own."""
+    sound = _sound(drafts)
+    if len(sound) < len(drafts):
+        return _in_place(drafts, send_parted(send, sound) if sound else [])
     try:
         return list(send(drafts))
     except _NOT_OF_A_MESSAGE:
@@ -45,6 +51,9 @@ async def send_parted_async(
     send: Callable[[Sequence[Draft]], Awaitable[Sequence[Answer]]], drafts: Sequence[Draft]
 ) -> list[Answer]:
     """The same, awaited."""
+    sound = _sound(drafts)
+    if len(sound) < len(drafts):
+        return _in_place(drafts, await send_parted_async(send, sound) if sound else [])
     try:
         return list(await send(drafts))
     except _NOT_OF_A_MESSAGE:
@@ -54,6 +63,22 @@ async def send_parted_async(
             return [_refusal(draft, fault) for draft in drafts]
     first, second = _halves(drafts)
     return [*await send_parted_async(send, first), *await send_parted_async(send, second)]
+
+
+def _sound(drafts: Sequence[object]) -> list[Draft]:
+    return [draft for draft in drafts if isinstance(draft, Draft)]
+
+
+def _in_place(drafts: Sequence[object], answers: Sequence[Answer]) -> list[Answer]:
+    """The answers of the sound ones, and between them what is wrong with the others."""
+    said = iter(answers)
+    return [next(said) if isinstance(draft, Draft) else _no_message(draft) for draft in drafts]
+
+
+def _no_message(value: object) -> RequestError:
+    if isinstance(value, RequestError):
+        return value
+    return RequestError(f"a message must be a Draft, {type(value).__name__} was given")
 
 
 def _halves(drafts: Sequence[Draft]) -> tuple[Sequence[Draft], Sequence[Draft]]:

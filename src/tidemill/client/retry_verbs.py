@@ -39,7 +39,8 @@ def _letter(fields: dict[str, Any]) -> DeadLetter:
 
 def resend_dead_letters(group: str, ids: Sequence[str] | None) -> Call[int]:
     body = {"group": group, "ids": None if ids is None else list(ids), "all": ids is None}
-    return post("/v1/dead-letters/resend", body, lambda said: int(said["resent"]))
+    # Asked again, it would find none of those that it has resent.
+    return post("/v1/dead-letters/resend", body, lambda said: int(said["resent"]), is_repeatable=False)
 
 
 class RetryVerbs:

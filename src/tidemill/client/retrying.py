@@ -19,7 +19,8 @@ from tidemill.core.errors import BusyError, DiskFull, TidemillError
 
 _FIRST_WAIT_S = 0.01
 _LONGEST_WAIT_S = 2.0
-_AGAIN = frozenset((429, 502, 503, 504))
+_REFUSED_FOR_NOW = frozenset((429, 503))
+_LOST_ON_THE_WAY = frozenset((502, 504))  # a proxy's: the broker may have done it all the same
 
 
 class Unreachable(TidemillError):
@@ -65,8 +66,8 @@ def busy_ones(answers: Sequence[object]) -> list[int]:
     ]
 
 
-def is_worth_a_retry(status: int) -> bool:
-    return status in _AGAIN
+def is_worth_a_retry(status: int, *, is_repeatable: bool) -> bool:
+    return status in _REFUSED_FOR_NOW or (is_repeatable and status in _LOST_ON_THE_WAY)
 
 
 def error_in(status: int, content: bytes) -> TidemillError:

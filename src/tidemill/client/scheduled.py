@@ -41,6 +41,14 @@ class StoredPart:
         return Receipt(message_id, topic, handle, due_ms, is_repeat, note)
 
 
+def nothing_stored() -> StoredPart:
+    """The answer to a table without rows."""
+    import pyarrow as pa
+
+    kinds = {"id": pa.string(), "seq": pa.int64(), "deliver_at_ms": pa.int64(), "is_repeat": pa.bool_()}
+    return StoredPart("", "", pa.table({name: pa.array([], kind) for name, kind in kinds.items()}))
+
+
 class Scheduled(Sequence[Answer]):
     """What became of each row, in order."""
 

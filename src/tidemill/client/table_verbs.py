@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tidemill.client.arguments import table_request
-from tidemill.client.flight_link import FlightLink
-from tidemill.client.scheduled import StoredPart
+from tidemill.client.flight_link import FlightLink, as_arrow
+from tidemill.client.scheduled import StoredPart, nothing_stored
 from tidemill.core.durations import Moment
+from tidemill.core.errors import RequestError
 
 
 class TableVerbs:
@@ -75,7 +76,10 @@ class TableVerbs:
 
         Raises what is wrong with it. `schedule` answers row by row instead, and takes any number of them.
         """
-        return self._flight.put_whole(table, topic)
+        whole = as_arrow(table)
+        if whole is None:
+            raise RequestError(f"a {type(table).__name__} is no table; give an Arrow table or a pandas frame")
+        return self._flight.put_whole(whole, topic) if whole.num_rows else nothing_stored()
 
     def cancel_table(self, table: Any) -> Any:
         """Cancel the rows of an Arrow table with `topic`, `id` and `seq`; the answers as an Arrow column."""

@@ -23,6 +23,7 @@ from tidemill.client.answers import (
     Pending,
     TopicInfo,
 )
+from tidemill.core.arguments import require_kind
 from tidemill.core.errors import RequestError
 from tidemill.core.model import CancelAnswer, Handle, TopicType
 
@@ -32,7 +33,10 @@ HandleLike = Handle | str
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One request: how to ask, how long the broker itself may take, how to read the answer."""
+    """One request: how to ask, how long the broker itself may take, how to read the answer.
+
+    It is repeatable if asking again after a lost answer does no harm, and the second answer is true as well.
+    """
 
     method: str
     path: str
@@ -98,6 +102,7 @@ def _message(fields: dict[str, Any]) -> Message:
 
 
 def ack(receipts: Sequence[str]) -> Call[list[bool]]:
+    # Asked again, it finds the receipts spent that it has settled; what False means says so.
     return post("/v1/ack", {"receipts": list(receipts)}, lambda said: list(said["settled"]))
 
 
@@ -122,7 +127,8 @@ def cancel(handles: Sequence[HandleLike]) -> Call[list[CancelAnswer]]:
 def cancel_where(topic: str, key: str | None, from_ms: int | None, to_ms: int | None) -> Call[int]:
     _check_choice(key, from_ms, to_ms)
     body = {"topic": topic, "key": key, "from_ms": from_ms, "to_ms": to_ms}
-    return post("/v1/cancel", body, lambda said: int(said["cancelled"]))
+    # Asked again, it would find none of those that it has cancelled.
+    return post("/v1/cancel", body, lambda said: int(said["cancelled"]), is_repeatable=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +167,9 @@ def reschedule_where(
 ) -> Call[int]:
     _check_choice(key, from_ms, to_ms)
     body = {"topic": topic, "key": key, "from_ms": from_ms, "to_ms": to_ms, **whither.fields()}
-    return post("/v1/reschedule", body, lambda said: int(said["moved"]), is_repeatable=whither.by_ms is None)
+    # Those that were moved still have their key, but may be out of the range.
+    is_repeatable = whither.by_ms is None and key is not None
+    return post("/v1/reschedule", body, lambda said: int(said["moved"]), is_repeatable=is_repeatable)
 
 
 def _moved(fields: Mapping[str, Any]) -> Moved:
@@ -237,7 +245,8 @@ def create_topic(name: str, topic_type: TopicType | str, queues: int | None) -> 
 
 def delete_topic(name: str, force: bool) -> Call[int]:
     path = f"/v1/topics/{_in_path(name)}?force={'true' if force else 'false'}"
-    return Call("DELETE", path, b"", lambda said: int(said["cancelled"]))
+    # Asked again, it would not find the topic that it has deleted.
+    return Call("DELETE", path, b"", lambda said: int(said["cancelled"]), is_repeatable=False)
 
 
 def pause_topic(name: str) -> Call[TopicInfo]:
@@ -308,6 +317,9 @@ def backup_progress() -> Call[tuple[int, int]]:
 
 
 def _in_path(name: str) -> str:
+    require_kind("a name", name, str, "a text")
+    if not name:
+        raise RequestError("the name is empty; name the topic, or the group")
     return quote(name, safe="")
 
 

@@ -16,6 +16,9 @@ A topic that flows is fetched from without waiting, for as many messages as ther
 is waited for, for one message and without holding a place: the places are for what is being worked on. So a
 worker may have one message more in hand for each of its topics than it works on at once.
 
+Signals come to the main thread in the middle of anything. So all they do there is set a flag and open a
+lock, or, while the broker is looked for and nothing is in hand, to end that by an exception.
+
 Invariants: nothing is acknowledged before its function has returned; `stop` loses nothing: what was fetched
 and not begun is given back at once, and that was no attempt. For a group that keeps order, no two messages of
 a message group are in hand together, so the next comes when the one before is settled, also where that one
@@ -37,6 +40,7 @@ from typing import Any, TypeVar
 
 from tidemill.client.answers import Message
 from tidemill.client.client import Client
+from tidemill.client.closing import open_gate
 from tidemill.client.endpoint import DEFAULT_ENDPOINT
 from tidemill.client.handler_loop import HandlerLoop
 from tidemill.client.slots import Slots
@@ -53,6 +57,10 @@ _FETCH_MAX = 32
 _PAUSE_S = 1.0
 _CONCURRENCY_MAX = 10_000
 _INVISIBLE_MS_MIN = 1_000  # renewed every third of it
+
+
+class _StoppedEarly(BaseException):
+    """A signal came while the broker was looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +112,12 @@ class Worker:
         self._concurrency = concurrency
         self._on_error = on_error
         self._subscriptions: list[Subscription] = []
+        self._is_opening = False  # no thread is started, so a signal may end `run` by an exception
+        self._is_signalled = False
+        self._woken = threading.Lock()  # at which `run` waits
+        self._woken.acquire()
+        self._ending = threading.Lock()  # whoever stops, one after the other
+        self._own = threading.local()  # has `is_inside` in threads of this worker
         self._stopping = threading.Event()  # fetch no more
         self._finished = threading.Event()  # nothing is in hand any more
         self._slots = Slots(concurrency)
@@ -130,6 +144,7 @@ class Worker:
             raise RequestError(f"tags must be a list of texts; write tags=[{tags!r}]")
         if self._pool is not None:
             raise RequestError("this worker has started; register all functions before")
+        self._refuse_another_choice(topic, tags)
 
         def register(handler: H) -> H:
             self._subscriptions.append(
@@ -146,26 +161,57 @@ class Worker:
 
         return register
 
+    def _refuse_another_choice(self, topic: str, tags: Sequence[str] | None) -> None:
+        """What one function does not want is passed over for the whole group, and would not reach another."""
+        for other in self._subscriptions:
+            if other.topic == topic and set(other.tags or ()) != set(tags or ()):
+                raise RequestError(
+                    f"a group makes one choice of tags in topic {topic!r}: let one function take them all "
+                    "and look at message.tag, or take a worker with a group of its own for each choice"
+                )
+
     # -- lifecycle --------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Work until stopped by `stop`, SIGTERM or Ctrl-C; a second signal waits for nothing."""
+        """Work until stopped by `stop`, SIGTERM or Ctrl-C; a second signal ends the process at once.
+
+        The second signal goes to whoever had it before; Python's own Ctrl-C would wait for the functions.
+        """
         is_main = threading.current_thread() is threading.main_thread()
-        before = {s: signal.signal(s, self._on_signal) for s in (signal.SIGTERM, signal.SIGINT) if is_main}
+        before: dict[signal.Signals, Any] = {}
+        self._is_opening = True
         try:
-            self.start()
-            while not self._stopping.wait(_PAUSE_S):
-                pass
-            _restore(before)
+            for number in (signal.SIGTERM, signal.SIGINT) if is_main else ():
+                before[number] = signal.signal(number, self._on_signal)
+            self._open()
+            self._is_opening = False
+            self._begin_threads()
+            while not (self._is_signalled or self._stopping.is_set()):
+                self._woken.acquire(timeout=_PAUSE_S)
+            _restore({n: _ending_at_once(action) for n, action in before.items()})
             self.stop()
+        except _StoppedEarly:
+            self.client.close()
+        except TidemillError:
+            if not self._stopping.is_set():  # else `stop` took the broker away from under us
+                raise
         finally:
+            self._is_opening = False
             _restore(before)
 
     def _on_signal(self, number: int, frame: object) -> None:
-        self._stopping.set()
+        self._is_signalled = True
+        if self._is_opening:
+            raise _StoppedEarly
+        open_gate(self._woken)
 
     def start(self) -> None:
         """Begin to work, in threads. A worker is started once."""
+        self._open()
+        self._begin_threads()
+
+    def _open(self) -> None:
+        """Find the broker, and make the topics that it does not have."""
         if not self._subscriptions:
             raise RequestError(
                 'this worker has nothing to do; register a function with @app.on("topic") first'
@@ -176,7 +222,9 @@ class Worker:
         for subscription in self._subscriptions:
             if subscription.topic not in known:
                 self._make_topic(subscription.topic)
-        self._pool = ThreadPoolExecutor(self._concurrency, "tidemill-worker")
+
+    def _begin_threads(self) -> None:
+        self._pool = ThreadPoolExecutor(self._concurrency, "tidemill-worker", self._is_one_of_us)
         self._loop.start()
         self._fetchers = [
             threading.Thread(target=self._fetch, args=(subscription,), name=f"fetch {subscription.topic}")
@@ -195,18 +243,29 @@ class Worker:
             return  # who may only receive is not shown topics either: if it is missing, the fetch says so
 
     def stop(self) -> None:
-        """Fetch no more, finish what is in hand, then return."""
+        """Fetch no more, finish what is in hand, then return.
+
+        A function that calls it would wait for itself: there it returns at once, and whoever runs the worker
+        finishes.
+        """
         self._stopping.set()
-        for thread in self._fetchers:
-            thread.join()
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)
-        self._finished.set()
-        if self._renewer is not None:
-            self._renewer.join()
-            self._renewer = None
-            self._loop.end()
-        self.client.close()
+        open_gate(self._woken)
+        if self._loop.is_here or getattr(self._own, "is_inside", False):
+            return
+        with self._ending:
+            for thread in self._fetchers:
+                thread.join()
+            if self._pool is not None:
+                self._pool.shutdown(wait=True)
+            self._finished.set()
+            if self._renewer is not None:
+                self._renewer.join()
+                self._renewer = None
+                self._loop.end()
+            self.client.close()
+
+    def _is_one_of_us(self) -> None:
+        self._own.is_inside = True
 
     def __enter__(self) -> Worker:
         self.start()
@@ -220,6 +279,7 @@ class Worker:
     # -- fetching ---------------------------------------------------------------------------------
 
     def _fetch(self, subscription: Subscription) -> None:
+        self._is_one_of_us()
         flows = False
         while not self._stopping.is_set():
             room = self._slots.reserve(_FETCH_MAX if flows else 1, _PAUSE_S)
@@ -312,6 +372,11 @@ class Worker:
         for message in [m for m, ours in zip(messages, is_ours, strict=True) if not ours]:
             del self._held[message.receipt]
             _log.warning("the lease of %s has ended; it may be handled twice", message.id)
+
+
+def _ending_at_once(action: Any) -> Any:
+    """What a signal did before, or the end of the process where Python would wait for its threads first."""
+    return signal.SIG_DFL if action is signal.default_int_handler else action
 
 
 def _restore(before: dict[signal.Signals, Any]) -> None:

@@ -1,12 +1,18 @@
 """Durations and points in time as people write them: `90s`, `1h30m`, `2027-01-01T08:00:00+08:00`.
 
-Pure text to milliseconds and back; whoever needs "now" passes it in.
+Pure text to milliseconds and back; whoever needs "now" passes it in. A part of a millisecond counts as
+a whole one, because a message must not come before its time.
 """
 
 from __future__ import annotations
 
+import math
+import operator
 import re
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from decimal import Decimal
+from fractions import Fraction
+from numbers import Integral, Real
 
 from tidemill.core.errors import RequestError
 from tidemill.core.limits import MAX_DELAY_MS
@@ -14,19 +20,34 @@ from tidemill.core.limits import MAX_DELAY_MS
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
+_BELOW_US = re.compile(r"[.,]\d{6}\d*[1-9]")  # digits that a datetime has no room for
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS, _US = timedelta(milliseconds=1), timedelta(microseconds=1)
 _YEAR_10_000_MS = 253_402_300_800_000
 
 
 Span = int | str | timedelta  # milliseconds, `90s`, or a timedelta
-Moment = int | str | datetime  # Unix milliseconds, ISO 8601, or a datetime
+Moment = int | str | date  # Unix milliseconds, ISO 8601, a datetime, or a date: its midnight in UTC
 
 
 def parse_duration_ms(text: str) -> int:
     """`500ms`, `5s`, `30m`, `2h`, `3d` or a sum such as `1h30m`, in milliseconds."""
+    return math.ceil(_exact_ms(text))
+
+
+def _exact_ms(text: str) -> Fraction | int:
+    """A duration as it was written: 0.07h in binary would be a little more than 252 s."""
     cleaned = text.strip().lower()
-    if not _WHOLE.fullmatch(cleaned):
-        raise RequestError(f"not a duration: {text!r}; write it like 500ms, 5s, 30m, 2h or 3d")
-    return round(sum(float(count) * _UNIT_MS[unit] for count, unit in _PART.findall(cleaned)))
+    try:
+        if _WHOLE.fullmatch(cleaned):
+            return sum(_number(count) * _UNIT_MS[unit] for count, unit in _PART.findall(cleaned))
+    except ValueError:  # more digits than Python reads
+        pass
+    raise RequestError(f"not a duration: {text!r}; write it like 500ms, 5s, 30m, 2h or 3d")
+
+
+def _number(text: str) -> Fraction | int:
+    return Fraction(text) if "." in text else int(text)
 
 
 def parse_time_ms(text: str, now_ms: int) -> int:
@@ -36,23 +57,27 @@ def parse_time_ms(text: str, now_ms: int) -> int:
         return now_ms + parse_duration_ms(cleaned[1:])
     if cleaned.lower() == "now":
         return now_ms
-    if cleaned.isdigit():
-        return int(cleaned)
     try:
+        if cleaned.isdecimal():
+            return int(cleaned)
         moment = datetime.fromisoformat(cleaned)
     except ValueError:
         raise RequestError(
             f"not a time: {text!r}; write it like 2027-01-01T08:00:00+08:00, +30m, or Unix milliseconds"
         ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)
+    since_epoch = (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)) - _EPOCH
+    return _span_ms(since_epoch + _US if _BELOW_US.search(cleaned) else since_epoch)
+
+
+def _span_ms(span: timedelta) -> int:
+    whole, rest = divmod(span, _MS)
+    return whole + bool(rest)
 
 
 def as_duration_ms(value: Span) -> int:
     """Milliseconds from a number of them, a `timedelta`, or text such as `90s`."""
     if isinstance(value, timedelta):
-        return round(value.total_seconds() * 1000)
+        return _span_ms(value)
     return parse_duration_ms(value) if isinstance(value, str) else _whole(value, "a duration", "90s")
 
 
@@ -60,7 +85,7 @@ def as_shift_ms(value: Span) -> int:
     """As `as_duration_ms`, but a text may have a sign: `-10m` is ten minutes earlier."""
     if isinstance(value, str) and value.strip()[:1] in ("-", "+"):
         sign, rest = value.strip()[0], value.strip()[1:]
-        shift_ms = -parse_duration_ms(rest) if sign == "-" else parse_duration_ms(rest)
+        shift_ms = math.ceil(-_exact_ms(rest) if sign == "-" else _exact_ms(rest))
     else:
         shift_ms = as_duration_ms(value)
     if shift_ms < -MAX_DELAY_MS:
@@ -71,10 +96,14 @@ def as_shift_ms(value: Span) -> int:
 
 
 def as_time_ms(value: Moment) -> int:
-    """Unix milliseconds from a number of them, a `datetime` (UTC without a zone), or ISO 8601 text."""
-    if isinstance(value, datetime):
-        moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-        return round(moment.timestamp() * 1000)
+    """Unix milliseconds from a number of them, a `datetime` (UTC without a zone), or ISO 8601 text.
+
+    A `date` is its midnight in UTC, as it is in a text.
+    """
+    if isinstance(value, date) and value == value:  # pandas' NaT is a date, but not itself
+        if not isinstance(value, datetime):
+            value = datetime(value.year, value.month, value.day, tzinfo=UTC)
+        return _span_ms((value if value.tzinfo is not None else value.replace(tzinfo=UTC)) - _EPOCH)
     if isinstance(value, str):
         if value.strip().startswith("+") or value.strip().lower() == "now":
             raise RequestError(f"{value!r} is a delay, not a time; give it as a delay")
@@ -92,12 +121,14 @@ def require_forward(from_ms: int, to_ms: int) -> None:
 
 
 def _whole(value: object, what: str, example: str) -> int:
+    """A number of milliseconds. What only looks like one (True, a NumPy span in its own unit) is none."""
     try:
-        return int(value)  # type: ignore[call-overload, no-any-return]
-    except (TypeError, ValueError, OverflowError):
-        raise RequestError(
-            f"{value!r} is not {what}; give whole milliseconds, or write it like {example}"
-        ) from None
+        if not isinstance(value, bool):
+            return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        if isinstance(value, Real | Decimal) and not isinstance(value, Integral) and math.isfinite(value):
+            return math.ceil(value)  # type: ignore[return-value]
+    raise RequestError(f"{value!r} is not {what}; give whole milliseconds, or write it like {example}")
 
 
 def zone_offset_ms(zone: tzinfo, now_ms: int) -> int:

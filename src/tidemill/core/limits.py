@@ -34,6 +34,8 @@ ROW_BITS = 16
 FRAME_ROWS_MAX = 1 << ROW_BITS
 LOG_OFFSET_MAX = 1 << (63 - ROW_BITS)
 FRAME_BYTES_MAX = 64 * MIB
+# Of a request that comes by the local door; what is larger gains nothing there.
+LOCAL_REQUEST_BYTES_MAX = 1 * MIB
 SEGMENT_BYTES = 128 * MIB
 
 # An answer that carries bodies ends with the message that takes it over this.

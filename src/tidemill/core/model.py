@@ -88,6 +88,7 @@ class Draft:
     properties: Mapping[str, str] = field(default_factory=dict)
     born_at_ms: int | None = None
     once: Once = Once.NO
+    has_made_id: bool = False  # by a library that may give another message the same one
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ from tidemill.server.admin_views import (
 )
 from tidemill.server.api_page import api_page
 from tidemill.server.backup_place import BackupPlace
-from tidemill.server.batch_door import PATH as BATCH_PATH
+from tidemill.server.batch_desk import PATH as BATCH_PATH
+from tidemill.server.batch_desk import BatchDesk
 from tidemill.server.batch_door import BatchDoor
 from tidemill.server.dashboard import PAGE_HEADERS, Dashboard
 from tidemill.server.long_poll import LongPolls
@@ -112,7 +113,7 @@ def admin_app(
         redoc_url=None,
     )
     add_error_handlers(app)
-    app.batch_door = BatchDoor(broker, threads)
+    app.batch_door = BatchDoor(BatchDesk(broker), threads)
     consumers = Consumers(broker, waiting, threads)
     app.consumer_door = ConsumerDoor(consumers, app.by_routes)
     app.dashboard = Dashboard()

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Sequence
 from typing import Literal
 
 from fastapi import APIRouter
 
 from tidemill.broker.broker import Broker
+from tidemill.broker.planned_send import Answer
 from tidemill.core.errors import IllegalHandle, RequestError
 from tidemill.core.model import NO_OFFSET, NO_TIME_MS, CancelAnswer, Draft, Handle, Once, Receipt
 from tidemill.server.admin_models import (
@@ -28,7 +30,7 @@ from tidemill.server.admin_models import (
     RescheduleIn,
     RescheduleOut,
 )
-from tidemill.server.caller import CANCEL, SEND, require
+from tidemill.server.caller import CANCEL, SEND, require, require_send
 from tidemill.server.rejects import REJECTS
 
 _SEQ_MAX = 1 << 62
@@ -46,19 +48,18 @@ def send_routes(broker: Broker) -> APIRouter:
     @routes.post("/messages", response_model=ReceiptOut)
     def send(message: MessageIn) -> ReceiptOut:
         """Send one message; durable when answered. A missing topic is created."""
-        require(SEND, topic=message.topic)
-        return receipt_out(broker.send([_draft(message)])[0])
+        return receipt_out(broker.send([_allowed(message)])[0])
 
     @routes.post("/messages/many", response_model=ManyOut)
     def send_many(request: ManyIn) -> ManyOut:
         """Send many messages; each gets its own answer, or with `all_or_none` one wrong refuses all."""
         for topic in {message.topic for message in request.messages}:
             require(SEND, topic=topic)
-        drafts = [_draft(message) for message in request.messages]
         if request.all_or_none:
-            return ManyOut(answers=[AnswerOut(receipt=receipt_out(r)) for r in broker.send(drafts)])
+            receipts = broker.send([_allowed(message) for message in request.messages])
+            return ManyOut(answers=[AnswerOut(receipt=receipt_out(receipt)) for receipt in receipts])
         answers = []
-        for answer in broker.send_each(drafts):
+        for answer in _sent_each(broker, request.messages):
             if isinstance(answer, Receipt):
                 answers.append(AnswerOut(receipt=receipt_out(answer)))
             else:
@@ -113,21 +114,37 @@ def change_routes(broker: Broker) -> APIRouter:
     return routes
 
 
+# -- what is allowed -----------------------------------------------------------------------------
+
+
+def _allowed(message: MessageIn) -> Draft:
+    """The message as it is sent; raises where it cannot be, or the caller may not."""
+    require_send(message.topic, replaces=message.once == Once.REPLACE.value)
+    return _draft(message)
+
+
+def _sent_each(broker: Broker, messages: Sequence[MessageIn]) -> list[Answer]:
+    """Send what can be sent; each message has an answer of its own."""
+    drafts = [_allowed_or_refusal(message) for message in messages]
+    sent = [draft for draft in drafts if isinstance(draft, Draft)]
+    answers = iter(broker.send_each(sent) if sent else [])
+    return [next(answers) if isinstance(draft, Draft) else draft for draft in drafts]
+
+
+def _allowed_or_refusal(message: MessageIn) -> Draft | RequestError:
+    try:
+        return _allowed(message)
+    except RequestError as refusal:
+        return refusal
+
+
 # -- shapes ---------------------------------------------------------------------------------------
 
 
 def _draft(message: MessageIn) -> Draft:
-    body = message.body.encode()
-    if message.body_base64 is not None:
-        if message.body:
-            raise RequestError("give either body or body_base64")
-        try:
-            body = base64.b64decode(message.body_base64, validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise RequestError(f"body_base64 is not base64: {error}") from None
     return Draft(
         topic=message.topic,
-        body=body,
+        body=_body(message),
         deliver_at_ms=message.deliver_at_ms,
         delay_ms=message.delay_ms,
         level=message.level,
@@ -138,6 +155,19 @@ def _draft(message: MessageIn) -> Draft:
         properties=message.properties,
         once=Once(message.once),
     )
+
+
+def _body(message: MessageIn) -> bytes:
+    try:
+        if message.body_base64 is None:
+            return message.body.encode()
+        if message.body:
+            raise RequestError("give either body or body_base64")
+        return base64.b64decode(message.body_base64, validate=True)
+    except UnicodeEncodeError as error:
+        raise RequestError(f"the body is not valid Unicode: {error.reason}; use body_base64") from None
+    except (binascii.Error, ValueError) as error:
+        raise RequestError(f"body_base64 is not base64: {error}") from None
 
 
 def receipt_out(receipt: Receipt) -> ReceiptOut:

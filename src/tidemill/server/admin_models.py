@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tidemill.core.limits import FRAME_ROWS_MAX, MAX_DELAY_MS, QUEUES_PER_TOPIC_MAX
+from tidemill.core.limits import FRAME_ROWS_MAX, MAX_DELAY_MS, QUEUES_PER_TOPIC_MAX, TAG_CHARS_MAX
 from tidemill.core.model import CancelAnswer, TopicType
 
 _LATEST_MS = 1 << 52
@@ -20,6 +20,7 @@ Span = Annotated[int, Field(ge=0, le=_LATEST_MS, description="milliseconds")]
 Shift = Annotated[int, Field(ge=-MAX_DELAY_MS, le=_LATEST_MS, description="milliseconds, negative: earlier")]
 Name = Annotated[str, Field(min_length=1, max_length=255)]
 Key = Annotated[str, Field(min_length=1, max_length=256)]
+Tag = Annotated[str, Field(max_length=TAG_CHARS_MAX)]
 Token = Annotated[str, Field(min_length=1, max_length=4096)]
 WAIT_MS_MAX = 60_000
 RECEIVE_COUNT_MAX = 1024
@@ -89,7 +90,9 @@ class ReceiveIn(Request):
     count: Annotated[int, Field(ge=1, le=RECEIVE_COUNT_MAX)] = 32
     wait_ms: Annotated[int, Field(ge=0, le=WAIT_MS_MAX)] = 0
     invisible_ms: Annotated[int, Field(ge=1, le=MAX_DELAY_MS)] = 30_000
-    tags: list[str] | None = Field(None, description="only messages with one of these; others are passed by")
+    tags: Annotated[list[Tag], Field(min_length=1)] | None = Field(
+        None, description="only messages with one of these; the group passes over the others for good"
+    )
     one_per_message_group: bool = Field(
         False,
         description="where order counts: the second of a message group only when the first is settled",
@@ -327,6 +330,7 @@ class StatusOut(BaseModel):
     near: int
     ready: int
     backlog: int
+    open_transactions: int = Field(description="begun, and neither committed nor rolled back")
     lateness_ms: LatenessOut
     pipeline: PipelineOut
     clock_leaps: int

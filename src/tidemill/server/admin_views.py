@@ -279,6 +279,7 @@ def status_out(broker: Broker) -> StatusOut:
         near=status.near,
         ready=status.ready,
         backlog=status.backlog,
+        open_transactions=status.open_transactions,
         lateness_ms=LatenessOut(count=late.count, p50=late.p50_ms, p99=late.p99_ms, max=late.max_ms),
         pipeline=PipelineOut(
             runner=status.pipeline.runner,

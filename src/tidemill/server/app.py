@@ -23,7 +23,7 @@ from tidemill.core.errors import Forbidden
 from tidemill.core.limits import FRAME_BYTES_MAX, MIB
 from tidemill.server.admin_errors import error_bytes, refusal_bytes
 from tidemill.server.asgi import Receive, Scope, Send, SteadyReceive, steady_send
-from tidemill.server.batch_door import PATH as BATCH_PATH
+from tidemill.server.batch_desk import PATH as BATCH_PATH
 from tidemill.server.body_budget import BodyBudget, BodyRefused, Unread
 from tidemill.server.caller import LOOK, require
 from tidemill.server.dashboard import Dashboard

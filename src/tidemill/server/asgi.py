@@ -41,11 +41,18 @@ def steady_send(send: Send) -> Send:
     async def steady(event: Event) -> None:
         sending = send(event)
         if isinstance(sending, asyncio.Future):
+            sending.add_done_callback(_look_at)
             await asyncio.shield(sending)
         else:  # cannot wait, or belongs to a server whose coroutines know of cancellation
             await sending
 
     return steady
+
+
+def _look_at(sending: asyncio.Future[None]) -> None:
+    """Take note of a failure that nobody may be there for; asyncio would write of it in the log."""
+    if not sending.cancelled():
+        sending.exception()
 
 
 async def is_gone(receive: Receive) -> bool:

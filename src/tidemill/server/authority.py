@@ -1,7 +1,8 @@
 """Who may come in: the permissions file, read again whenever it changes, and the two ways to show a face.
 
 Owns the file's place and the last good reading of it. A file that cannot be read, or is wrong, changes
-nothing: the old permissions stay, and one line in the log says why.
+nothing: the old permissions stay, and one line in the log says why. A broker that is started again with such
+a file has no old ones: it lets nobody in until the file is in order, and releases what falls due meanwhile.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import hmac
 import logging
 import os
+import threading
 from pathlib import Path
 
 from tidemill.core.clock import Clock, SystemClock, stopwatch_s
 from tidemill.core.errors import RequestError, Unauthorized
-from tidemill.server.permissions import Permissions, User, hash_of, parse_permissions
+from tidemill.server.permissions import NOBODY, Permissions, User, hash_of, parse_permissions
+from tidemill.server.serve_plan import ServePlan
 from tidemill.server.signatures import user_of
 
 logger = logging.getLogger(__name__)
@@ -24,20 +27,33 @@ _Stamp = tuple[int, int, int]
 
 
 class Authority:
-    """Answers who a caller is. Lives on one event loop, or in one thread."""
+    """Answers who a caller is. Thread-safe."""
 
     def __init__(
-        self, path: Path, *, clock: Clock | None = None, look_every_s: float = _LOOK_EVERY_S
+        self,
+        path: Path,
+        *,
+        clock: Clock | None = None,
+        look_every_s: float = _LOOK_EVERY_S,
+        must_be_right: bool = True,
     ) -> None:
         # Signatures carry the real time, also where the broker's clock is simulated.
         self._clock = clock or SystemClock()
         self._path = path
         self._look_every_s = look_every_s
         self._looked_s = stopwatch_s()
-        self._stamp: _Stamp | None
-        self._stamp, self._permissions = read_permissions(path)
-        if os.stat(path).st_mode & 0o077:
-            logger.warning("%s can be read by others on this machine; chmod 600 it", path)
+        self._looking = threading.Lock()  # whoever has it reads the file; nobody waits for that
+        self._stamp: _Stamp | None = None
+        self._permissions = NOBODY
+        try:
+            self._stamp, self._permissions = read_permissions(path)
+        except RequestError as error:
+            if must_be_right:
+                raise
+            logger.error("nobody gets in until it is in order: %s", error)
+        else:
+            if os.stat(path).st_mode & 0o077:
+                logger.warning("%s can be read by others on this machine; chmod 600 it", path)
 
     def user_of_signature(self, authorization: str, date_time: str) -> User:
         """The user of a RocketMQ client, by its headers `authorization` and `x-mq-date-time`."""
@@ -61,9 +77,12 @@ class Authority:
 
     def _current(self) -> Permissions:
         now_s = stopwatch_s()
-        if now_s - self._looked_s >= self._look_every_s:
-            self._looked_s = now_s
-            self._look()
+        if now_s - self._looked_s >= self._look_every_s and self._looking.acquire(blocking=False):
+            try:
+                self._looked_s = now_s
+                self._look()
+            finally:
+                self._looking.release()
         return self._permissions
 
     def _look(self) -> None:
@@ -81,6 +100,13 @@ class Authority:
                 self._stamp = None  # said once, and read again as soon as it is back
         else:
             logger.warning("permissions read again from %s", self._path)
+
+
+def authority_of(plan: ServePlan) -> Authority | None:
+    """Who may come in by a plan; None: anybody."""
+    if not plan.auth_file:
+        return None
+    return Authority(Path(plan.auth_file), must_be_right=not plan.is_again)
 
 
 def read_permissions(path: Path) -> tuple[_Stamp, Permissions]:

@@ -1,8 +1,8 @@
 """The quick way in for many sends at once: `POST /v1/send-batch`, plain ASGI, one frame for all who wait.
 
-Reads the form of `core/send_batch.py` and answers in it. Requests that arrive while the broker is busy are
-joined into one call of `send_columns`, so several clients share a frame and a sync; each request gets its own
-messages' answers. Kept free of the web framework, because here every microsecond is paid per message.
+Requests that arrive while the broker is busy are joined into one call of the desk (`batch_desk.py`), so
+several clients share a frame and a sync; each request gets its own messages' answers. An answer also says
+where a caller on this machine finds the local door (`local_door.py`), if there is one.
 
 Invariant: no more than the limit of bytes is gathered for a request, whatever length it announces.
 """
@@ -10,27 +10,23 @@ Invariant: no more than the limit of bytes is gathered for a request, whatever l
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tidemill.broker.broker import Broker
-from tidemill.broker.column_send import Answers, PlainAnswers
-from tidemill.broker.sender import Answer
+from tidemill.broker.column_send import Answers
+from tidemill.core.addresses import LOCAL_DOOR_HEADER
 from tidemill.core.errors import BodyTooLarge, RequestError, TidemillError
 from tidemill.core.limits import FRAME_BYTES_MAX
-from tidemill.core.model import Draft
-from tidemill.core.send_batch import SendColumns, decode_columns, encode_answers, encode_plain_answers
+from tidemill.core.send_batch import SendColumns, decode_columns
 from tidemill.server.admin_errors import error_bytes, status_of
+from tidemill.server.batch_desk import BatchDesk
 from tidemill.server.batching import Batcher
-from tidemill.server.caller import SEND, caller
-from tidemill.server.rejects import REJECTS
 
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
 
-PATH = "/v1/send-batch"
 _JOINED_MAX = 64
 _TYPE = (b"content-type", b"application/json")
 
@@ -38,57 +34,38 @@ _TYPE = (b"content-type", b"application/json")
 class BatchDoor:
     """The ASGI application behind one path."""
 
-    def __init__(self, broker: Broker, executor: ThreadPoolExecutor) -> None:
-        self._broker = broker
+    def __init__(self, desk: BatchDesk, executor: ThreadPoolExecutor) -> None:
+        self._desk = desk
         self._executor = executor
+        self._headers = [_TYPE]
         self._batcher: Batcher[SendColumns, Answers] = Batcher(
-            self._run,
+            desk.store,
             executor,
             in_flight_max=1,  # what comes meanwhile is joined, which saves more than overlapping gains
             batch_max=_JOINED_MAX,
         )
 
-    def _run(self, requests: Sequence[SendColumns]) -> list[Answers]:
-        """Store what several requests ask for in one go."""
-        try:
-            return self._broker.send_columns(requests)
-        except UnicodeError as error:
-            refusal = RequestError(f"a text is not valid Unicode: {error.reason}")  # type: ignore[attr-defined]
-            return [[refusal] * len(request) for request in requests]
+    def point_to(self, local_door: str) -> None:
+        """Tell callers from now on what the local door is called."""
+        self._headers = [_TYPE, (LOCAL_DOOR_HEADER.encode(), local_door.encode())]
 
-    async def _send(self, columns: SendColumns) -> Answers:
-        """Store what the caller may send; a message for another topic is refused alone."""
-        user = caller()
-        if user is None or all(user.may(SEND, topic=topic) for topic in columns.topics):
+    async def _stored(self, columns: SendColumns) -> Answers:
+        refusals = self._desk.refusals(columns)
+        if refusals is None:
             return await self._batcher.submit(columns)
-        drafts = columns.drafts()
-        refusals = [user.refusal(SEND, topic=draft.topic) for draft in drafts]
-        allowed = [draft for draft, refusal in zip(drafts, refusals, strict=True) if refusal is None]
-        answers = iter(await self._store(allowed) if allowed else [])
-        return [refusal or next(answers) for refusal in refusals]
-
-    async def _store(self, drafts: list[Draft]) -> list[Answer]:
-        return await asyncio.get_running_loop().run_in_executor(
-            self._executor, self._broker.send_each, drafts
-        )
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, self._desk.store_allowed, columns, refusals)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         try:
             columns = decode_columns(await _body(receive))
-            answers = await self._send(columns) if len(columns) else []
-            status, content = 200, self._answer(answers)
+            answers = await self._stored(columns) if len(columns) else []
+            status, content = 200, self._desk.encoded(answers)
         except TidemillError as error:
             status, content = status_of(error), error_bytes(error)
-        headers = [_TYPE, (b"content-length", str(len(content)).encode())]
+        headers = [*self._headers, (b"content-length", str(len(content)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": content})
-
-    def _answer(self, answers: Answers) -> bytes:
-        if isinstance(answers, PlainAnswers):
-            return encode_plain_answers(self._broker.id, *answers)
-        for refusal in [answer for answer in answers if isinstance(answer, TidemillError)]:
-            REJECTS.add("http", refusal.code)
-        return encode_answers(self._broker.id, answers)
 
 
 async def _body(receive: Receive) -> bytes:

@@ -36,24 +36,34 @@ class BodyRefused(HTTPException):
     """A body is not taken. (An HTTPException, because the web framework lets only these through.)"""
 
 
-class BodyBudget:
-    """Bytes of bodies that are being gathered. Lives on one event loop."""
+class Budget:
+    """Bytes that may be held at once. Lives on one event loop."""
 
-    def __init__(self, request_max: int, total_max: int, seconds_max: float = BODY_SECONDS_MAX) -> None:
-        self._request_max = request_max
+    def __init__(self, total_max: int) -> None:
         self._total_max = total_max
-        self._seconds_max = seconds_max
         self.held = 0
 
     def take(self, size: int) -> bool:
         """Count bytes in; False if there is no room for them. The first ones are always taken."""
-        if self.held and self.held + size > self._total_max:
+        if not self.has_room(size):
             return False
         self.held += size
         return True
 
+    def has_room(self, size: int) -> bool:
+        return not self.held or self.held + size <= self._total_max
+
     def give_back(self, size: int) -> None:
         self.held -= size
+
+
+class BodyBudget(Budget):
+    """Bytes of bodies that are being gathered."""
+
+    def __init__(self, request_max: int, total_max: int, seconds_max: float = BODY_SECONDS_MAX) -> None:
+        super().__init__(total_max)
+        self._request_max = request_max
+        self._seconds_max = seconds_max
 
     def require_announced(self, scope: Scope) -> None:
         """Return if the length that a request announces may be; `BodyRefused` if not, before any came."""

@@ -31,11 +31,15 @@ from tidemill.core.errors import TidemillError
 from tidemill.core.ties import when_untied
 from tidemill.server.admin_api import admin_app
 from tidemill.server.app import Door, Opened
+from tidemill.server.authority import Authority, authority_of
 from tidemill.server.backup_place import backup_place_of
+from tidemill.server.batch_desk import BatchDesk
+from tidemill.server.batch_door import BatchDoor
 from tidemill.server.flight_opening import FlightService
 from tidemill.server.gateway import Gateway
-from tidemill.server.guard import guard_of
+from tidemill.server.guard import Guard
 from tidemill.server.live_certificate import CertificateWatch, turn
+from tidemill.server.local_door import LocalDoor
 from tidemill.server.rates import Rates
 from tidemill.server.serve_plan import ServePlan
 from tidemill.store.without_pandas import keep_pandas_out
@@ -57,6 +61,7 @@ class BrokerProcess:
         self._rates = Rates(plan.rate_per_client) if plan.rate_per_client else None
         self.door = Door(self._start, self._stop)
         self._flight: FlightService | None = None
+        self._local: LocalDoor | None = None
         self._certificate_watch: asyncio.Task[None] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -75,9 +80,10 @@ class BrokerProcess:
 
     async def _open(self) -> None:
         try:
-            self.door.guard = guard_of(self._plan, self._rates)
+            authority = authority_of(self._plan)
+            self.door.guard = Guard(authority, self._rates)
             broker = await asyncio.to_thread(self._open_broker)
-            self._flight = await asyncio.to_thread(self._open_flight, broker)
+            self._flight = await asyncio.to_thread(self._open_flight, broker, authority)
         except (TidemillError, OSError) as error:
             self.door.state = "failed"
             _tell("failed", message=_words_of(error))
@@ -86,6 +92,7 @@ class BrokerProcess:
         gateway = Gateway(broker, creates_topics=self._plan.creates_topics)
         http = admin_app(broker, polls=lambda: gateway.consuming.polls, backups=backup_place_of(self._plan))
         self._say_where_flight_is(self._flight, broker)
+        self._local = self._open_local(broker, http.batch_door)
         self.door.opened = Opened(broker, gateway, http, http.batch_door)
         self.door.state = "open"
         self._certificate_watch = self._watch_certificate(self._flight, broker)
@@ -113,12 +120,21 @@ class BrokerProcess:
             self._told_at_s = stopwatch_s()
             _tell("opening", done=done, total=total)
 
-    def _open_flight(self, broker: Broker) -> FlightService:
+    def _open_flight(self, broker: Broker, authority: Authority | None) -> FlightService:
         try:
-            return FlightService(self._plan, broker, self._rates)
+            return FlightService(self._plan, broker, self._rates, authority)
         except (TidemillError, OSError):
             broker.close()
             raise
+
+    def _open_local(self, broker: Broker, batch_door: BatchDoor) -> LocalDoor | None:
+        try:
+            local = LocalDoor(BatchDesk(broker), self.door.guard, self._plan.port)
+        except OSError as error:
+            logger.warning("no local door, all go by the port: %s", error.strerror or error)
+            return None
+        batch_door.point_to(local.name)
+        return local
 
     def _say_where_flight_is(self, flight: FlightService, broker: Broker) -> None:
         if flight.port is not None:
@@ -160,6 +176,8 @@ class BrokerProcess:
         if opened is not None:
             if self._flight is not None:
                 await asyncio.to_thread(self._flight.close)
+            if self._local is not None:
+                await asyncio.to_thread(self._local.close, _DRAIN_SECONDS)
             await opened.gateway.drain(_DRAIN_SECONDS)
             farewell = await asyncio.to_thread(opened.broker.close)
             _tell("closed", **asdict(farewell))

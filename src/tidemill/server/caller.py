@@ -41,6 +41,14 @@ def require(verb: Verb, *, topic: str | None = None, group: str | None = None) -
         user.require(verb, topic=topic, group=group)
 
 
+def require_send(topic: str, *, replaces: bool) -> None:
+    """Return if the caller may send to a topic, in place of a message that waits there if `replaces`."""
+    user = _caller.get()
+    refusal = None if user is None else user.refusal_to_send(topic, replaces=replaces)
+    if refusal is not None:
+        raise refusal
+
+
 def require_on(verb: Verb, topic: str | None) -> None:
     """The same for one topic, or for all of them where none is named."""
     user = _caller.get()

@@ -21,6 +21,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tidemill.broker.admission import GROUP_TOPIC_PREFIXES
 from tidemill.core.errors import (
     EmptyBody,
     IllegalDelay,
@@ -60,14 +61,32 @@ _ONCE = "__once"
 DELETE_KEY = "TIMER_DEL_UNIQKEY"
 _STEERING = (_DELAY_MS, _LEVEL, _ONCE)
 _HOST, _GZIP, _TRACE = CARRIED_PROPERTIES
+_LETTER_TOPIC = "DLQ_ORIGIN_TOPIC"
+_ORIGINS = ("RETRY_TOPIC", _LETTER_TOPIC)  # properties in which the broker keeps the name of a topic
 _ONCE_VALUES = {"": Once.KEEP, "true": Once.KEEP, "keep": Once.KEEP, "replace": Once.REPLACE}
 
 
 def resource_name(resource: Any) -> str:
-    """A topic's or group's name with its namespace."""
+    """A topic's or group's name with its namespace, which stands before the group in `%DLQ%group`."""
     namespace: str = resource.resource_namespace
     name: str = resource.name
-    return f"{namespace}%{name}" if namespace else name
+    if not namespace:
+        return name
+    prefix, rest = _parted(name)
+    return f"{prefix}{namespace}%{rest}"
+
+
+def _known_as(name: str, namespace: str) -> str | None:
+    """What a client with a namespace calls a topic; None if the topic is not of that namespace."""
+    prefix, rest = _parted(name)
+    if not namespace or not rest.startswith(f"{namespace}%"):
+        return None
+    return prefix + rest.removeprefix(f"{namespace}%")
+
+
+def _parted(name: str) -> tuple[str, str]:
+    prefix = next(filter(name.startswith, GROUP_TOPIC_PREFIXES), "")
+    return prefix, name.removeprefix(prefix)
 
 
 def milliseconds(timestamp: Any) -> int:
@@ -120,6 +139,7 @@ def draft_of(message: Any) -> Draft:
         properties=properties,
         born_at_ms=milliseconds(system.born_timestamp) if system.HasField("born_timestamp") else None,
         once=once,
+        has_made_id=True,
     )
 
 
@@ -164,7 +184,7 @@ def tag_filter_of(expression: Any) -> Callable[[str], bool] | None:
 def message_of(delivery: Delivery, namespace: str = "") -> Any:
     """A delivery as clients expect it; they refuse or lose a message that lacks some of these fields.
 
-    A client with a namespace is shown the topic by the name that it knows.
+    A client with a namespace is shown topics by the names that it knows.
     """
     stored = delivery.message
     message = _stored(stored, delivery.topic, namespace)
@@ -195,10 +215,10 @@ def half_of(stored: StoredMessage, topic: str, namespace: str = "") -> Any:
 
 def _stored(stored: StoredMessage, topic: str, namespace: str) -> Any:
     message = definition.Message(body=stored.body)
-    if namespace and topic.startswith(f"{namespace}%"):
+    known_as = _known_as(topic, namespace)
+    if known_as is not None:
         message.topic.resource_namespace = namespace
-        topic = topic.removeprefix(f"{namespace}%")
-    message.topic.name = topic
+    message.topic.name = topic if known_as is None else known_as
     system = message.system_properties
     system.message_id = stored.id
     system.message_type = _TYPE_OUT[stored.type]
@@ -214,6 +234,9 @@ def _stored(stored: StoredMessage, topic: str, namespace: str) -> Any:
     properties = message.user_properties
     if stored.properties:
         properties.update(stored.properties)
+        for origin in _ORIGINS:
+            if origin in properties:
+                properties[origin] = _known_as(properties[origin], namespace) or properties[origin]
         _show_hidden(system, properties)
     if stored.message_group:
         system.message_group = stored.message_group
@@ -232,6 +255,6 @@ def _show_hidden(system: Any, properties: Any) -> None:
         system.body_encoding = _GZIP_ENCODING
     if _TRACE in properties:
         system.trace_context = properties.pop(_TRACE)
-    if "DLQ_ORIGIN_TOPIC" in properties:
-        system.dead_letter_queue.topic = properties["DLQ_ORIGIN_TOPIC"]
+    if _LETTER_TOPIC in properties:
+        system.dead_letter_queue.topic = properties[_LETTER_TOPIC]
         system.dead_letter_queue.message_id = properties["DLQ_ORIGIN_MESSAGE_ID"]

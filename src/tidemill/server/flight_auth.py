@@ -9,8 +9,6 @@ authorizer's to say; without one everybody may do everything, as at the other do
 from __future__ import annotations
 
 import json
-import threading
-from pathlib import Path
 from typing import Any, Protocol
 
 from pyarrow import flight
@@ -26,7 +24,7 @@ from tidemill.core.errors import (
 )
 from tidemill.server.authority import Authority
 from tidemill.server.flight_gate import FlightGate
-from tidemill.server.permissions import User, Verb
+from tidemill.server.permissions import Verb
 from tidemill.server.rejects import REJECTS
 
 MIDDLEWARE = "tidemill-token"
@@ -60,19 +58,14 @@ class AllowAll:
 class FileAuthorizer:
     """Asks the permissions file that the other doors ask too."""
 
-    def __init__(self, path: Path) -> None:
-        self._lock = threading.Lock()  # protects _authority, which is made for one thread
-        self._authority = Authority(path)
+    def __init__(self, authority: Authority) -> None:
+        self._authority = authority
 
     def user_of(self, authorization: str) -> str:
-        return self._user(authorization).name
-
-    def _user(self, authorization: str) -> User:
-        with self._lock:
-            return self._authority.user_of_token(authorization)
+        return self._authority.user_of_token(authorization).name
 
     def authorize(self, authorization: str, verb: Verb, topic: str | None) -> None:
-        user = self._user(authorization)
+        user = self._authority.user_of_token(authorization)
         if topic is None:
             user.require_everywhere(verb)
         else:

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tidemill.broker.broker import Broker
 from tidemill.core.errors import StorageError, TidemillError
+from tidemill.server.authority import Authority
 from tidemill.server.flight_auth import FileAuthorizer
 from tidemill.server.flight_connections import FlightConnections
 from tidemill.server.flight_door import FlightDoor
@@ -32,10 +33,17 @@ logger = logging.getLogger(__name__)
 class FlightService:
     """The door and the watch over its connections, if the plan has one. Thread-safe."""
 
-    def __init__(self, plan: ServePlan, broker: Broker, rates: Rates | None = None) -> None:
+    def __init__(
+        self,
+        plan: ServePlan,
+        broker: Broker,
+        rates: Rates | None = None,
+        authority: Authority | None = None,
+    ) -> None:
         self._plan = plan
         self._broker = broker
         self._rates = rates
+        self._authority = authority
         self._lock = threading.Lock()  # protects all below
         self._door: FlightDoor | None = None
         self._watch: FlightConnections | None = None
@@ -54,7 +62,7 @@ class FlightService:
         return self._plan.flight_port if self._watch is not None else None
 
     def _open(self) -> None:
-        self._door = open_flight(self._plan, self._broker, self._rates)
+        self._door = open_flight(self._plan, self._broker, self._rates, self._authority)
         if self._door is not None:
             # Whatever comes, it stays where callers have found it.
             self._plan = dataclasses.replace(self._plan, flight_port=self._door.port)
@@ -85,7 +93,9 @@ class FlightService:
             self._watch.shut_all()
 
 
-def open_flight(plan: ServePlan, broker: Broker, rates: Rates | None = None) -> FlightDoor | None:
+def open_flight(
+    plan: ServePlan, broker: Broker, rates: Rates | None, authority: Authority | None
+) -> FlightDoor | None:
     """The door, listening; None where the plan has none.
 
     A port that was asked for must be free. Where none was, the one of the process before this is taken, the
@@ -93,7 +103,7 @@ def open_flight(plan: ServePlan, broker: Broker, rates: Rates | None = None) -> 
     """
     if plan.flight_port is not None and plan.flight_port < 0:
         return None
-    authorizer = FileAuthorizer(Path(plan.auth_file)) if plan.auth_file else None
+    authorizer = FileAuthorizer(authority) if authority is not None else None
     tls = None
     if plan.tls_port is not None:
         tls = (Path(plan.tls_cert).read_bytes(), Path(plan.tls_key).read_bytes())

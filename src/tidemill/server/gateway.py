@@ -17,10 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from tidemill.broker.admission import GROUP_TOPIC_PREFIXES
 from tidemill.broker.broker import Broker
 from tidemill.core.errors import RequestError, TidemillError, UnknownTopic
-from tidemill.core.limits import FRAME_BYTES_MAX
+from tidemill.core.limits import FRAME_BYTES_MAX, KIB
 from tidemill.server.caller import RECEIVE, SEND, caller, own, require, require_any
+from tidemill.server.check_backs import CheckBacks
 from tidemill.server.consuming import Consuming
 from tidemill.server.conversion import ACCEPTED_TYPES, resource_name
 from tidemill.server.grpc_framing import Call, GrpcError, GrpcService, Status, Stream, Streaming, Unary
@@ -34,14 +36,14 @@ from tidemill.store.topics import Topic
 logger = logging.getLogger(__name__)
 
 MESSAGE_BYTES_MAX = FRAME_BYTES_MAX
+# On a stream come settings and polls: thousands of topics with their filters have room in this.
+STREAM_MESSAGE_BYTES_MAX = 256 * KIB
 _WORKERS = 8
 _LEASES_EVERY_S = 5.0
 _TRANSACTIONS_EVERY_S = 1.0
-_CHECK_AFTER_MS = 6_000
-_CHECK_AGAIN_MS = 30_000
-_CHECK_AGAIN_MS_MAX = 600_000
 # A client tells its settings as soon as the stream is there; who says nothing only holds a place.
 _FIRST_WORD_SECONDS = 60.0
+_UNREAD = "what is said on this stream is not read, or too much on others; come again shortly"
 _BROKER_NAME = "tidemill"
 _AGNOSTIC_QUEUE = -1
 
@@ -59,16 +61,18 @@ class Gateway:
         self.producing = Producing(broker, self._executor, creates_topics=creates_topics)
         self.consuming = Consuming(broker, self._executor, self._leases)
         self.sessions = Sessions(broker.settings)
-        self._asked: dict[str, tuple[int, int]] = {}  # transaction -> when to ask again, how often asked
+        check_backs = CheckBacks(broker, self.sessions, self.producing.owners, self._call)
         self.calls_under_way = 0
         self.call_counts: Counter[str] = Counter()  # by method, since the start
         self._is_draining = False
         self._is_idle = asyncio.Event()
         self._chores = [
             asyncio.create_task(self._every(_LEASES_EVERY_S, self.consuming.renew_leases)),
-            asyncio.create_task(self._every(_TRANSACTIONS_EVERY_S, self._check_transactions)),
+            asyncio.create_task(self._every(_TRANSACTIONS_EVERY_S, check_backs.look)),
         ]
-        self.service = GrpcService(self._unary_methods(), self._streaming_methods(), MESSAGE_BYTES_MAX)
+        self.service = GrpcService(
+            self._unary_methods(), self._streaming_methods(), MESSAGE_BYTES_MAX, STREAM_MESSAGE_BYTES_MAX
+        )
 
     def _unary_methods(self) -> dict[str, Unary]:
         methods: dict[str, Method] = {
@@ -157,6 +161,8 @@ class Gateway:
         topic = self._broker.store.indexes.topics.named(name)
         if topic is not None:
             return topic
+        if name.startswith(GROUP_TOPIC_PREFIXES):
+            raise UnknownTopic(f"no topic {name!r}: the broker makes it with the group's first message there")
         if not self._creates_topics:
             raise UnknownTopic(
                 f"No topic route info in name server for the topic: {name}; create it with "
@@ -215,20 +221,30 @@ class Gateway:
         self._require_open()
         self.call_counts["Telemetry"] += 1
         session = self.sessions.open(own(call.header(CLIENT_ID)), caller(), call.header(NAMESPACE))
-        await stream.probe()  # sends the headers: some clients wait for them before they say anything
-        writing = asyncio.create_task(_write_out(session, stream))
+        writing: asyncio.Task[None] | None = None
         try:
-            data = await _first_word(stream)
-            while data is not None:
-                command = _decoded(service.TelemetryCommand.FromString, data)
-                if command.HasField("settings"):
-                    session.say(await self._settings(session, command.settings))
-                data = await stream.read()
+            async with asyncio.timeout(None) as patience:
+                await stream.probe()  # sends the headers: some clients wait for them before they say anything
+                writing = asyncio.create_task(session.write_out(stream, patience))
+                await self._listen(session, stream)
+        except TimeoutError:
+            raise GrpcError(Status.RESOURCE_EXHAUSTED, _UNREAD) from None
         finally:
+            if writing is not None:
+                writing.cancel()
+                with contextlib.suppress(asyncio.CancelledError, OSError):
+                    await writing
             self.sessions.close(session)
-            writing.cancel()
-            with contextlib.suppress(asyncio.CancelledError, OSError):
-                await writing
+
+    async def _listen(self, session: Session, stream: Stream) -> None:
+        data = await _first_word(stream)
+        while data is not None:
+            command = _decoded(service.TelemetryCommand.FromString, data)
+            if command.HasField("settings"):
+                answer = await self._settings(session, command.settings)
+                if not session.say(answer):
+                    raise GrpcError(Status.RESOURCE_EXHAUSTED, _UNREAD)
+            data = await stream.read()
 
     async def _settings(self, session: Session, asked: Any) -> Any:
         if not asked.HasField("publishing") and not asked.HasField("subscription"):
@@ -255,21 +271,6 @@ class Gateway:
             except Exception:
                 logger.exception("a chore of the door failed; it is tried again")
 
-    async def _check_transactions(self) -> None:
-        """Ask producers about transactions that nobody ended, less and less often."""
-        if not self._broker.store.indexes.open_halves:
-            self._asked.clear()
-            return
-        now_ms = self._broker.clock.now_ms()
-        opened = await self._call(self._broker.transactions.open_since, now_ms - _CHECK_AFTER_MS)
-        due = [t for t in opened if self._asked.get(t.message.id, (0, 0))[0] <= now_ms]
-        for transaction in due:
-            owner = self.producing.owners.get(transaction.message.id)
-            if self.sessions.ask_about(transaction, owner):
-                times = self._asked.get(transaction.message.id, (0, 0))[1] + 1
-                again_ms = now_ms + min(_CHECK_AGAIN_MS * times, _CHECK_AGAIN_MS_MAX)
-                self._asked[transaction.message.id] = (again_ms, times)
-
     # -- the end ----------------------------------------------------------------------------------
 
     async def drain(self, timeout_s: float) -> None:
@@ -294,11 +295,6 @@ async def _first_word(stream: Stream) -> bytes | None:
         raise GrpcError(
             Status.DEADLINE_EXCEEDED, f"nothing was said within {_FIRST_WORD_SECONDS:g} seconds"
         ) from None
-
-
-async def _write_out(session: Session, stream: Stream) -> None:
-    while True:
-        await stream.write([await session.outbox.get()])
 
 
 def _decoded(decode: Callable[[bytes], Any], data: bytes) -> Any:

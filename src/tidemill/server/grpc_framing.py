@@ -8,8 +8,9 @@ Owns the bytes of the protocol: prefix, status in trailers, deadline from `grpc-
 happens when the client goes away. Knows no service: a method is an async function from bytes to bytes, or
 one that reads and writes a `Stream`.
 
-Invariants: nothing larger than the limit is ever gathered, whatever length is announced; every call that
-the client still waits for ends with exactly one status.
+Invariants: nothing larger than the limit is ever gathered, whatever length is announced; messages that are
+not whole, of requests and streams alike, are counted together and are whole in time, or their call ends;
+every call that the client still waits for ends with exactly one status.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ from enum import IntEnum
 from urllib.parse import quote
 
 from tidemill.server.asgi import Event, Receive, Scope, Send, SteadyReceive, steady_send
+from tidemill.server.body_budget import Budget
 
 _PREFIX = struct.Struct(">BI")
 _PLAIN = 0
 _COMPRESSED = 1
 _CRUMB_BYTES = 16_384
-# How long a client may take to hand over a request that has no deadline of its own.
+# How long a client may take to hand over a message that it has begun.
 _BODY_SECONDS_MAX = 30.0
+_TOO_LATE = "the request did not come in time"
 _TIMEOUT_UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _TIMEOUT_DIGITS_MAX = 8
 # Printable ASCII but for the percent sign travels as it is in a status message.
@@ -83,6 +86,11 @@ class MessageReader:
         self._crumbs = bytearray()
         self._held = 0
         self._needed = _PREFIX.size  # bytes that must be here before there is anything to do
+
+    @property
+    def held(self) -> int:
+        """Bytes of a message that is not whole."""
+        return self._held
 
     def feed(self, data: bytes) -> list[bytes]:
         """The messages that `data` completes."""
@@ -192,10 +200,15 @@ class Call:
 class Stream:
     """Both directions of a streaming call. Reads and writes may run in different tasks."""
 
-    def __init__(self, receive: Receive, send: Send, message_bytes_max: int) -> None:
+    def __init__(
+        self, receive: Receive, send: Send, message_bytes_max: int, budget: Budget | None = None
+    ) -> None:
         self._receive = receive
         self._send = send
         self._reader = MessageReader(message_bytes_max)
+        self._budget = Budget(message_bytes_max) if budget is None else budget
+        self._counted = 0  # what the budget holds for this stream
+        self._whole_by_s: float | None = None  # while a message has begun and is not whole
         self._messages: deque[bytes] = deque()
         self._has_ended = False
         self._has_started = False
@@ -203,14 +216,37 @@ class Stream:
     async def read(self) -> bytes | None:
         """The client's next message, None when it will send no more."""
         while not self._messages and not self._has_ended:
-            event = await self._receive()
+            event = await self._receive_in_time()
             if event["type"] == "http.disconnect":
                 raise ClientGone
-            self._messages.extend(self._reader.feed(event.get("body", b"")))
+            self._take(event.get("body", b""))
             if not event.get("more_body", False):
                 self._has_ended = True
                 self._reader.finish()
         return self._messages.popleft() if self._messages else None
+
+    async def _receive_in_time(self) -> Event:
+        try:
+            async with asyncio.timeout_at(self._whole_by_s):
+                return await self._receive()
+        except TimeoutError:
+            raise GrpcError(Status.DEADLINE_EXCEEDED, _TOO_LATE) from None
+
+    def _take(self, data: bytes) -> None:
+        self._counted += _room_for(len(data), self._budget)
+        found = self._reader.feed(data)
+        self._messages.extend(found)
+        self._budget.give_back(self._counted - self._reader.held)
+        self._counted = self._reader.held
+        if not self._counted:
+            self._whole_by_s = None
+        elif found or self._whole_by_s is None:
+            self._whole_by_s = asyncio.get_running_loop().time() + _BODY_SECONDS_MAX
+
+    def close(self) -> None:
+        """Nothing more is read; what was read in part is no longer counted."""
+        self._budget.give_back(self._counted)
+        self._counted = 0
 
     async def start(self) -> None:
         """Begin the response. Some servers hold its headers back until there is a piece of the body."""
@@ -253,13 +289,13 @@ class GrpcService:
         unary: Mapping[str, Unary],
         streaming: Mapping[str, Streaming],
         message_bytes_max: int,
-        gathered_bytes_max: int | None = None,
+        stream_message_bytes_max: int | None = None,
     ) -> None:
-        self._gathered_bytes_max = gathered_bytes_max or message_bytes_max * 3 // 2
-        self._gathered_bytes = 0  # of all requests that are not whole yet
+        self._gathered = Budget(message_bytes_max * 3 // 2)  # of all messages that are not whole yet
         self._unary = unary
         self._streaming = streaming
         self._message_bytes_max = message_bytes_max
+        self._stream_message_bytes_max = stream_message_bytes_max or message_bytes_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
@@ -288,7 +324,7 @@ class GrpcService:
             await Stream(receive, send, 0).end(error.status, error.message)
             return
         except TimeoutError:
-            await Stream(receive, send, 0).end(Status.DEADLINE_EXCEEDED, "the request did not come in time")
+            await Stream(receive, send, 0).end(Status.DEADLINE_EXCEEDED, _TOO_LATE)
             return
         await send(_START)
         await send({"type": "http.response.body", "body": frame(response), "more_body": False})
@@ -304,30 +340,23 @@ class GrpcService:
                 while True:
                     if event["type"] == "http.disconnect":
                         raise ClientGone
-                    held += self._make_room(len(event.get("body", b"")))
+                    held += _room_for(len(event.get("body", b"")), self._gathered)
                     found = reader.feed(event.get("body", b""))
                     if found or not event.get("more_body", False):
                         break
                     event = await receive()
         finally:
-            self._gathered_bytes -= held
+            self._gathered.give_back(held)
         # A request that goes on after its message is wrong, but nobody waits here to see whether it does.
         reader.finish()
         if len(found) != 1:
             raise GrpcError(Status.INTERNAL, f"the method takes one message, {len(found)} came")
         return found[0]
 
-    def _make_room(self, size: int) -> int:
-        """Count bytes that are being gathered; refused where all callers together send too much at once."""
-        if self._gathered_bytes and self._gathered_bytes + size > self._gathered_bytes_max:
-            raise GrpcError(
-                Status.RESOURCE_EXHAUSTED, "too many bytes are being received; send again shortly"
-            )
-        self._gathered_bytes += size
-        return size
-
     async def _converse(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
-        stream = Stream(SteadyReceive(receive), steady_send(send), self._message_bytes_max)
+        stream = Stream(
+            SteadyReceive(receive), steady_send(send), self._stream_message_bytes_max, self._gathered
+        )
         status, message = Status.OK, ""
         try:
             method = self._streaming.get(path)
@@ -340,7 +369,16 @@ class GrpcService:
             status, message = error.status, error.message
         except TimeoutError:
             status, message = Status.DEADLINE_EXCEEDED, "the deadline has passed"
+        finally:
+            stream.close()
         await stream.end(status, message)
+
+
+def _room_for(size: int, gathered: Budget) -> int:
+    """Count bytes that are being gathered; refused where all callers together send too much at once."""
+    if not gathered.take(size):
+        raise GrpcError(Status.RESOURCE_EXHAUSTED, "too many bytes are being received; send again shortly")
+    return size
 
 
 def _is_one_message(body: bytes, message_bytes_max: int) -> bool:

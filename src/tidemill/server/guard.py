@@ -6,10 +6,9 @@ HTTP a status and the one form of error. What the caller may then do is asked wh
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from tidemill.core.errors import TidemillError, Unauthorized
+from tidemill.core.errors import BusyError, Forbidden, TidemillError, Unauthorized
 from tidemill.server.admin_errors import error_bytes
 from tidemill.server.admin_errors import status_of as http_status_of
 from tidemill.server.asgi import Receive, Scope, Send
@@ -20,16 +19,17 @@ from tidemill.server.grpc_framing import Status, Stream
 from tidemill.server.permissions import User
 from tidemill.server.protocol import SERVICE, service
 from tidemill.server.rates import Rates
-from tidemill.server.serve_plan import ServePlan
 from tidemill.server.status_codes import status_of
 
 # They keep a client alive and cost nothing; refusing them would only make it come more often.
 _UNCOUNTED = {SERVICE + name for name in ("Heartbeat", "Telemetry", "NotifyClientTermination")}
+_LOOKS = ("GET", "HEAD")
+_OWN_SITE = ("same-origin", "none")  # none: a person typed the address
 _CHALLENGE = (b"www-authenticate", b"Bearer")
 
 
 class Guard:
-    """Lets calls in or refuses them. Lives on one event loop."""
+    """Lets calls in or refuses them. Thread-safe."""
 
     def __init__(self, authority: Authority | None = None, rates: Rates | None = None) -> None:
         self._authority = authority
@@ -45,7 +45,8 @@ class Guard:
                 authorization, date_time = _headers(scope, b"authorization", b"x-mq-date-time")
                 user = self._authority.user_of_signature(authorization, date_time)
             set_caller(user)
-            self._count(scope, user)
+            if self._rates is not None and scope["path"] not in _UNCOUNTED:
+                self._rates.spend(_payer(user, _peer(scope)))
             if unread is not None:
                 unread.require_room()
         except TidemillError as error:
@@ -56,11 +57,9 @@ class Guard:
     async def admits_http(self, scope: Scope, send: Send, unread: Unread | None = None) -> bool:
         """Whether an HTTP request may go on; if not, it has been answered."""
         try:
-            user = None
-            if self._authority is not None:
-                user = self._authority.user_of_token(*_headers(scope, b"authorization"))
-            set_caller(user)
-            self._count(scope, user)
+            authorization, *whence = _headers(scope, b"authorization", b"sec-fetch-site", b"origin", b"host")
+            _refuse_other_sites(scope["method"], *whence)
+            self.admit_http(authorization, _peer(scope))
             if unread is not None:
                 unread.require_room()
         except TidemillError as error:
@@ -68,19 +67,35 @@ class Guard:
             return False
         return True
 
-    def _count(self, scope: Scope, user: User | None) -> None:
-        if self._rates is not None and scope["path"] not in _UNCOUNTED:
-            self._rates.spend(f"user {user.name}" if user is not None else _peer(scope))
+    def admit_http(self, authorization: str, peer: str) -> None:
+        """Return if a request may go on, its caller known from now on; raises why not."""
+        user = self._authority.user_of_token(authorization) if self._authority is not None else None
+        set_caller(user)
+        if self._rates is not None:
+            self._rates.spend(_payer(user, peer))
 
 
-def guard_of(plan: ServePlan, rates: Rates | None) -> Guard:
-    """The guard that a plan asks for."""
-    return Guard(Authority(Path(plan.auth_file)) if plan.auth_file else None, rates)
+def _refuse_other_sites(method: str, relation: str, origin: str, host: str) -> None:
+    """`Forbidden` if a browser says that a page of another site is behind a request that changes something.
+
+    Any page that somebody looks at can have its browser ask the broker on the same machine. Only browsers
+    send these headers; of those that do not tell the relation, the origin is compared.
+    """
+    if method in _LOOKS:
+        return
+    is_own = relation in _OWN_SITE if relation else not origin or origin.partition("://")[2] == host
+    if not is_own:
+        raise Forbidden("a page of another site may not do this; use the broker's own dashboard")
+
+
+def _payer(user: User | None, peer: str) -> str:
+    """Whose calls are counted."""
+    return f"user {user.name}" if user is not None else f"address {peer}"
 
 
 def _peer(scope: Scope) -> str:
     client = scope.get("client")
-    return f"address {client[0]}" if client else "an unknown address"
+    return str(client[0]) if client else "unknown"
 
 
 def _headers(scope: Scope, *names: bytes) -> list[str]:
@@ -109,7 +124,7 @@ async def _refuse_http(error: TidemillError, send: Send) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
     if isinstance(error, Unauthorized):
         headers.append(_CHALLENGE)
-    else:
+    elif isinstance(error, BusyError):
         headers.append((b"retry-after", b"1"))
     await send({"type": "http.response.start", "status": http_status_of(error), "headers": headers})
     await send({"type": "http.response.body", "body": content, "more_body": False})

@@ -90,6 +90,7 @@ class BrokerCollector(Collector):
             "ready_messages", "The ready set: handed over by the pipeline, not due yet.", status.ready
         )
         yield _gauge("backlog_messages", "Messages due but held by a pause or a rate limit.", status.backlog)
+        yield _gauge("open_transactions", "Begun and not ended.", status.open_transactions)
         waits = GaugeMetricFamily(
             "tidemill_release_waiting_messages",
             "Messages due and not in their topic yet, by what they wait for.",

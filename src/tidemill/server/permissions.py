@@ -99,6 +99,16 @@ class User:
             f"user {self.name!r} may not {verb}{where}{whom}; the permissions file must allow it"
         )
 
+    def refusal_to_send(self, topic: str, *, replaces: bool) -> Forbidden | None:
+        """The same for a send. Replacing moves a message that waits, whoever sent it, as reschedule does."""
+        refusal = self.refusal(Verb.SEND, topic=topic)
+        if refusal is None and replaces and not self.may(Verb.CANCEL, topic=topic):
+            return Forbidden(
+                f"user {self.name!r} may not replace messages that wait in topic {topic!r}; the permissions "
+                f"file must allow {Verb.CANCEL} too"
+            )
+        return refusal
+
     def require_everywhere(self, verb: Verb) -> None:
         if not self.may_everywhere(verb):
             raise Forbidden(
@@ -122,6 +132,9 @@ class Permissions:
     by_token_hash: Mapping[bytes, User] = field(repr=False)
     skew_ms: int = SKEW_MS
     zones: tuple[ZoneInfo, ...] = ()  # where clients' clocks may stand; empty: anywhere
+
+
+NOBODY = Permissions({}, {})
 
 
 def hash_of(token: str) -> bytes:

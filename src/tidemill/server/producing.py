@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from tidemill.broker.broker import Broker
-from tidemill.broker.sender import Answer
+from tidemill.broker.planned_send import Answer
 from tidemill.core.errors import (
     AlreadyReleased,
     BusyError,
@@ -27,7 +27,7 @@ from tidemill.core.errors import (
 from tidemill.core.limits import MIB
 from tidemill.core.model import NO_TIME_MS, CancelAnswer, Draft, Handle, Once, Receipt
 from tidemill.server.batching import Batcher
-from tidemill.server.caller import CANCEL, SEND, caller, own, require
+from tidemill.server.caller import CANCEL, SEND, caller, own, require, require_send
 from tidemill.server.conversion import DELETE_KEY, draft_of, is_transaction, resource_name
 from tidemill.server.grpc_framing import Call
 from tidemill.server.protocol import CLIENT_ID, Code, definition, service
@@ -98,6 +98,7 @@ class Producing:
 
     def _submit(self, draft: Draft) -> Awaitable[_Reply]:
         if draft.once is Once.REPLACE:  # moves a message, which takes a frame of its own
+            require_send(draft.topic, replaces=True)
             return self._replace(draft)
         return self._batcher.submit(draft)
 
@@ -165,9 +166,9 @@ class Producing:
     # -- transactions -----------------------------------------------------------------------------
 
     async def end_transaction(self, request: Any, _: Call) -> Any:
-        topic, message_id = resource_name(request.topic), request.message_id or request.transaction_id
+        topic, message_id = resource_name(request.topic), request.transaction_id
         require(SEND, topic=topic)
-        if not request.transaction_id:
+        if not message_id:
             raise UnknownTransaction("the transaction id is blank; give the one the send answered with")
         transactions = self._broker.transactions
         if request.resolution == definition.TransactionResolution.COMMIT:

@@ -1,9 +1,9 @@
 """The supervisor: owns the broker process, restarts it when it was killed, stops it in order.
 
 Owns the pipe that keeps the broker process alive: the broker process ends when the pipe closes, so none
-survives us, however we end. A broker process that ends by a signal (killed, crashed) is started again after
-a growing pause; one that gave up by itself (a failed sync, a directory in use) is not, because only a person
-can tell what to do.
+survives us, however we end. A broker process that ends by a signal (killed, crashed), also while it starts,
+is started again after a growing pause, and so is one that takes too long to start again; one that gave up by
+itself (a failed sync, a directory in use) is not, because only a person can tell what to do.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class Supervisor:
         self._tls_port = plan.tls_port
         self._flight_port: int | None = None
         self._has_failed = False
+        self._has_served = False
 
     async def run(self) -> int:
         """Serve until SIGTERM or SIGINT; returns the exit code."""
@@ -109,7 +110,13 @@ class Supervisor:
             await self._listen(server)
             if self._has_failed:  # the broker gave up sooner than the door was there, and has said why
                 return 1
+            code = await server.wait() or 0
+            if code == 0 and self._has_served:  # it was ended for being slow: the machine is busy, perhaps
+                code = -signal.SIGTERM
+            if code < 0:
+                return code
             raise StorageError(f"the door did not open: {error}; see the log above") from None
+        self._has_served = True
         self._port = server.listener_port
         self._tls_port = server.listener_port_tls
         listening = asyncio.create_task(self._listen(server))
@@ -137,7 +144,7 @@ class Supervisor:
             else None,
             lifespan=True,
             worker_threads=1,
-            env=replace(plan, flight_port_before=self._flight_port).as_variable(),
+            env=replace(plan, flight_port_before=self._flight_port, is_again=self._has_served).as_variable(),
             stdout=subprocess.PIPE,
             stderr=None,
             additional_envoy_args=["--concurrency", "1"],

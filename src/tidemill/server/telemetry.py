@@ -3,18 +3,26 @@
 Owns the open telemetry streams and what a client is told: limits, back-off, long poll. A client is served
 whether it has a stream or not (after a restart some open none for minutes), so nothing that a call needs is
 kept here; only the check-back of transactions needs a stream, because it is how a producer is asked.
+
+Invariant: what clients were told and have not taken is counted in bytes, of one client and of all. (Settings
+are answered with all that a client said of itself: one that talks and never reads would fill the memory.)
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from tidemill.broker.transactions import OpenTransaction
 from tidemill.core.config import BrokerSettings
 from tidemill.core.levels import level_delays_ms
+from tidemill.core.limits import KIB, MIB
+from tidemill.server.body_budget import Budget
 from tidemill.server.conversion import half_of, resource_name
+from tidemill.server.grpc_framing import Stream
 from tidemill.server.permissions import User, Verb
 from tidemill.server.protocol import definition, service
 from tidemill.server.status_codes import OK
@@ -23,7 +31,13 @@ from tidemill.store.consumer_state import Group
 LONG_POLL_S = 20
 BATCH_MAX = 32
 _SEND_ATTEMPTS = 3
-_OUTBOX_MAX = 1000
+# What one client has not taken, and one command however large: a question holds a whole message.
+_UNREAD_BYTES_MAX = 256 * KIB
+# What all of them have not taken. A small command finds room whatever others do.
+_UNREAD_OF_ALL_BYTES_MAX = 64 * MIB
+_SMALL_BYTES = 4 * KIB
+# How long a client may take to read one command.
+_READ_SECONDS_MAX = 30.0
 
 
 def retry_delay_ms(attempt: int, settings: BrokerSettings, group: Group) -> int:
@@ -38,21 +52,47 @@ class Session:
     """One open telemetry stream."""
 
     client_id: str
-    user: User | None = None  # None: nobody is asked who they are
-    namespace: str = ""
+    user: User | None  # None: nobody is asked who they are
+    namespace: str
+    unread_of_all: Budget
+    unread: Budget = field(default_factory=lambda: Budget(_UNREAD_BYTES_MAX))
     is_producer: bool = False
     topics: frozenset[str] = frozenset()
-    outbox: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue(_OUTBOX_MAX))
+    outbox: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue)
 
     def may_send(self, topic: str) -> bool:
         return self.user is None or self.user.may(Verb.SEND, topic=topic)
 
     def say(self, command: Any) -> bool:
-        """Queue a command; False if the client does not read."""
-        if self.outbox.full():
+        """Queue a command; False if the client does not read, or too many others do not."""
+        data = command.SerializeToString()
+        if len(data) > _SMALL_BYTES and not self.unread_of_all.has_room(len(data)):
             return False
-        self.outbox.put_nowait(command.SerializeToString())
+        if not self.unread.take(len(data)):
+            return False
+        self.unread_of_all.held += len(data)
+        self.outbox.put_nowait(data)
         return True
+
+    async def write_out(self, stream: Stream, patience: asyncio.Timeout) -> None:
+        """Write what is said to the stream, for ever; `patience` runs out where the client does not read."""
+        loop = asyncio.get_running_loop()
+        while not patience.expired():
+            data = await self.outbox.get()
+            patience.reschedule(loop.time() + _READ_SECONDS_MAX)
+            await stream.write([data])
+            self.forget(len(data))
+            if not patience.expired():
+                patience.reschedule(None)
+
+    def forget(self, size: int) -> None:
+        """So much is taken, or never will be."""
+        self.unread.give_back(size)
+        self.unread_of_all.give_back(size)
+
+    def close(self) -> None:
+        """Nothing more is written."""
+        self.forget(self.unread.held)
 
 
 class Sessions:
@@ -61,18 +101,25 @@ class Sessions:
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
         self._sessions: set[Session] = set()
+        self._unread = Budget(_UNREAD_OF_ALL_BYTES_MAX)
         self._turn = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
 
+    @property
+    def unread_bytes(self) -> int:
+        """What clients were told and have not taken."""
+        return self._unread.held
+
     def open(self, client_id: str, user: User | None = None, namespace: str = "") -> Session:
-        session = Session(client_id, user, namespace)
+        session = Session(client_id, user, namespace, self._unread)
         self._sessions.add(session)
         return session
 
     def close(self, session: Session) -> None:
         self._sessions.discard(session)
+        session.close()
 
     # -- settings ---------------------------------------------------------------------------------
 
@@ -119,6 +166,17 @@ class Sessions:
             told.backoff_policy.customized_backoff.next.add().seconds = pause_s
 
     # -- transactions -----------------------------------------------------------------------------
+
+    def who_can_answer(self) -> Callable[[str, str | None], bool]:
+        """Whether anybody can be asked about a transaction of a topic and an owner, for many at once."""
+        producers = [s for s in self._sessions if s.is_producer]
+        clients = {s.client_id for s in producers}
+
+        @cache
+        def is_served(topic: str) -> bool:
+            return any((not s.topics or topic in s.topics) and s.may_send(topic) for s in producers)
+
+        return lambda topic, owner: owner in clients or is_served(topic)
 
     def ask_about(self, transaction: OpenTransaction, owner: str | None) -> bool:
         """Ask a producer what became of its transaction; False if there is none to ask."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -80,6 +81,72 @@ def test_a_part_of_a_millisecond_never_makes_it_early(small, unit, part):
     column = pa.array([START_MS * scale + part, -part], pa.timestamp(unit))
     receipt = small.broker.send_table(pa.table({"body": [b"1", b"2"], "deliver_at": column}), topic="t")
     assert receipt.deliver_at_ms.tolist() == [START_MS + 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("unit", "number", "ms"),
+    [
+        ("s", 3_600, 3_600_000),
+        ("ms", 3_600, 3_600),
+        ("us", 3_600, 4),
+        ("us", -3_600, -3),
+        ("ns", 3_600_000_001, 3_601),
+        ("ns", 1, 1),
+        ("s", -(1 << 63), -START_MS),
+    ],
+)
+def test_a_duration_is_a_delay_in_its_own_unit_and_never_cut_short(small, unit, number, ms):
+    column = pa.array([number, None], pa.duration(unit))
+    receipt = small.broker.send_table(pa.table({"body": [b"1", b"2"], "delay_ms": column}), topic="t")
+    assert receipt.deliver_at_ms.tolist() == [START_MS + ms, -1]
+
+
+_MIDNIGHT_MS = START_MS // DAY_MS * DAY_MS + DAY_MS
+_MIDNIGHT = datetime.datetime.fromtimestamp(_MIDNIGHT_MS / 1000, UTC).date()
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "ms"),
+    [
+        ("deliver_at", pa.array([_MIDNIGHT], pa.date32()), _MIDNIGHT_MS),
+        ("deliver_at", pa.array([_MIDNIGHT], pa.date64()), _MIDNIGHT_MS),
+        ("deliver_at", pa.array([_MIDNIGHT_MS * 1000], pa.timestamp("us")).dictionary_encode(), _MIDNIGHT_MS),
+        ("deliver_at_ms", pa.array([START_MS + 0.5]), START_MS + 1),
+        ("delay_ms", pa.array([1.25]), START_MS + 2),
+        ("delay_ms", pa.array([7], pa.uint64()), START_MS + 7),
+        ("delay_ms", pa.array([2], pa.duration("s")).dictionary_encode(), START_MS + 2_000),
+        ("delay_ms", pa.array([Decimal("1.25")]), START_MS + 2),
+        ("delay_ms", pa.array(["7"]), START_MS + 7),
+        ("delay_ms", pa.array([float("nan")]), -1),
+        ("delay_ms", pa.array([None]), -1),
+    ],
+)
+def test_numbers_of_many_types_are_taken_for_what_they_mean(small, name, column, ms):
+    receipt = small.broker.send_table(pa.table({"body": [b"1"], name: column}), topic="t")
+    assert receipt.deliver_at_ms.tolist() == [ms]
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("deliver_at", pa.array([1], pa.duration("s"))),
+        ("deliver_at", pa.array([1], pa.time32("s"))),
+        ("deliver_at_ms", pa.array([True])),
+        ("delay_ms", pa.array([1], pa.timestamp("s"))),
+        ("delay_ms", pa.array([1], pa.date32())),
+        ("delay_ms", pa.array([1], pa.time64("ns"))),
+        ("delay_ms", pa.array([True])),
+        ("delay_ms", pa.array([float("inf")])),
+        ("delay_ms", pa.array(["30m"])),
+        ("delay_ms", pa.array([[1]])),
+        ("level", pa.array([True])),
+        ("level", pa.array([1.5])),
+        ("level", pa.array([1], pa.duration("s"))),
+    ],
+)
+def test_a_column_that_means_no_such_number_is_refused_in_words(small, name, column):
+    with pytest.raises(RequestError, match=f"column {name} must hold .*(durations|Unix|whole numbers)"):
+        small.broker.send_table(pa.table({"body": [b"1"], name: column}), topic="t")
 
 
 def test_python_datetimes_are_taken(small):

@@ -112,6 +112,12 @@ def test_what_is_wrong_is_said() -> None:
             assert words in drawn
 
 
+def test_open_transactions_are_counted_where_there_are_any() -> None:
+    for status, is_said in ((_status(1, open_transactions=1_200), True), (_status(1), False)):
+        for drawn in (_drawn(table_of(status)), _drawn(picture_of(_seen((status, 1.0))))):
+            assert ("1,200 in open transactions" in drawn) is is_said
+
+
 def test_a_narrow_terminal_gets_a_picture_too() -> None:
     topics = [_topic("a-topic-with-a-long-name-indeed", pending=5)]
     lines = _drawn(picture_of(_seen((_status(10), 1.0), topics=topics)), width=60).splitlines()

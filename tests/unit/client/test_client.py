@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 
 import pandas
 import pyarrow as pa
@@ -307,6 +308,40 @@ def test_tasks_do_the_same(served) -> None:
 
 # -- wrong arguments, and those who only share a request with them --------------------------------
 
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (lambda c: c.set_group(""), "the name is empty"),
+        (lambda c: c.delete_topic(""), "the name is empty"),
+        (lambda c: c.pause_topic(None), "a name must be a text"),
+        (lambda c: c.cancel_many("AAAA"), "as a list"),
+        (lambda c: c.cancel_many([None]), "None is no handle"),
+        (lambda c: c.cancel_many(5), "as a list"),
+        (lambda c: c.schedule_whole([1]), "list is no table"),
+    ],
+)
+def test_a_wrong_argument_is_refused_in_words(client, act, said) -> None:
+    with pytest.raises(RequestError, match=said):
+        act(client)
+
+
+def test_handles_may_come_one_by_one(client, served) -> None:
+    receipts = client.send_many([Draft("t", b"x", delay_ms=60_000) for _ in range(4)])
+    assert client.cancel_many(r.handle for r in receipts[:2]) == [CancelAnswer.CANCELLED] * 2
+
+    async def act() -> list[CancelAnswer]:
+        async with tidemill.AsyncClient(served.endpoint) as client:
+            return await client.cancel_many(r.handle for r in receipts[2:])
+
+    assert asyncio.run(act()) == [CancelAnswer.CANCELLED] * 2
+
+
+def test_an_empty_table_is_stored_whole(client) -> None:
+    part = client.schedule_whole(pa.table({"body": pa.array([], pa.string())}), topic="t")
+    assert (len(part), list(part.receipts())) == (0, [])
+
+
 _WRONG = [
     ({"tag": 3}, "tag must be a text"),
     ({"level": "3"}, "level must be a whole number"),
@@ -338,6 +373,23 @@ def test_of_many_messages_the_wrong_one_is_refused_alone(client) -> None:
     assert sorted(m.body for m in client.receive_batch("t", "g")) == [b"a", b"d"]
 
 
+@pytest.mark.parametrize("wrong", [Draft("t", None), Draft("t", "text"), Draft(None, b"x"), "text", None])  # type: ignore[arg-type]
+def test_a_draft_that_is_none_is_refused_and_holds_up_nobody(client, served, wrong) -> None:
+    with pytest.raises(RequestError, match="must be"):
+        client.send_draft(wrong)
+
+    async def scene() -> None:
+        async with tidemill.AsyncClient(served.endpoint) as tasks:
+            with pytest.raises(RequestError, match="must be"):
+                await tasks.send_draft(wrong)
+            assert await asyncio.wait_for(tasks.send("t", b"x"), 120)
+
+    asyncio.run(scene())
+    assert client.send("t", b"x")
+    refused, sent = client.send_many([wrong, Draft("t", b"x")])
+    assert isinstance(refused, RequestError) and isinstance(sent, Receipt)
+
+
 @pytest.mark.parametrize("body", [5, None, {"a": 1}, "\ud800"])
 def test_what_is_no_body_is_refused(client, body) -> None:
     with pytest.raises(RequestError, match="body"):
@@ -353,6 +405,14 @@ def test_arguments_that_cannot_be_meant_are_refused(client, served) -> None:
         client.receive_batch("t", "g", tags="a")
     with pytest.raises(RequestError, match="timeout"):
         tidemill.Client(served.endpoint, timeout=0)
+
+
+@pytest.mark.parametrize("kind", [tidemill.Client, tidemill.AsyncClient])
+def test_a_token_that_would_break_its_header_is_refused(kind) -> None:
+    for token in ("a\r\nX: y", "a\n", 5):
+        with pytest.raises(RequestError, match="token"):
+            kind(token=token)
+    assert kind(token=None)._token == ""
 
 
 def test_a_closed_client_says_so(served) -> None:
@@ -391,6 +451,22 @@ def test_who_takes_long_over_each_message_is_given_none_twice(client, monkeypatc
             other = client.receive_batch("slow", "g")
     assert seen == ["0", "1", "2", "3"]
     assert other == []
+
+
+def test_a_lease_that_is_always_half_over_holds_up_nothing(client, served, monkeypatch) -> None:
+    """Each look at the stopwatch takes longer than the lease."""
+    monkeypatch.setattr("tidemill.client.consume_verbs.stopwatch_s", count().__next__)
+    monkeypatch.setattr("tidemill.client.async_consume_verbs.stopwatch_s", count().__next__)
+    for number in range(3):
+        client.send("quick", str(number))
+    options = {"invisible": 1, "wait": 0, "is_endless": False}
+    assert len({m.text for m in client.receive("quick", "g", **options)}) == 3
+
+    async def receive() -> set[str]:
+        async with tidemill.AsyncClient(served.endpoint) as tasks:
+            return {m.text async for m in tasks.receive("quick", "h", **options)}
+
+    assert len(asyncio.run(receive())) == 3
 
 
 def test_a_message_that_somebody_else_was_given_is_left_out(client, monkeypatch) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import ssl
 import threading
 
 import pytest
 
-from tidemill.client.connection import ConnectionLost, Pool
+import tidemill
+from tidemill.client.arguments import can_come_back
+from tidemill.client.connection import ConnectionLost, Pool, connect
 from tidemill.client.endpoint import Endpoint, request_head
+from tidemill.client.retrying import Unreachable
 from tidemill.core.errors import RequestError
 
 _OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -50,7 +55,7 @@ def _ask(pool: Pool, endpoint: Endpoint, *, is_repeatable: bool = True):
 
 def test_a_connection_is_kept() -> None:
     server = Scripted([_OK], [_OK])
-    pool = Pool(server.endpoint, 5.0)
+    pool = Pool(lambda: connect(server.endpoint, 5.0))
     assert [_ask(pool, server.endpoint).content for _ in range(2)] == [b"ok", b"ok"]
     pool.close()
     server.close()
@@ -59,7 +64,7 @@ def test_a_connection_is_kept() -> None:
 def test_an_answer_in_pieces_and_in_chunks() -> None:
     chunked = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
     server = Scripted([_OK[:10], _OK[10:30], _OK[30:]], [chunked[:50], chunked[50:]])
-    pool = Pool(server.endpoint, 5.0)
+    pool = Pool(lambda: connect(server.endpoint, 5.0))
     assert _ask(pool, server.endpoint).content == b"ok"
     assert _ask(pool, server.endpoint).content == b"abcde"
     pool.close()
@@ -68,7 +73,7 @@ def test_an_answer_in_pieces_and_in_chunks() -> None:
 
 def test_a_connection_closed_meanwhile_is_replaced() -> None:
     server = Scripted([_OK, None], [_OK])
-    pool = Pool(server.endpoint, 5.0)
+    pool = Pool(lambda: connect(server.endpoint, 5.0))
     assert _ask(pool, server.endpoint).content == b"ok"
     assert _ask(pool, server.endpoint).content == b"ok"
     pool.close()
@@ -77,7 +82,7 @@ def test_a_connection_closed_meanwhile_is_replaced() -> None:
 
 def test_what_must_not_happen_twice_is_sent_once_whatever_became_of_it() -> None:
     server = Scripted([_OK, None], [None])  # the second is taken, and then there is no answer
-    pool = Pool(server.endpoint, 5.0)
+    pool = Pool(lambda: connect(server.endpoint, 5.0))
     assert _ask(pool, server.endpoint).content == b"ok"
     with pytest.raises(ConnectionLost) as lost:
         _ask(pool, server.endpoint, is_repeatable=False)
@@ -90,11 +95,33 @@ def test_what_must_not_happen_twice_is_sent_once_whatever_became_of_it() -> None
 @pytest.mark.parametrize("script", [[None], [_OK[:20], None], [b"SSH-2.0\r\n\r\n", None]])
 def test_a_broken_answer_is_a_lost_connection(script) -> None:
     server = Scripted(script)
-    pool = Pool(server.endpoint, 5.0)
+    pool = Pool(lambda: connect(server.endpoint, 5.0))
     with pytest.raises(ConnectionLost):
         _ask(pool, server.endpoint)
     pool.close()
     server.close()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_port_without_tls_is_told_at_once_and_not_tried_again(is_async) -> None:
+    server = Scripted([b"HTTP/1.1 400 Bad Request\r\n\r\n", None])
+    endpoint = f"https://{server.endpoint}"
+
+    async def ask() -> None:
+        async with tidemill.AsyncClient(endpoint, retry_for="1h") as client:
+            await client.status()
+
+    with tidemill.Client(endpoint, retry_for="1h") as client, pytest.raises(Unreachable, match="tls-port"):
+        asyncio.run(ask()) if is_async else client.status()
+    assert server.requests == 1
+    server.close()
+
+
+@pytest.mark.parametrize("cause", [ssl.SSLCertVerificationError(), OSError(), ssl.SSLEOFError(), None])
+def test_only_what_stays_so_is_not_tried_again(cause) -> None:
+    lost = ConnectionLost("lost", is_stale=False)
+    lost.__cause__ = cause
+    assert can_come_back(lost) is not isinstance(cause, ssl.SSLCertVerificationError)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +132,7 @@ def test_endpoints_are_read(text, shown) -> None:
     assert str(Endpoint.parse(text)) == shown
 
 
-@pytest.mark.parametrize("text", ["", "ftp://h:1", "h:port", "http://h:1/path", ":5"])
+@pytest.mark.parametrize("text", ["", "ftp://h:1", "h:port", "http://h:1/path", ":5", "h:0", None, 8081])
 def test_what_is_no_endpoint_is_refused(text) -> None:
     with pytest.raises(RequestError):
         Endpoint.parse(text)

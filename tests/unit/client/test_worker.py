@@ -6,6 +6,8 @@ import asyncio
 import logging
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -203,6 +205,15 @@ def test_a_subscription_that_cannot_be_is_refused(app, arguments) -> None:
         app.on("t", **arguments)(lambda message: None)
 
 
+def test_a_group_makes_one_choice_of_tags_in_a_topic(app) -> None:
+    app.on("orders", tags=["a", "b"])(print)
+    app.on("orders", tags=["b", "a"])(print)
+    app.on("bills", tags=["a"])(print)
+    for tags in (["a"], None):
+        with pytest.raises(RequestError, match="one choice of tags"):
+            app.on("orders", tags=tags)
+
+
 def test_a_worker_is_started_once_and_with_something_to_do(app) -> None:
     with pytest.raises(RequestError, match="nothing to do"):
         app.start()
@@ -250,6 +261,104 @@ def test_a_second_signal_waits_for_nothing(app, served) -> None:
     finally:
         signal.signal(signal.SIGTERM, before)
     assert caught == [signal.SIGTERM]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_wait_for_a_broker_that_is_not_there(number) -> None:
+    app, asked, endless = tidemill.Worker("127.0.0.1:1", group="g"), threading.Event(), threading.Lock()
+    app.on("t")(lambda message: None)
+    endless.acquire()
+
+    def topics() -> None:
+        asked.set()
+        assert endless.acquire(timeout=120)
+
+    app.client.topics = topics
+    main, before = threading.get_ident(), signal.getsignal(number)
+
+    def send_signal() -> None:
+        assert asked.wait(120)
+        signal.pthread_kill(main, number)
+
+    sender = threading.Thread(target=send_signal)
+    sender.start()
+    app.run()
+    sender.join()
+    assert app._pool is None
+    assert signal.getsignal(number) == before
+    with pytest.raises(RequestError, match="closed"):
+        app.client.status()
+
+
+def test_stop_ends_the_wait_for_a_broker_too() -> None:
+    app = tidemill.Worker("127.0.0.1:1", group="g")
+    app.on("t")(lambda message: None)
+    running = threading.Thread(target=app.run)
+    running.start()
+    while not app.client._closing._gates:  # it waits before it tries again
+        threading.Event().wait(0.001)
+    app.stop()
+    running.join(120)
+    assert not running.is_alive()
+
+
+def test_a_function_may_stop_its_worker(app, served) -> None:
+    finished = []
+
+    @app.on("plain")
+    def plain(message: tidemill.Message) -> None:
+        app.stop()
+        finished.append("plain")
+
+    other = tidemill.Worker(served.endpoint, group="g")
+
+    @other.on("waited")
+    async def waited(message: tidemill.Message) -> None:
+        other.stop()
+        finished.append("waited")
+
+    with tidemill.Client(served.endpoint) as client:
+        client.send("plain", b"x")
+        client.send("waited", b"x")
+        for worker in (app, other):
+            running = threading.Thread(target=worker.run)
+            running.start()
+            running.join(120)
+            assert not running.is_alive()
+    assert finished == ["plain", "waited"]
+    assert all(count == 0 for group in served.broker.views.groups() for count in group.unsettled.values())
+
+
+_BUSY_WORKER = """
+import signal, sys, threading, tidemill
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+app = tidemill.Worker(sys.argv[1], group="g")
+
+@app.on("t")
+def hang(message):
+    print("begun", flush=True)
+    while signal.getsignal(signal.SIGINT) == app._on_signal:
+        threading.Event().wait(0.005)
+    print("again" if signal.getsignal(signal.SIGINT) is signal.SIG_DFL else "waits", flush=True)
+    threading.Event().wait()
+
+app.run()
+"""
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_ends_the_process_though_a_function_is_busy(served) -> None:
+    with tidemill.Client(served.endpoint) as client:
+        client.send("t", b"x")
+    program = [sys.executable, "-c", _BUSY_WORKER, served.endpoint]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        try:
+            for said in (b"begun", b"again"):
+                assert process.stdout.readline().strip() == said
+                process.send_signal(signal.SIGINT)
+            assert process.wait(60) == -signal.SIGINT
+        finally:
+            process.kill()
 
 
 def test_places_go_to_who_came_first() -> None:

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.core.durations import format_duration, format_time, parse_duration_ms, parse_time_ms
+from tidemill.core.durations import (
+    as_duration_ms,
+    as_shift_ms,
+    as_time_ms,
+    format_duration,
+    format_time,
+    parse_duration_ms,
+    parse_time_ms,
+)
 from tidemill.core.errors import RequestError
 
 
@@ -82,3 +95,62 @@ def test_a_shown_duration_reads_back_no_longer_than_it_was(ms: int) -> None:
 @given(st.integers(0, 4_000_000_000_000))
 def test_a_shown_time_reads_back_as_itself(ms: int) -> None:
     assert parse_time_ms(format_time(ms), now_ms=0) == ms
+
+
+@pytest.mark.parametrize(
+    ("span", "ms"),
+    [
+        ("0.5ms", 1),
+        ("1.0001s", 1_001),
+        ("0.07h", 252_000),  # a whole number, though not in binary
+        ("0.5ms0.5ms", 1),
+        (timedelta(microseconds=1), 1),
+        (timedelta(milliseconds=5, microseconds=500), 6),
+        (1.2, 2),
+        (Decimal("7.0"), 7),
+    ],
+)
+def test_a_part_of_a_millisecond_makes_no_delay_shorter(span: object, ms: int) -> None:
+    assert as_duration_ms(span) == ms
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        datetime(2027, 1, 1, microsecond=1, tzinfo=UTC),
+        datetime(2027, 1, 1, microsecond=500),  # noqa: DTZ001 - without a zone it is UTC
+        "2027-01-01T00:00:00.000500Z",
+        "2027-01-01T00:00:00.0000001Z",
+        1_798_761_600_000.5,
+    ],
+)
+def test_a_part_of_a_millisecond_makes_no_moment_earlier(moment: object) -> None:
+    assert as_time_ms(moment) == 1_798_761_600_001
+
+
+def test_a_date_is_its_midnight() -> None:
+    assert as_time_ms(date(2027, 1, 1)) == as_time_ms("2027-01-01") == 1_798_761_600_000
+
+
+@pytest.mark.parametrize(("text", "ms"), [("-0.5ms", 0), ("-10.5ms", -10), ("+0.5ms", 1)])
+def test_a_shift_ends_no_earlier_than_it_says(text: str, ms: int) -> None:
+    assert as_shift_ms(text) == ms
+
+
+@pytest.mark.parametrize("value", [True, None, float("nan"), float("inf"), time(1), "9" * 5_000 + "d", []])
+def test_what_only_looks_like_a_number_is_refused_in_words(value: object) -> None:
+    with pytest.raises(RequestError, match="not a duration"):
+        as_duration_ms(value)
+    with pytest.raises(RequestError, match="not a time"):
+        as_time_ms(value)
+
+
+def test_spans_and_moments_of_numpy_and_pandas_are_not_taken_for_bare_numbers() -> None:
+    assert as_duration_ms(np.int64(5)) == as_duration_ms(pd.Timedelta(5, "ms")) == 5
+    assert as_duration_ms(pd.Timedelta(1, "ns")) == 1
+    assert as_time_ms(pd.Timestamp(1, unit="ns")) == 1
+    with pytest.raises(RequestError, match="not a duration"):
+        as_duration_ms(np.timedelta64(3_600, "s"))
+    for missing in (pd.NaT, pd.NA, np.datetime64("2027-01-01", "s")):
+        with pytest.raises(RequestError, match="not a time"):
+            as_time_ms(missing)

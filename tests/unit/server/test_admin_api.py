@@ -61,6 +61,26 @@ def test_a_body_that_is_not_text_travels_in_base64(http) -> None:
     assert (delivery["body"], delivery["body_base64"]) == (None, encoded)
 
 
+_HALF_A_CHARACTER = "\\ud800"
+
+
+def test_half_a_character_is_refused_and_of_many_messages_alone(http) -> None:
+    def post(path: str, content: str):
+        return http.post(path, content=content.encode(), headers={"content-type": "application/json"})
+
+    wrong, right = f'{{"topic": "orders", "body": "{_HALF_A_CHARACTER}"}}', '{"topic": "orders", "body": "x"}'
+    refused = post("/v1/messages", wrong)
+    assert (refused.status_code, refused.json()["code"]) == (400, "bad-request")
+    bad_base64 = '{"topic": "orders", "body_base64": "%"}'
+    answers = post("/v1/messages/many", f'{{"messages": [{right}, {wrong}, {bad_base64}, {right}]}}')
+    assert [one["error"] is None for one in answers.json()["answers"]] == [True, False, False, True]
+    whole = post("/v1/messages/many", f'{{"messages": [{right}, {wrong}], "all_or_none": true}}')
+    assert whole.status_code == 400
+    tags = f'{{"topic": "orders", "group": "g", "tags": ["{_HALF_A_CHARACTER}"]}}'
+    assert post("/v1/receive", tags).status_code == 400
+    assert len(_receive(http)) == 2
+
+
 def test_many_messages_have_an_answer_each(http) -> None:
     messages = [{"topic": "orders", "body": "1"}, {"topic": "no good", "body": "2"}]
     answers = http.post("/v1/messages/many", json={"messages": messages}).json()["answers"]
@@ -288,6 +308,7 @@ def test_takeovers_and_leaps_are_counters_and_the_settings_are_there(http) -> No
         "tidemill_clock_leaps_total 0.0",
         "tidemill_lead_seconds 30.0",
         "tidemill_in_flight_send_bytes 0.0",
+        "tidemill_open_transactions 0.0",
         "tidemill_pipeline_unabsorbed_messages 0.0",
         'tidemill_pipeline_info{runner="embedded",state="running"} 1.0',
         "process_resident_memory_bytes",

@@ -210,6 +210,18 @@ class TestReloading:
         path.write_text(_FILE.replace("users.shop", "users.store"))
         assert authority.user_of_token("Bearer very-secret-token").name == "store"
 
+    def test_with_a_wrong_file_at_a_start_again_nobody_gets_in_until_it_is_right(self, path, caplog):
+        path.write_text("no toml")
+        with pytest.raises(RequestError, match="cannot use the permissions file"):
+            Authority(path)
+        authority = Authority(path, look_every_s=0, must_be_right=False)
+        for _ in range(3):
+            with pytest.raises(Unauthorized):
+                authority.user_of_token("Bearer very-secret-token")
+        assert "nobody gets in until it is in order" in caplog.text
+        path.write_text(_FILE)
+        assert authority.user_of_token("Bearer very-secret-token").name == "shop"
+
     def test_a_file_that_others_can_read_is_told(self, path, caplog):
         os.chmod(path, 0o644)
         Authority(path)

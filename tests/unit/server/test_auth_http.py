@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tidemill.broker.broker import Broker
-from tidemill.core.model import Draft
+from tidemill.core.model import Draft, Once
 from tidemill.core.send_batch import CONTENT_TYPE, decode_answers, encode_drafts
 from tidemill.server.admin_api import admin_app
 from tidemill.server.app import Door, Opened
@@ -32,6 +32,12 @@ token = "boss-token-1"
 verbs = ["*"]
 topics = ["*"]
 groups = ["*"]
+
+[users.till]
+token = "till-token-1"
+[[users.till.allow]]
+verbs = ["send"]
+topics = ["orders"]
 
 [users.mute]
 token = "mute-token-1"
@@ -188,6 +194,48 @@ def test_in_a_batch_only_the_forbidden_messages_are_refused(door):
     assert codes == ["stored", "forbidden", "stored"]
 
 
+def _answers(door, path: str, user: str, drafts: list[Draft]) -> list[str]:
+    """What became of each of several messages: `ok`, or the code of the refusal."""
+    if path == "/v1/send-batch":
+        kind = {"content-type": CONTENT_TYPE}
+        answer = _ask(door, "POST", path, user, content=encode_drafts(drafts), headers=kind)
+        return [getattr(one, "code", "ok") for one in decode_answers(answer.content, drafts)]
+    messages = [
+        {
+            "topic": d.topic,
+            "body": d.body.decode(),
+            "keys": d.keys,
+            "delay_ms": d.delay_ms,
+            "once": d.once.value,
+        }
+        for d in drafts
+    ]
+    answer = _ask(door, "POST", path, user, json={"messages": messages})
+    return ["ok" if one["error"] is None else one["error"]["code"] for one in answer.json()["answers"]]
+
+
+@pytest.mark.parametrize("path", ["/v1/send-batch", "/v1/messages/many"])
+def test_replacing_what_waits_needs_cancel_too_and_is_refused_alone(door, path):
+    drafts = [
+        Draft("orders", b"x", id="a", keys=("k",), delay_ms=60_000),
+        Draft("orders", b"x", id="b", keys=("k",), delay_ms=9_000, once=Once.REPLACE),
+        Draft("orders", b"x", id="c", keys=("k",), delay_ms=9_000, once=Once.KEEP),
+    ]
+    assert _answers(door, path, "till", drafts) == ["ok", "forbidden", "ok"]
+    (waits,) = door.opened.broker.views.pending(topic_name="orders")
+    assert waits.deliver_at_ms > door.opened.broker.clock.now_ms() + 30_000
+    assert _answers(door, path, "shop", drafts[1:2]) == ["ok"]
+
+
+def test_replacing_with_a_single_send_needs_cancel_too(door):
+    message = {"topic": "orders", "body": "x", "keys": ["k"], "delay_ms": 60_000, "once": "replace"}
+    assert _ask(door, "POST", "/v1/messages", "till", json=message).status_code == 403
+    assert _ask(door, "POST", "/v1/messages", "shop", json=message).status_code == 200
+    assert _ask(door, "POST", "/v1/messages", "till", json={**message, "once": "keep"}).status_code == 200
+    whole = {"messages": [message], "all_or_none": True}
+    assert _ask(door, "POST", "/v1/messages/many", "till", json=whole).status_code == 403
+
+
 def test_two_users_at_once_are_not_mixed_up(door):
     async def run() -> list[int]:
         transport = httpx.ASGITransport(door)
@@ -210,3 +258,24 @@ def test_over_the_rate_is_told_to_come_back(door):
     statuses = [_ask(door, "GET", "/v1/topics", None).status_code for _ in range(4)]
     assert statuses == [200, 200, 429, 429]
     assert _ask(door, "GET", "/healthz", None).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_own"),
+    [
+        ({}, True),
+        ({"sec-fetch-site": "same-origin", "origin": "https://proxy.example"}, True),
+        ({"sec-fetch-site": "none"}, True),
+        ({"sec-fetch-site": "cross-site"}, False),
+        ({"sec-fetch-site": "same-site", "origin": "http://broker:3000"}, False),
+        ({"origin": "http://broker"}, True),
+        ({"origin": "http://other.example"}, False),
+        ({"origin": "null"}, False),
+    ],
+)
+def test_a_page_of_another_site_changes_nothing(door, headers, is_own) -> None:
+    for path in ("/v1/topics/orders/pause", "/v1/topics/orders/resume"):
+        answer = _ask(door, "POST", path, "boss", headers=headers)
+        assert answer.status_code == (200 if is_own else 403)
+    assert is_own or "another site" in answer.json()["message"]
+    assert _ask(door, "GET", "/v1/status", "boss", headers=headers).status_code == 200

@@ -115,6 +115,15 @@ def test_what_is_wrong_is_answered_by_the_framework_whole(app, ask, ways, path, 
     assert found[0] == 400
 
 
+def test_a_choice_of_no_tag_at_all_is_refused_and_passes_over_nothing(app, ask, small) -> None:
+    small.broker.send([Draft("orders", b"x", tag="a")])
+    asked = {"topic": "orders", "group": "g", "tags": []}
+    status, _ = ask(app, "/v1/receive", [json.dumps(asked).encode()])
+    assert status == 400
+    _, said = ask(app, "/v1/receive", [json.dumps({**asked, "tags": ["a"]}).encode()])
+    assert len(said["deliveries"]) == 1
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status"),
     [

@@ -49,7 +49,9 @@ def test_a_plain_message() -> None:
     message.system_properties.keys.extend(["k1", "k2"])
     message.system_properties.message_group = "g"
     draft = draft_of(message)
-    expected = Draft("orders", b"body", id="ID1", tag="A", keys=("k1", "k2"), message_group="g")
+    expected = Draft(
+        "orders", b"body", id="ID1", tag="A", keys=("k1", "k2"), message_group="g", has_made_id=True
+    )
     assert draft == Draft(**{**_fields(expected), "properties": {"colour": "red"}})
 
 
@@ -61,6 +63,14 @@ def test_a_namespace_becomes_part_of_the_name() -> None:
     message = _message()
     message.topic.resource_namespace = "prod"
     assert draft_of(message).topic == "prod%orders"
+
+
+@pytest.mark.parametrize("prefix", ["%DLQ%", "%RETRY%"])
+def test_a_namespace_stands_behind_the_prefix_of_a_groups_own_topics(prefix) -> None:
+    resource = definition.Resource(resource_namespace="shop", name=f"{prefix}g1")
+    assert resource_name(resource) == f"{prefix}shop%g1"
+    resource.resource_namespace = ""
+    assert resource_name(resource) == f"{prefix}g1"
 
 
 def test_properties_that_steer_are_taken_out() -> None:
@@ -221,6 +231,27 @@ def test_a_client_is_shown_the_topic_without_its_own_namespace() -> None:
         topic = message_of(delivery, namespace).topic
         assert (topic.resource_namespace, topic.name) == shown
         assert resource_name(topic) == "prod%orders"
+
+
+def test_a_dead_letter_shows_a_client_the_names_that_it_knows() -> None:
+    properties = {
+        "DLQ_ORIGIN_TOPIC": "shop%orders",
+        "DLQ_ORIGIN_MESSAGE_ID": "x",
+        "RETRY_TOPIC": "shop%orders",
+    }
+    letter = _stored(draft_of(_message()), properties=properties)
+    delivery = Delivery("%DLQ%shop%g1", "shop%g", 2, 7, 3, 9_000, "r", 5_002, Via.NEAR, 0, letter)
+    for namespace, topic, origin in (
+        ("shop", "%DLQ%g1", "orders"),
+        ("", "%DLQ%shop%g1", "shop%orders"),
+        ("sho", "%DLQ%shop%g1", "shop%orders"),
+    ):
+        message = message_of(delivery, namespace)
+        assert message.topic.name == topic
+        assert resource_name(message.topic) == "%DLQ%shop%g1"
+        assert message.system_properties.dead_letter_queue.topic == origin
+        assert message.user_properties["DLQ_ORIGIN_TOPIC"] == origin
+        assert message.user_properties["RETRY_TOPIC"] == origin
 
 
 def test_a_producer_is_asked_about_the_topic_by_the_name_it_knows() -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemill.server import grpc_framing
 from tidemill.server.grpc_framing import (
     Call,
     ClientGone,
@@ -227,3 +228,70 @@ def test_a_probe_tells_that_the_client_has_gone() -> None:
     client = _Client([frame(b"a")])
     client.run(GrpcService({}, {"/echo": probe}, _LIMIT))
     assert client.messages() == []
+
+
+def test_a_message_of_a_stream_has_a_limit_of_its_own() -> None:
+    client = _Client([struct.pack(">BI", 0, 101)])
+    client.scope["path"] = "/twice"
+    client.run(GrpcService({}, {"/twice": _echo_all}, _LIMIT, 100))
+    assert client.status() is Status.RESOURCE_EXHAUSTED
+
+
+class _Stalling(_Client):
+    """Sends a part of a message on a stream, and then nothing until it goes."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__([struct.pack(">BI", 0, _LIMIT) + b"x" * (size - 5), b""])
+        self._events.pop()
+        self.scope["path"] = "/twice"
+        self.leaves = asyncio.Event()
+
+    async def receive(self) -> Any:
+        if not self._events:
+            await self.leaves.wait()
+        return await super().receive()
+
+
+async def _until_they_wait() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_streams_that_begin_much_and_finish_nothing_are_bounded_together() -> None:
+    async def run() -> None:
+        service = GrpcService({"/echo": _echo}, {"/twice": _echo_all}, _LIMIT)
+        clients = [_Stalling(500) for _ in range(4)]
+        calls = [asyncio.create_task(service(c.scope, c.receive, c.send)) for c in clients]
+        await _until_they_wait()
+        # Three times 500 is all that may be held; requests that come in pieces are counted with them.
+        assert [call.done() for call in calls] == [False, False, False, True]
+        assert clients[3].status() is Status.RESOURCE_EXHAUSTED
+        request = _Client(_split(frame(b"a request"), [3]))
+        await service(request.scope, request.receive, request.send)
+        assert request.status() is Status.RESOURCE_EXHAUSTED
+        for client in clients:
+            client.leaves.set()
+        await asyncio.gather(*calls)
+        request = _Client(_split(frame(b"a request"), [3]))
+        await service(request.scope, request.receive, request.send)
+        assert request.messages() == [b"a request"]
+
+    asyncio.run(run())
+
+
+def test_messages_that_are_whole_are_not_counted() -> None:
+    pieces = [piece for _ in range(20) for piece in _split(frame(b"x" * 900), [300])]
+    client = _Client(pieces)
+    client.scope["path"] = "/twice"
+    assert client.run(_SERVICE).status() is Status.OK
+    assert len(client.messages()) == 40
+
+
+def test_a_message_of_a_stream_that_has_begun_must_be_whole_in_time(monkeypatch) -> None:
+    async def run() -> Status:
+        client = _Stalling(500)
+        await _SERVICE(client.scope, client.receive, client.send)
+        return client.status()
+
+    monkeypatch.setattr(grpc_framing, "_BODY_SECONDS_MAX", 0)
+    assert asyncio.run(run()) is Status.DEADLINE_EXCEEDED

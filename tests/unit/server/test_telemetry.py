@@ -1,13 +1,17 @@
-"""Telemetry streams: who opens one and says nothing does not keep it."""
+"""Telemetry streams: who opens one and says nothing, or talks and never reads, does not keep it."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-from tidemill.server import gateway
+import pytest
+
+from tidemill.core.limits import KIB
+from tidemill.server import gateway, telemetry
 from tidemill.server.gateway import Gateway
-from tidemill.server.protocol import SERVICE
+from tidemill.server.grpc_framing import frame
+from tidemill.server.protocol import SERVICE, service
 
 
 def test_a_stream_on_which_nothing_is_said_is_ended(small, monkeypatch):
@@ -29,3 +33,83 @@ def test_a_stream_on_which_nothing_is_said_is_ended(small, monkeypatch):
 
     assert asyncio.run(run()) == 0
     assert dict(sent[-1]["headers"])[b"grpc-status"] == b"4"
+
+
+class _Deaf:
+    """A client that tells its settings, again and again, and takes nothing but the first bytes."""
+
+    def __init__(self, times: int, size: int) -> None:
+        command = service.TelemetryCommand()
+        command.settings.publishing.topics.add().name = "orders"
+        command.settings.user_agent.hostname = "h" * size
+        self._body = frame(command.SerializeToString())
+        self._left = times
+        self.told = 0
+        self.status = b""
+        self.leaves = asyncio.Event()
+
+    async def receive(self) -> dict[str, Any]:
+        if not self._left:
+            await self.leaves.wait()
+            return {"type": "http.disconnect"}
+        self._left -= 1
+        await asyncio.sleep(0)
+        return {"type": "http.request", "body": self._body, "more_body": True}
+
+    async def send(self, event: dict[str, Any]) -> None:
+        if event.get("body"):
+            self.told += 1
+            await self.leaves.wait()
+        if event["type"] == "http.response.trailers":
+            self.status = dict(event["headers"])[b"grpc-status"]
+
+    async def talk(self, opened: Gateway) -> None:
+        await opened.service({"path": SERVICE + "Telemetry", "headers": []}, self.receive, self.send)
+
+
+@pytest.mark.parametrize("size", [10, 10 * KIB, 200 * KIB])
+def test_who_talks_and_never_reads_is_not_told_more_and_more(small, size):
+    async def run() -> _Deaf:
+        opened, client = Gateway(small.broker), _Deaf(20_000, size)
+        await client.talk(opened)
+        assert len(opened.sessions) == 0 and opened.sessions.unread_bytes == 0
+        await opened.drain(1)
+        return client
+
+    client = asyncio.run(run())
+    assert client.told == 1
+    assert client.status == b"8"
+
+
+def test_who_does_not_read_in_time_does_not_keep_the_stream(small, monkeypatch):
+    async def run() -> _Deaf:
+        opened, client = Gateway(small.broker), _Deaf(1, 10)
+        await client.talk(opened)
+        assert len(opened.sessions) == 0 and opened.sessions.unread_bytes == 0
+        await opened.drain(1)
+        return client
+
+    monkeypatch.setattr(telemetry, "_READ_SECONDS_MAX", 0)
+    assert asyncio.run(run()).status == b"8"
+
+
+def test_many_who_do_not_read_are_bounded_together_and_small_answers_go_out(small, monkeypatch):
+    async def run() -> tuple[list[_Deaf], _Deaf]:
+        opened = Gateway(small.broker)
+        clients, modest = [_Deaf(1, 100 * KIB) for _ in range(5)], _Deaf(1, 10)
+        calls = [asyncio.create_task(client.talk(opened)) for client in [*clients, modest]]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert opened.sessions.unread_bytes < 310 * KIB
+        for client in [*clients, modest]:
+            client.leaves.set()
+        await asyncio.gather(*calls)
+        assert opened.sessions.unread_bytes == 0
+        await opened.drain(1)
+        return clients, modest
+
+    monkeypatch.setattr(telemetry, "_UNREAD_OF_ALL_BYTES_MAX", 305 * KIB)
+    clients, modest = asyncio.run(run())
+    assert [client.told for client in clients] == [1, 1, 1, 0, 0]
+    assert [client.status for client in clients] == [b"", b"", b"", b"8", b"8"]
+    assert modest.told == 1

@@ -8,6 +8,7 @@ the fault tests judge the rest: nothing lost, doubled or early.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -85,7 +86,8 @@ def _stop_pipeline(serve: ServedSpark, load: Load) -> None:
     pids = [driver, *descendants(driver)]
     begun_ms = machine_ms()
     for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
+        with contextlib.suppress(ProcessLookupError):  # a worker may just have ended
+            os.kill(pid, signal.SIGSTOP)
     serve.wait_for_broker()
     wait_for("more than the lead passes", lambda: machine_ms() > begun_ms + LEAD_MS + 1_000)
     for pid in filter(is_alive, pids):

@@ -1,0 +1,34 @@
+"""What one send will append, and what it answers meanwhile: worked out before anything is written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tidemill.broker.tick_limit import Planned
+from tidemill.core.errors import BusyError, RequestError
+from tidemill.core.model import MessageType, Receipt, StoredMessage
+from tidemill.store.message_store import MovedMessages
+
+Answer = Receipt | RequestError | BusyError
+
+# When a draft falls due (None: it is not timed), its level, a note for the receipt, and what it is.
+Admitted = tuple[int | None, int, str, MessageType]
+
+
+@dataclass(slots=True)
+class PlannedSend:
+    """What one send will append, and what it answers meanwhile."""
+
+    answers: list[Answer | None]
+    admitted: list[Admitted | None]  # what the check found out about each draft
+    suspects: set[int] = field(default_factory=set)  # drafts whose id or once-key was perhaps stored before
+    messages: list[StoredMessage] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)  # which answer each message fills
+    notes: list[str] = field(default_factory=list)
+    fresh_ids: dict[tuple[int, str], int] = field(default_factory=dict)  # ids of this batch -> message
+    fresh_keys: dict[tuple[int, str], int] = field(default_factory=dict)  # keys of timed ones -> message
+    repeats: list[tuple[int, int]] = field(default_factory=list)  # answers that repeat a message of the batch
+    planned: Planned = field(default_factory=Counter)
+    moves: dict[int, int] = field(default_factory=dict)  # seqs whose time is replaced -> new time
+    moved: list[MovedMessages] = field(default_factory=list)  # the same, after it was done

@@ -1,0 +1,46 @@
+"""That a client is closed, told to whoever waits before it tries again.
+
+Not `threading.Event`: that is made of steps in Python, and an interrupt between two of them (Ctrl-C, in the
+main thread) leaves its lock taken; whoever closed the client then would wait for ever. Here each waits at a
+lock of its own, and nothing is shared but a set.
+"""
+
+from __future__ import annotations
+
+import threading
+
+
+class Closing:
+    """Thread-safe, and safe from interrupts."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._gates: set[threading.Lock] = set()  # of those who wait
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        for gate in list(self._gates):
+            open_gate(gate)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait so long, or until it is set; says whether it is."""
+        gate = threading.Lock()
+        gate.acquire()
+        self._gates.add(gate)
+        try:
+            if not self._is_set:
+                gate.acquire(timeout=timeout_s)
+        finally:
+            self._gates.discard(gate)
+        return self._is_set
+
+
+def open_gate(gate: threading.Lock) -> None:
+    """Let go on who waits at a lock, or will; twice does no harm."""
+    try:
+        gate.release()
+    except RuntimeError:
+        return  # it is open

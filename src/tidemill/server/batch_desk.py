@@ -1,0 +1,75 @@
+"""What becomes of a request with many sends, whichever way it came: what of it is allowed, stored, answered.
+
+Owns no way in: `batch_door.py` brings requests from the port, `local_door.py` from this machine. Reads and
+writes the form of `core/send_batch.py`. Kept free of the web framework, because here every microsecond is
+paid per message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemill.broker.broker import Broker
+from tidemill.broker.column_send import Answers, PlainAnswers
+from tidemill.broker.planned_send import Answer
+from tidemill.core.errors import Forbidden, RequestError, TidemillError
+from tidemill.core.model import Once
+from tidemill.core.send_batch import SendColumns, decode_columns, encode_answers, encode_plain_answers
+from tidemill.server.admin_errors import error_bytes, status_of
+from tidemill.server.caller import caller
+from tidemill.server.rejects import REJECTS
+
+PATH = "/v1/send-batch"
+
+Refusals = list[Forbidden | None]
+
+
+class BatchDesk:
+    """Serves requests in columns. Thread-safe."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def answered(self, content: bytes) -> tuple[int, bytes]:
+        """Status and content of the answer to one request."""
+        try:
+            columns = decode_columns(content)
+            return 200, self.encoded(self._stored(columns) if len(columns) else [])
+        except TidemillError as error:
+            return status_of(error), error_bytes(error)
+
+    def _stored(self, columns: SendColumns) -> Answers:
+        refusals = self.refusals(columns)
+        return self.store([columns])[0] if refusals is None else self.store_allowed(columns, refusals)
+
+    def refusals(self, columns: SendColumns) -> Refusals | None:
+        """Which messages the caller may not send; None where it may send all."""
+        user = caller()
+        if user is None:
+            return None
+        replaces = columns.once is not None and Once.REPLACE.value in columns.once
+        if not any(user.refusal_to_send(topic, replaces=replaces) for topic in columns.topics):
+            return None
+        drafts = columns.drafts()
+        return [user.refusal_to_send(d.topic, replaces=d.once is Once.REPLACE) for d in drafts]
+
+    def store(self, requests: Sequence[SendColumns]) -> list[Answers]:
+        """Store what several requests ask for in one go."""
+        try:
+            return self._broker.send_columns(requests)
+        except UnicodeError as error:
+            refusal = RequestError(f"a text is not valid Unicode: {error.reason}")  # type: ignore[attr-defined]
+            return [[refusal] * len(request) for request in requests]
+
+    def store_allowed(self, columns: SendColumns, refusals: Refusals) -> list[Answer]:
+        """Store what is not refused; a message for another topic is refused alone."""
+        allowed = [draft for draft, refusal in zip(columns.drafts(), refusals, strict=True) if not refusal]
+        answers = iter(self._broker.send_each(allowed) if allowed else [])
+        return [refusal or next(answers) for refusal in refusals]
+
+    def encoded(self, answers: Answers) -> bytes:
+        if isinstance(answers, PlainAnswers):
+            return encode_plain_answers(self._broker.id, *answers)
+        for refusal in [answer for answer in answers if isinstance(answer, TidemillError)]:
+            REJECTS.add("http", refusal.code)
+        return encode_answers(self._broker.id, answers)

@@ -1,0 +1,64 @@
+"""`tidemill schedule` against a real `tidemill serve`: wrong rows, broken files, and what is said of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from acceptance.serving import Served
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    options = ("--clock", "simulated", "--flight-port", "0")
+    served = Served(tmp_path_factory.mktemp("cli") / "data", *options).start()
+    yield served
+    served.stop()
+
+
+def test_a_wrong_row_at_the_end_of_a_file_is_counted_and_the_others_are_stored(cli, tmp_path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"body": "x", "delay_ms": 60000}\n' * 5_000 + '{"delay_ms": 5}\n')
+    code, out, err = cli("schedule", str(file), "--topic", "lines", "--json")
+    assert (code, err) == (1, "")
+    assert json.loads(out) == {
+        "stored": 5_000,
+        "refused": 1,
+        "errors": ["the body is null; use an empty one"],
+    }
+
+
+def test_a_value_that_is_none_in_a_csv_file_is_the_fault_of_its_row(cli, tmp_path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(
+        "body,delay_ms,deliver_at,once,key\n"
+        "1,5.0,,,\n"
+        "2,,+30m,,\n"
+        "3,soon,,,\n"
+        "4,NA,2030-01-01,True,k\n"
+        "5,,2030-01-01T00:00:00Z,no,\n"
+    )
+    code, out, _ = cli("schedule", str(file), "--topic", "commas")
+    assert code == 1
+    assert out.splitlines()[-1] == f"{file}: 3 stored, 2 refused"
+    assert "'+30m' is a delay" in out and "'soon' is not a number" in out
+
+
+def test_a_file_that_breaks_off_says_how_much_is_stored(cli, tmp_path) -> None:
+    file = tmp_path / "rows.csv"
+    row = "x" * 1_000 + ",60000\n"
+    file.write_text("body,delay_ms\n" + row * 9_000 + "x,5,6,7\n")
+    code, out, err = cli("schedule", str(file), "--topic", "broken")
+    assert code == 2 and "cannot be read any further" in err
+    listed = map(json.loads, cli("topics", "list", "--json")[1].splitlines())
+    stored = sum(topic["sent"] for topic in listed if topic["name"] == "broken")
+    # None, where reading ahead met the break first.
+    assert out == (f"{file}: {stored:,} stored, 0 refused\n" if stored else "")
+
+
+def test_a_file_with_unknown_columns_is_refused_whole(cli, tmp_path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("body,delai\nx,5\n")
+    code, out, err = cli("schedule", str(file), "--topic", "columns")
+    assert (code, out) == (2, "") and "unknown columns ['delai']" in err

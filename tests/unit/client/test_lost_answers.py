@@ -1,0 +1,140 @@
+"""Answers that are lost on the way back: what is asked again, and what is told not to be known."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+
+import pytest
+
+import tidemill
+from http_broker import http_broker
+from tidemill.client.endpoint import read_head
+from tidemill.client.retrying import Unreachable, is_worth_a_retry
+from tidemill.core.clock import SimulatedClock
+from tidemill.core.model import CancelAnswer
+
+START_MS = 1_800_000_000_000
+
+
+class _Losing:
+    """A way to the broker on which the next answer is lost once `loses` is set."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.loses = False
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                caller, _ = self._listener.accept()
+            except OSError:
+                return
+            with caller, socket.create_connection(("127.0.0.1", self._port)) as broker:
+                while request := caller.recv(65_536):
+                    broker.sendall(request)
+                    answer = _whole_answer(broker)
+                    if self.loses:
+                        self.loses = False
+                        break
+                    caller.sendall(answer)
+                    break  # one request for each connection, so that none is taken for stale
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(10)
+
+
+def _whole_answer(broker: socket.socket) -> bytes:
+    data = b""
+    while (found := read_head(data)) is None or len(data) < found[1] + (found[0].length or 0):
+        piece = broker.recv(65_536)
+        if not piece:
+            break
+        data += piece
+    return data
+
+
+@pytest.fixture
+def served(tmp_path):
+    with http_broker(tmp_path / "data", SimulatedClock(START_MS)) as served:
+        yield served
+
+
+@pytest.fixture
+def losing(served):
+    losing = _Losing(served.port)
+    yield losing
+    losing.close()
+
+
+@pytest.fixture
+def client(served):
+    """One that sees to the rest, by the straight way."""
+    with tidemill.Client(served.endpoint) as client:
+        yield client
+
+
+def _moment(seconds: int) -> int:
+    return START_MS + seconds * 1_000
+
+
+_UNTRUE_AGAIN = {
+    "cancel_where": lambda c: c.cancel_where("t", key="k"),
+    "reschedule_where": lambda c: c.reschedule_where("t", start=START_MS, end=_moment(90), at=_moment(900)),
+    "delete_topic": lambda c: c.delete_topic("t", force=True),
+    "resend_dead_letters": lambda c: c.resend_dead_letters("g"),
+}
+
+
+@pytest.mark.parametrize("name", _UNTRUE_AGAIN)
+def test_what_would_be_answered_untruly_the_second_time_is_not_asked_again(client, losing, name) -> None:
+    client.send("t", b"x", delay="60s", key="k")
+    act = _UNTRUE_AGAIN[name]
+    with tidemill.Client(losing.endpoint, retry_for="30s") as unlucky:
+        losing.loses = True
+        with pytest.raises(Unreachable, match="whether it was carried out is not known"):
+            act(unlucky)
+    if name != "resend_dead_letters":
+        assert client.pending("t" if name != "delete_topic" else None, end=_moment(90), start=START_MS) == []
+
+
+def test_tasks_are_told_so_too(client, losing) -> None:
+    client.send("t", b"x", delay="60s", key="k")
+
+    async def act() -> None:
+        async with tidemill.AsyncClient(losing.endpoint) as unlucky:
+            losing.loses = True
+            with pytest.raises(Unreachable, match="not known"):
+                await unlucky.cancel_where("t", key="k")
+
+    asyncio.run(act())
+    assert client.pending("t") == []
+
+
+def test_what_is_true_the_second_time_is_asked_again(client, losing) -> None:
+    receipt = client.send("t", b"x", delay="60s", key="k")
+    with tidemill.Client(losing.endpoint) as unlucky:
+        losing.loses = True
+        assert unlucky.reschedule_where("t", key="k", at=_moment(30)) == 1
+        losing.loses = True
+        assert unlucky.cancel(receipt.handle) is CancelAnswer.ALREADY_CANCELLED
+        client.send("t", b"y")
+        (message,) = unlucky.receive_batch("t", "g")
+        losing.loses = True
+        assert unlucky.ack(message) == [False]  # settled by the first request, as its words say
+    assert [group.unsettled for group in client.groups()] == [{"t": 0}]
+
+
+@pytest.mark.parametrize(
+    ("status", "is_repeatable", "again"),
+    [(429, False, True), (503, False, True), (502, False, False), (504, False, False), (502, True, True)],
+)
+def test_what_a_proxy_lost_is_asked_again_only_if_it_may_happen_twice(status, is_repeatable, again) -> None:
+    assert is_worth_a_retry(status, is_repeatable=is_repeatable) is again

@@ -1,0 +1,221 @@
+"""Tables through the client, over the Flight door and row by row: every row has its own answer."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import tidemill
+from http_broker import http_broker
+from tidemill.core.clock import SimulatedClock
+from tidemill.core.errors import IllegalProperty, RequestError
+from tidemill.core.limits import DAY_MS
+from tidemill.core.model import Draft, Receipt
+from tidemill.server.flight_door import FlightDoor
+
+START_MS = 1_800_000_000_000
+_MIDNIGHT_MS = START_MS // DAY_MS * DAY_MS + DAY_MS
+_MIDNIGHT = datetime.datetime.fromtimestamp(_MIDNIGHT_MS / 1000, datetime.UTC).date()
+
+
+@pytest.fixture
+def served(tmp_path):
+    with http_broker(tmp_path / "data", SimulatedClock(START_MS)) as served:
+        yield served
+
+
+@pytest.fixture(params=["flight", "rows"])
+def client(served, request):
+    with tidemill.Client(served.endpoint) as client:
+        if request.param == "rows":
+            yield client
+            return
+        door = FlightDoor(served.broker)
+        said = {"flight": {"port": door.port, "tls": False, "broker": served.broker.id}}
+        client._flight._health = lambda: said
+        assert client._flight.is_offered()
+        yield client
+        client.close()
+        door.close()
+
+
+def _due(answers) -> list[object]:
+    """When each is due, counted from the start; what is wrong instead."""
+    return [a.deliver_at_ms - START_MS if isinstance(a, Receipt) else str(a) for a in answers]
+
+
+# -- what a number means --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_spoilt", [False, True])  # spoilt by another row, so that rows go one by one
+@pytest.mark.parametrize(
+    ("name", "column", "ms"),
+    [
+        ("delay_ms", pa.array([3_600], pa.duration("s")), 3_600_000),
+        ("delay_ms", pa.array([1_001], pa.duration("us")), 2),
+        ("delay_ms", pa.array([1], pa.duration("ns")), 1),
+        ("delay_ms", pa.array([1.25]), 2),
+        ("delay_ms", pa.array([Decimal("1.25")]), 2),
+        ("delay_ms", pa.array([7], pa.uint8()), 7),
+        ("delay_ms", pa.array(["7"]), 7),
+        ("deliver_at", pa.array([START_MS * 1_000 + 1], pa.timestamp("us", "Asia/Shanghai")), 1),
+        ("deliver_at", pa.array([START_MS * 1_000_000 + 1], pa.timestamp("ns")), 1),
+        ("deliver_at", pa.array([_MIDNIGHT], pa.date32()), _MIDNIGHT_MS - START_MS),
+        ("deliver_at", pa.array([_MIDNIGHT], pa.date64()), _MIDNIGHT_MS - START_MS),
+        ("deliver_at", pa.array(["2027-01-15T08:00:00.0001Z"]), 1),
+        ("deliver_at_ms", pa.array([START_MS + 5]), 5),
+    ],
+)
+def test_a_time_of_any_type_means_the_same_both_ways(client, name, column, ms, is_spoilt) -> None:
+    table = pa.table({"body": ["x", "y"], name: pa.concat_arrays([column, column])})
+    if is_spoilt:
+        table = table.append_column("tag", pa.array(["fine", "a|b"]))
+    answers = client.schedule(table, topic="t")
+    assert _due(answers[:1]) == [ms]
+    assert isinstance(answers[1], RequestError) == is_spoilt
+
+
+def test_spans_and_moments_of_pandas_are_read_in_their_unit(client) -> None:
+    spans = pd.DataFrame({"body": ["x"], "delay_ms": pd.to_timedelta([3_600], unit="s").as_unit("s")})
+    assert _due(client.schedule(spans, topic="t")) == [3_600_000]
+    mixed = pd.DataFrame({"body": ["x", b"y"], "delay_ms": [pd.Timedelta(1, "s"), pd.Timedelta(2, "s")]})
+    assert _due(client.schedule(mixed, topic="t")) == [1_000, 2_000]
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("deliver_at", pa.array([1], pa.duration("s"))),
+        ("deliver_at", pa.array([1], pa.time32("s"))),
+        ("delay_ms", pa.array([1], pa.time64("ns"))),
+        ("delay_ms", pa.array([1], pa.timestamp("s"))),
+        ("delay_ms", pa.array([True])),
+        ("level", pa.array([True])),
+    ],
+)
+def test_a_type_that_is_no_time_is_refused_for_the_whole_table(client, name, column) -> None:
+    with pytest.raises(RequestError, match=f"column {name} must hold"):
+        client.schedule(pa.table({"body": ["x"], name: column}), topic="t")
+    assert client.status().sent == 0
+
+
+@pytest.mark.parametrize("value", [np.timedelta64(5, "s"), True, datetime.time(1), "30m", [1]])
+def test_a_value_that_is_no_time_is_refused_for_its_row(client, value) -> None:
+    for name in ("delay_ms", "deliver_at", "level"):
+        if (name, value) == ("deliver_at", "30m"):
+            continue
+        first, second = client.schedule([{"body": "x", name: value}, {"body": "y"}], topic="t")
+        assert isinstance(first, RequestError) and isinstance(second, Receipt)
+
+
+# -- a wrong row is answered in its place ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"body": [None, "x", "x"]}, "body is null"),
+        ({"properties": ["{", "", None]}, "JSON object"),
+        ({"properties": ["[" * 100_000, "", None]}, "JSON object"),
+        ({"deliver_at": ["+30m", None, "2027-02-01"]}, "is a delay"),
+        ({"delay_ms": ["soon", "5.0", None]}, "not a number"),
+        ({"level": [1.5, 1.0, None]}, "whole number"),
+        ({"topic": [None, "t", "t"]}, "names no topic"),
+        ({"key": [1, 2, 3], "tag": ["a|b", "", ""]}, "tag"),
+        ({"id": [1, 2, 3], "tag": ["a|b", "", ""]}, "tag"),
+        ({"deliver_at": [1, None, None], "delay_ms": [1, 1, None]}, "only one of"),
+        ({"once": ["perhaps", "false", "keep"], "key": ["a", "b", "c"]}, "perhaps"),
+    ],
+)
+def test_a_wrong_row_has_its_own_error_and_the_others_are_stored(client, wrong, said) -> None:
+    table = pa.table({"body": ["a", "b", "c"]} | wrong)
+    answers = client.schedule(table, topic=None if "topic" in wrong else "t")
+    assert [isinstance(answer, Receipt) for answer in answers] == [False, True, True]
+    assert isinstance(answers[0], RequestError) and said in str(answers[0])
+    assert client.status().sent == 2
+
+
+def test_a_wrong_row_among_many_loses_nobodys_handle(client) -> None:
+    count = 9_000
+    bodies = pa.array([None if n == 8_500 else "x" for n in range(count)])
+    answers = client.schedule(pa.table({"body": bodies, "delay_ms": [60_000] * count}), topic="t")
+    assert [n for n, answer in enumerate(answers) if not isinstance(answer, Receipt)] == [8_500]
+    assert client.status().pending == count - 1
+
+
+def test_texts_that_are_none_and_values_without_room_are_the_faults_of_their_rows(client) -> None:
+    raw = pa.array([b"\xff", b"good"], pa.binary())
+    keys = pa.StringArray.from_buffers(2, raw.buffers()[1], raw.buffers()[2])
+    answers = client.schedule(pa.table({"body": ["a", "b"], "key": keys}), topic="t")
+    assert [isinstance(answer, Receipt) for answer in answers] == [False, True]
+
+
+def test_what_pandas_calls_missing_is_missing(client) -> None:
+    frame = pd.DataFrame(
+        {
+            "body": ["a", b"b"],
+            "delay_ms": [pd.NA, 5],
+            "key": [float("nan"), "k"],
+            "deliver_at": [pd.NaT, None],
+        }
+    )
+    answers = client.schedule(frame, topic="t")
+    assert [answer.deliver_at_ms for answer in answers] == [-1, START_MS + 5]
+
+
+def test_whole_numbers_as_ids_and_keys_are_texts(client) -> None:
+    for table in (pa.table({"body": ["a"], "id": [17], "key": [4]}),):
+        (answer,) = client.schedule(table, topic="t")
+        assert answer.id == "17"
+    assert client.find("t", "4")[0]["message_id"] == "17"
+
+
+@pytest.mark.parametrize(
+    ("table", "topic", "said"),
+    [
+        (pa.table({"body": ["x"], "colour": ["red"]}), "t", "unknown columns"),
+        (pd.DataFrame({"body": ["x"], "colour": ["red"]}), "t", "unknown columns"),
+        (pa.table({"body": ["x"]}), None, "its topic"),
+        (pa.table({"key": ["x"]}), "t", "needs a `body`"),
+        (pa.table([pa.array(["x"])] * 2, names=["body", "body"]), "t", "more than once"),
+        ({"body": ["x"]}, "t", "no table"),
+        ("body", "t", "no table"),
+        (5, "t", "no table"),
+    ],
+)
+def test_a_table_that_is_wrong_as_a_whole_is_refused_whole(client, table, topic, said) -> None:
+    with pytest.raises(RequestError, match=said):
+        client.schedule(table, topic=topic)
+    assert client.status().sent == 0
+
+
+def test_an_empty_table_is_nothing(client) -> None:
+    assert list(client.schedule(pa.table({"colour": pa.array([], pa.string())}))) == []
+    assert list(client.schedule(pd.DataFrame())) == []
+    assert list(client.schedule([])) == []
+
+
+def test_rows_are_mappings_and_answered_one_by_one(client) -> None:
+    rows = [{"body": "a"}, "b", {"body": "c", "colour": "red"}, {}, {"body": "e", "properties": {"p": "q"}}]
+    answers = client.schedule((row for row in rows), topic="t")
+    assert [isinstance(answer, Receipt) for answer in answers] == [True, False, False, False, True]
+    (broken,) = client.schedule([{"body": "f", "properties": "{"}], topic="t")
+    assert isinstance(broken, IllegalProperty)
+
+
+def test_what_is_no_draft_is_refused_in_its_place(client, served) -> None:
+    async def scene() -> list[object]:
+        async with tidemill.AsyncClient(served.endpoint) as client:
+            many = await client.send_many([Draft("t", b"1"), "a", Draft("t", b"2")])
+            return [*many, *await client.schedule([{"body": None}, {"body": "3"}], topic="t")]
+
+    for answers in (client.send_many([Draft("t", b"1"), "a", Draft("t", b"2")]), asyncio.run(scene())):
+        assert [isinstance(answer, Receipt) for answer in answers[:3]] == [True, False, True]
+        assert str(answers[1]) == "a message must be a Draft, str was given"
+    assert [isinstance(answer, Receipt) for answer in answers[3:]] == [False, True]

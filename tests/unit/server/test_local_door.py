@@ -1,0 +1,258 @@
+"""The local door: the same answers as at the port, for requests right, wrong and cut short."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from contextlib import ExitStack
+
+import pytest
+
+from tidemill.client.endpoint import read_head
+from tidemill.core.addresses import local_door_address
+from tidemill.core.errors import TidemillError
+from tidemill.core.limits import LOCAL_REQUEST_BYTES_MAX
+from tidemill.core.model import Draft, Receipt
+from tidemill.core.send_batch import decode_answers, encode_drafts
+from tidemill.server.authority import Authority
+from tidemill.server.batch_desk import BatchDesk
+from tidemill.server.guard import Guard
+from tidemill.server.local_door import LocalDoor
+from tidemill.server.rates import Rates
+
+_FILE = """
+[users.shop]
+token = "shop-token-1"
+[[users.shop.allow]]
+verbs = ["send"]
+topics = ["orders"]
+"""
+_PATIENCE_S = 30.0
+
+
+class Caller:
+    """One connection, spoken by hand."""
+
+    def __init__(self, door: LocalDoor) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(_PATIENCE_S)
+        try:
+            self._socket.connect(local_door_address(door.name))
+        except OSError:
+            self._socket.close()
+            raise
+        self._unread = b""
+
+    def say(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def hang_up(self) -> None:
+        self._socket.close()
+
+    def has_ended(self) -> bool:
+        try:
+            return self._socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+    def hear(self) -> tuple[int, bytes]:
+        while (found := read_head(self._unread)) is None:
+            self._unread += self._more()
+        head, start = found
+        assert head.length is not None
+        while len(self._unread) < start + head.length:
+            self._unread += self._more()
+        content, self._unread = self._unread[start : start + head.length], self._unread[start + head.length :]
+        return head.status, content
+
+    def _more(self) -> bytes:
+        data = self._socket.recv(65_536)
+        assert data, "hung up"
+        return data
+
+    def send(self, drafts: list[Draft], token: str = "") -> tuple[int, bytes]:
+        self.say(_request(encode_drafts(drafts), token))
+        return self.hear()
+
+
+def _request(content: bytes, token: str = "", *, path: str = "/v1/send-batch") -> bytes:
+    bearer = f"Authorization: Bearer {token}\r\n" if token else ""
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\n{bearer}Content-Length: {len(content)}\r\n\r\n"
+    return head.encode() + content
+
+
+def _drafts(*topics: str) -> list[Draft]:
+    return [
+        Draft(topic, b"body %d" % number, id=f"id-{number}", delay_ms=60_000)
+        for number, topic in enumerate(topics)
+    ]
+
+
+@pytest.fixture
+def call():
+    """Makes callers, and hangs up at the end."""
+    with ExitStack() as stack:
+
+        def caller(door: LocalDoor) -> Caller:
+            made = Caller(door)
+            stack.callback(made.hang_up)
+            return made
+
+        yield caller
+
+
+@pytest.fixture
+def door(small):
+    door = LocalDoor(BatchDesk(small.broker), Guard(), 8081, connections_max=3)
+    yield door
+    door.close(_PATIENCE_S)
+
+
+def test_a_request_is_stored_and_answered(door, small, call) -> None:
+    drafts = _drafts(*["orders"] * 12)
+    status, content = call(door).send(drafts)
+    answers = decode_answers(content, drafts)
+    assert status == 200
+    assert [answer.id for answer in answers] == [draft.id for draft in drafts]
+    assert sorted(row.id for row in small.broker.views.pending()) == sorted(draft.id for draft in drafts)
+
+
+def test_each_message_has_its_own_answer(door, call) -> None:
+    drafts = [*_drafts("orders"), Draft("bad name!", b"x", id="id-9")]
+    status, content = call(door).send(drafts)
+    good, bad = decode_answers(content, drafts)
+    assert status == 200
+    assert isinstance(good, Receipt)
+    assert isinstance(bad, TidemillError)
+
+
+def test_requests_follow_each_other_also_in_one_piece_and_in_single_bytes(door, small, call) -> None:
+    caller = call(door)
+    first, second, third = (_request(encode_drafts([draft])) for draft in _drafts("a", "b", "c"))
+    caller.say(first + second)
+    assert [caller.hear()[0] for _ in range(2)] == [200, 200]
+    for at in range(len(third)):
+        caller.say(third[at : at + 1])
+    assert caller.hear()[0] == 200
+    assert len(small.broker.views.pending()) == 3
+
+
+def test_what_is_no_request_gets_a_code_and_the_end(door, call) -> None:
+    wrong = {
+        404: _request(b"", path="/v1/status"),
+        411: b"POST /v1/send-batch HTTP/1.1\r\nHost: x\r\n\r\n",
+        413: b"POST /v1/send-batch HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (LOCAL_REQUEST_BYTES_MAX + 1),
+        400: b"x" * 20_000,
+    }
+    for status, data in wrong.items():
+        caller = call(door)
+        caller.say(data)
+        heard, content = caller.hear()
+        assert heard == status
+        assert set(json.loads(content)) == {"code", "message"}
+        assert caller.has_ended()
+
+
+def test_lengths_that_are_no_numbers_are_refused(door, call) -> None:
+    for length in (b"-1", b"1e3", b"9" * 5_000, "٣".encode(), b""):
+        caller = call(door)
+        caller.say(b"POST /v1/send-batch HTTP/1.1\r\nContent-Length: " + length + b"\r\n\r\n")
+        assert caller.hear()[0] == 411
+        assert caller.has_ended()
+
+
+def test_garbage_in_a_request_is_refused_and_the_connection_goes_on(door, call) -> None:
+    caller = call(door)
+    caller.say(_request(b"no batch at all"))
+    status, content = caller.hear()
+    assert (status, json.loads(content)["code"]) == (400, "bad-request")
+    assert caller.send(_drafts("orders"))[0] == 200
+
+
+def test_a_request_that_ends_in_the_middle_stores_nothing_and_harms_nobody(door, small, call) -> None:
+    caller, other = call(door), call(door)
+    caller.say(_request(encode_drafts(_drafts("orders")))[:-3])
+    caller.hang_up()
+    assert other.send([Draft("orders", b"x", id="other", delay_ms=60_000)])[0] == 200
+    assert [row.id for row in small.broker.views.pending()] == ["other"]
+
+
+def test_a_request_that_begins_must_be_whole_in_time(door, monkeypatch, call) -> None:
+    monkeypatch.setattr("tidemill.server.local_door._REQUEST_SECONDS", 0.05)
+    caller = call(door)
+    caller.say(_request(b"0123456789")[:-1])
+    assert caller.hear()[0] == 408
+    assert caller.has_ended()
+
+
+def test_more_callers_than_it_has_threads_for_are_sent_away(door, call) -> None:
+    callers = [call(door) for _ in range(3)]
+    assert all(caller.send(_drafts("orders"))[0] == 200 for caller in callers)
+    late = call(door)
+    assert late.has_ended()
+    assert callers[0].send(_drafts("orders"))[0] == 200
+
+
+def test_a_caller_for_whom_there_is_no_thread_is_sent_away_and_the_next_is_served(
+    door, monkeypatch, call
+) -> None:
+    start, failures = threading.Thread.start, [RuntimeError("can't start new thread")]
+
+    def fail_once(thread: threading.Thread) -> None:
+        if thread.name == "local-caller" and failures:
+            raise failures.pop()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail_once)
+    assert call(door).has_ended()
+    assert call(door).send(_drafts("orders"))[0] == 200
+
+
+def test_a_caller_is_asked_who_it_is_with_every_request(small, tmp_path, call) -> None:
+    file = tmp_path / "auth.toml"
+    file.write_text(_FILE)
+    file.chmod(0o600)
+    door = LocalDoor(BatchDesk(small.broker), Guard(Authority(file, look_every_s=0.0)), 8081)
+    caller = call(door)
+    drafts = _drafts("orders", "other")
+    assert caller.send(drafts)[0] == 401
+    assert caller.send(drafts, "wrong")[0] == 401
+    status, content = caller.send(drafts, "shop-token-1")
+    allowed, refused = decode_answers(content, drafts)
+    assert (status, type(allowed)) == (200, Receipt)
+    assert "may not send" in str(refused)
+    file.write_text(_FILE.replace("shop-token-1", "shop-token-2"))
+    assert caller.send(drafts, "shop-token-1")[0] == 401
+    door.close(_PATIENCE_S)
+
+
+def test_who_comes_too_often_is_told_to_wait(small, call) -> None:
+    door = LocalDoor(BatchDesk(small.broker), Guard(rates=Rates(1, now_s=lambda: 0.0)), 8081)
+    caller = call(door)
+    assert [caller.send(_drafts("orders"))[0] for _ in range(3)] == [200, 200, 429]
+    door.close(_PATIENCE_S)
+
+
+def test_closing_answers_what_is_under_way_and_takes_no_more(small, call) -> None:
+    entered, goes_on = threading.Event(), threading.Event()
+
+    class SlowDesk(BatchDesk):
+        def answered(self, content: bytes) -> tuple[int, bytes]:
+            entered.set()
+            assert goes_on.wait(_PATIENCE_S)
+            return super().answered(content)
+
+    door = LocalDoor(SlowDesk(small.broker), Guard(), 8081)
+    busy, idle = call(door), call(door)
+    busy.say(_request(encode_drafts(_drafts("orders"))))
+    assert entered.wait(_PATIENCE_S)
+    closing = threading.Thread(target=door.close, args=(_PATIENCE_S,))
+    closing.start()
+    assert idle.has_ended()
+    goes_on.set()
+    assert busy.hear()[0] == 200
+    assert busy.has_ended()
+    closing.join(_PATIENCE_S)
+    with pytest.raises(ConnectionRefusedError):
+        call(door)
