@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidemill.cli.bench.free_port import free_port
+from tidemill.cli.bench.socket_place import socket_place
 from tidemill.cli.bench.tied_server import TiedServer
 
 _CONNECTIONS_MAX = 256
@@ -24,12 +24,12 @@ def has_redis() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RedisServer:
-    port: int
+    address: str
     process: TiedServer
     client: Any
 
 
-def client_of(port: int) -> Any:
+def client_of(address: str) -> Any:
     """A client with connections for many threads."""
     import redis
     from redis.backoff import NoBackoff
@@ -38,7 +38,7 @@ def client_of(port: int) -> Any:
     # What fails is tried again by who measures, or ends the measurement.
     # And a socket that gave up before a BLPOP does would lose what is popped just then.
     return redis.Redis(
-        port=port,
+        unix_socket_path=address,
         max_connections=_CONNECTIONS_MAX,
         retry=Retry(NoBackoff(), 0),
         socket_timeout=_PATIENCE_S,
@@ -49,24 +49,25 @@ def client_of(port: int) -> Any:
 def serving_redis(directory: Path, syncs: str) -> Iterator[RedisServer]:
     """A Redis that logs every write, and syncs that log `always` or `everysec`."""
     directory.mkdir()
-    port = free_port()
-    flags = {
-        "port": port,
-        "bind": "127.0.0.1",
-        "dir": directory,
-        "save": "",
-        "appendonly": "yes",
-        "appendfsync": syncs,
-    }
-    command = ["redis-server", *(word for name, value in flags.items() for word in (f"--{name}", str(value)))]
-    process = TiedServer(command, directory.with_suffix(".log"), signal.SIGKILL)
-    client = client_of(port)
-    try:
-        process.wait_until_open("Redis", lambda: _answers(client))
-        yield RedisServer(port, process, client)
-    finally:
-        client.close()
-        process.stop()
+    with socket_place() as place:
+        address = f"{place}/socket"
+        flags = {
+            "port": 0,
+            "unixsocket": address,
+            "dir": directory,
+            "save": "",
+            "appendonly": "yes",
+            "appendfsync": syncs,
+        }
+        words = (word for name, value in flags.items() for word in (f"--{name}", str(value)))
+        process = TiedServer(["redis-server", *words], directory.with_suffix(".log"), signal.SIGKILL)
+        client = client_of(address)
+        try:
+            process.wait_until_open("Redis", lambda: _answers(client))
+            yield RedisServer(address, process, client)
+        finally:
+            client.close()
+            process.stop()
 
 
 def _answers(client: Any) -> bool:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.cli.bench.compare.messages import Messages, body_of
 from tidemill.cli.bench.compare.system import BATCH, Served
-from tidemill.cli.bench.free_port import free_port
+from tidemill.cli.bench.socket_place import socket_place
 from tidemill.cli.bench.tied_server import TiedServer
 from tidemill.core.clock import wall_s
 from tidemill.core.errors import StorageError
@@ -63,21 +63,22 @@ class PostgresSystem:
     @contextmanager
     def serving(self, directory: Path) -> Iterator[Served]:
         directory.mkdir(mode=0o700)
-        user, password, port = _server_user(), secrets.token_hex(16), free_port()
+        user, password = _server_user(), secrets.token_hex(16)
         _make_cluster(directory, user, password)
-        flags = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": ""}
-        command = [_program("postgres"), "-D", str(directory / "cluster")]
-        command += [word for name, value in flags.items() for word in ("-c", f"{name}={value}")]
-        # SIGQUIT: at once, but without leaving shared memory behind.
-        process = TiedServer(command, directory.with_suffix(".log"), signal.SIGQUIT, user)
-        address = f"host=127.0.0.1 port={port} user={_USER} password={password} dbname=postgres"
-        try:
-            process.wait_until_open("PostgreSQL", lambda: _answers(address))
-            served = _ServedPostgres(address, process)
-            yield served
-            served.close()
-        finally:
-            process.stop()
+        with socket_place(user) as place:
+            flags = {"listen_addresses": "", "unix_socket_directories": place}
+            command = [_program("postgres"), "-D", str(directory / "cluster")]
+            command += [word for name, value in flags.items() for word in ("-c", f"{name}={value}")]
+            # SIGQUIT: at once, but without leaving shared memory behind.
+            process = TiedServer(command, directory.with_suffix(".log"), signal.SIGQUIT, user)
+            address = f"host={place} user={_USER} password={password} dbname=postgres"
+            try:
+                process.wait_until_open("PostgreSQL", lambda: _answers(address))
+                served = _ServedPostgres(address, process)
+                yield served
+                served.close()
+            finally:
+                process.stop()
 
     def consume(self, address: str, poll_s: float) -> Generator[list[bytes]]:
         pause = threading.Event()

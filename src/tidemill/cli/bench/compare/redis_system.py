@@ -50,7 +50,7 @@ class RedisSystem:
             yield _ServedRedis(directory, server)
 
     def consume(self, address: str, poll_s: float) -> Generator[list[bytes]]:
-        with closing(client_of(int(address))) as client:
+        with closing(client_of(address)) as client:
             while True:
                 popped = client.blpop([_LIST], timeout=5)
                 if popped:
@@ -58,7 +58,7 @@ class RedisSystem:
 
     def move(self, address: str, poll_s: float) -> Generator[int]:
         pause = threading.Event()
-        with closing(client_of(int(address))) as client:
+        with closing(client_of(address)) as client:
             move = client.register_script(_MOVE)
             while True:
                 count = move(keys=[_SET, _LIST], args=[int(wall_s() * 1000), _MEMBERS_AT_ONCE])
@@ -75,7 +75,7 @@ class _ServedRedis:
 
     @property
     def address(self) -> str:
-        return str(self._server.port)
+        return self._server.address
 
     def pids(self) -> list[int]:
         return self._server.process.pids()
@@ -91,7 +91,7 @@ class _ServedRedis:
         return True
 
     def is_back(self, number: int, due_ms: int) -> bool:
-        with closing(client_of(self._server.port)) as client:
+        with closing(client_of(self._server.address)) as client:
             try:
                 client.zadd(_SET, {body_of(number, due_ms): due_ms})
             except self.away_errors:
