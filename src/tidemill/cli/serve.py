@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -90,21 +90,22 @@ def serve(
         levels=levels,
     )
     # Imported here: the other commands need no server, and start faster without one.
+    from tidemill.server.held_port import hold_port, require_guarded
     from tidemill.server.serve_plan import ServePlan
-    from tidemill.server.supervisor import check_address
 
-    port = check_address(host, port, is_insecure=insecure or auth is not None)
+    require_guarded(host, is_guarded=insecure or auth is not None)
     command, problem = _pipeline_command(data, settings, spark_master) if pipeline == "spark" else ((), "")
-    security = {
+    security: dict[str, Any] = {
         "auth_file": checked_auth(auth),
         "flight_port": flight_port,
         "rate_per_client": rate_per_client,
         "backup_dir": str(backup_dir.absolute()) if backup_dir is not None else "",
         "connections_max": max_connections,
-        **tls_fields(data, host, tls_port, tls_cert, tls_key),
     }
-    plan = ServePlan(str(data), host, port, auto_create, clock, command, problem, settings, **security)
-    return asyncio.run(_run(plan))
+    with hold_port(host, port) as held, tls_fields(data, host, tls_port, tls_cert, tls_key) as tls:
+        security |= tls
+        plan = ServePlan(str(data), host, held, auto_create, clock, command, problem, settings, **security)
+        return asyncio.run(_run(plan))
 
 
 def _settings(config: Path | None, **flags: object) -> BrokerSettings:

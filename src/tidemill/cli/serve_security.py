@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,22 +51,24 @@ def checked_auth(path: Path | None) -> str:
     return str(path.absolute())
 
 
+@contextmanager
 def tls_fields(
     data: Path, host: str, port: int | None, cert: Path | None, key: Path | None
-) -> dict[str, Any]:
-    """What the plan says of TLS, with the port free and the certificate in place."""
+) -> Iterator[dict[str, Any]]:
+    """What the plan says of TLS, with the port held and the certificate in place."""
     if (cert is None) != (key is None):
         raise usage("--tls-cert and --tls-key go together")
     if port is None:
         if cert is not None:
             raise usage("--tls-cert needs --tls-port")
-        return {}
+        yield {}
+        return
     from tidemill.server.certificate import own_certificate
+    from tidemill.server.held_port import hold_port
     from tidemill.server.live_certificate import check_certificate
-    from tidemill.server.supervisor import check_address
 
-    port = check_address(host, port, is_insecure=True, flag="--tls-port")
-    if cert is None or key is None:
-        cert, key = own_certificate(data, host)
-    check_certificate(cert, key)
-    return {"tls_port": port, "tls_cert": str(cert.absolute()), "tls_key": str(key.absolute())}
+    with hold_port(host, port, "--tls-port") as held:
+        if cert is None or key is None:
+            cert, key = own_certificate(data, host)
+        check_certificate(cert, key)
+        yield {"tls_port": held, "tls_cert": str(cert.absolute()), "tls_key": str(key.absolute())}

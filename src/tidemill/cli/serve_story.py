@@ -63,6 +63,8 @@ def text_of(event: str, facts: dict[str, Any]) -> str:
             )
         case "failed":
             return f"tidemill: {facts['message']}"
+        case "restarting" if facts["was_slow"]:
+            return "tidemill: the broker took too long to start, is the machine busy? Starting it again"
         case "restarting":
             return f"tidemill: the broker was killed by signal {facts['signal']}; starting it again"
         case "closed" if facts["pending"]:

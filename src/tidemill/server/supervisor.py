@@ -2,19 +2,18 @@
 
 Owns the pipe that keeps the broker process alive: the broker process ends when the pipe closes, so none
 survives us, however we end. A broker process that ends by a signal (killed, crashed), also while it starts,
-is started again after a growing pause, and so is one that takes too long to start again; one that gave up by
-itself (a failed sync, a directory in use) is not, because only a person can tell what to do.
+is started again after a growing pause, and so is one that takes too long to start, as it may on a busy
+machine; one that gave up by itself (a failed sync, a directory in use) is not, because only a person can tell
+what to do.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import json
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,42 +23,20 @@ from typing import Any
 from pyvoy import PyvoyServer, StartupError
 
 from tidemill.core.clock import stopwatch_s
-from tidemill.core.errors import RequestError, StorageError
-from tidemill.server.backup_place import LOOPBACK
+from tidemill.core.errors import StorageError
 from tidemill.server.envoy import BoundedServer
 from tidemill.server.live_certificate import secret_for_envoy
 from tidemill.server.serve_plan import ServePlan
 
 _APPLICATION = "tidemill.server.broker_process:application"
 _STOP_SECONDS = 30.0
-_PORT_PROBLEMS = (errno.EADDRINUSE, errno.EACCES)
+_SLOW_STARTS_MAX = 6  # of the first broker process; the server library gives each some ten seconds
 _PAUSE_SECONDS_FIRST = 0.2
 _PAUSE_SECONDS_MAX = 10.0
 # A broker that lived this long was well: the next pause is the first one again.
 _WELL_SECONDS = 60.0
 
 Say = Callable[[str, dict[str, Any]], None]
-
-
-def check_address(host: str, port: int, *, is_insecure: bool, flag: str = "--port") -> int:
-    """Refuse an address that is open to others without a word, or taken. Returns the port, chosen if 0."""
-    if host not in LOOPBACK and not is_insecure:
-        raise RequestError(
-            f"{host} is reachable from outside and nobody would be asked who they are; "
-            "bind to 127.0.0.1, give a permissions file with --auth, or say --insecure"
-        )
-    # Envoy would share a taken port with its holder, and half the calls would go astray.
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            # A name that is none, or an address of another machine, is not mended by another port.
-            wrong = flag if error.errno in _PORT_PROBLEMS else "--host: an address or name of this machine"
-            raise StorageError(
-                f"cannot listen on {host}:{port}: {error.strerror}; choose another {wrong}"
-            ) from None
-        return int(probe.getsockname()[1])
 
 
 class Supervisor:
@@ -75,6 +52,8 @@ class Supervisor:
         self._flight_port: int | None = None
         self._has_failed = False
         self._has_served = False
+        self._slow_starts = 0
+        self._was_slow = False  # the last broker process did not come to the door in time
 
     async def run(self) -> int:
         """Serve until SIGTERM or SIGINT; returns the exit code."""
@@ -89,7 +68,7 @@ class Supervisor:
                 pause_s = _PAUSE_SECONDS_FIRST
             if self._stop.is_set() or code >= 0:
                 return 0 if self._stop.is_set() and not self._has_failed else 1
-            self._say("restarting", {"signal": -code, "pause_s": pause_s})
+            self._say("restarting", {"signal": -code, "pause_s": pause_s, "was_slow": self._was_slow})
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), pause_s)
             if self._stop.is_set():
@@ -99,6 +78,7 @@ class Supervisor:
     async def _run_once(self) -> int:
         """One life of the broker process; returns how it ended, negative for a signal."""
         server = self._new_server()
+        self._was_slow = False
         read_end, self._lifeline = os.pipe()
         # The server library leaves standard input alone, so the child gets ours: the pipe.
         os.dup2(read_end, 0, inheritable=True)
@@ -107,15 +87,7 @@ class Supervisor:
             await server.start()
         except StartupError as error:
             os.close(self._lifeline)
-            await self._listen(server)
-            if self._has_failed:  # the broker gave up sooner than the door was there, and has said why
-                return 1
-            code = await server.wait() or 0
-            if code == 0 and self._has_served:  # it was ended for being slow: the machine is busy, perhaps
-                code = -signal.SIGTERM
-            if code < 0:
-                return code
-            raise StorageError(f"the door did not open: {error}; see the log above") from None
+            return await self._code_of_false_start(server, error)
         self._has_served = True
         self._port = server.listener_port
         self._tls_port = server.listener_port_tls
@@ -130,6 +102,20 @@ class Supervisor:
             await server.stop()
         await listening
         return (await ended) or 0
+
+    async def _code_of_false_start(self, server: PyvoyServer, error: StartupError) -> int:
+        """How a broker process ended whose door did not open; negative where another may do better."""
+        await self._listen(server, has_opened=False)
+        if self._has_failed:  # the broker gave up sooner than the door was there, and has said why
+            return 1
+        code = await server.wait() or 0
+        self._was_slow = code == 0
+        self._slow_starts += self._was_slow
+        if self._was_slow and (self._has_served or self._slow_starts < _SLOW_STARTS_MAX):
+            return -signal.SIGTERM  # by which the server library ended it
+        if code < 0:
+            return code
+        raise StorageError(f"the door did not open: {error}; see the log above") from None
 
     def _new_server(self) -> PyvoyServer:
         plan = self._plan
@@ -150,18 +136,18 @@ class Supervisor:
             additional_envoy_args=["--concurrency", "1"],
         )
 
-    async def _listen(self, server: PyvoyServer) -> None:
-        """Pass on what the broker process tells."""
+    async def _listen(self, server: PyvoyServer, *, has_opened: bool = True) -> None:
+        """Pass on what the broker process tells; behind a door that did not open, only why it gave up."""
         assert server.stdout is not None
         async for line in server.stdout:
             try:
                 event = json.loads(line)
             except ValueError:
                 continue  # not ours
-            self._has_failed = self._has_failed or event["event"] == "failed"
+            what = event.pop("event")
+            self._has_failed = self._has_failed or what == "failed"
             # Callers that know it by its number find it there again.
             self._flight_port = event.get("flight_port") or self._flight_port
-            self._say(
-                event.pop("event"),
-                {**event, "host": self._plan.host, "port": self._port, "tls_port": self._tls_port},
-            )
+            if has_opened or what == "failed":
+                places = {"host": self._plan.host, "port": self._port, "tls_port": self._tls_port}
+                self._say(what, {**event, **places})

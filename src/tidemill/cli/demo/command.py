@@ -22,12 +22,15 @@ from tidemill.cli.data_directory import open_quietly, shape_of
 from tidemill.cli.demo.lateness_picture import lateness_lines
 from tidemill.cli.demo.playing_on import play_on
 from tidemill.cli.demo.screen import LiveScreen, plain_event
+from tidemill.cli.demo.serving import last_words
 from tidemill.cli.demo.stage import Stage
 from tidemill.cli.demo.story import LEAD_MS, ORDER_COUNT, script
 from tidemill.cli.demo.verdict import Verdict, by_path, judge, percentile
 from tidemill.cli.output import console
 from tidemill.cli.ties import end_in_order
+from tidemill.client.retrying import Unreachable
 from tidemill.core.clock import SystemClock
+from tidemill.core.errors import StorageError
 from tidemill.server.pipeline_command import why_not_spark
 
 _FRAMES_PER_SECOND = 12
@@ -53,6 +56,8 @@ def demo(
         pipeline = "embedded"
     try:
         verdict = _show(directory, scratch / "serve.log", pipeline, screen)
+    except Unreachable as lost:
+        raise StorageError(f"{lost}. The last it said: {last_words(scratch / 'serve.log')}") from lost
     finally:
         if not keep:
             shutil.rmtree(scratch, ignore_errors=True)

@@ -45,8 +45,7 @@ class Serving:
         while not (found := _ADDRESS.search(self._log.read_text())):
             if self._process.poll() is not None or stopwatch_s() > until_s:
                 self.stop()
-                lines = self._log.read_text().strip().splitlines()
-                raise StorageError(f"the broker did not open: {lines[-1] if lines else 'it said nothing'}")
+                raise StorageError(f"the broker did not open: {last_words(self._log)}")
             pause.wait(_LOOK_SECONDS)
         return found[1]
 
@@ -90,6 +89,12 @@ class Serving:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def last_words(log: Path) -> str:
+    """The last line that a serve has written."""
+    lines = log.read_text().strip().splitlines() if log.exists() else []
+    return lines[-1] if lines else "it said nothing"
 
 
 def _children(pid: int) -> list[int]:
