@@ -28,6 +28,8 @@ class Terminal:
             stdout=theirs,
             stderr=theirs,
             env=environment,
+            # As in a terminal: where the tests are a shell's background job, they ignore it, and so would this.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         os.close(theirs)
         self.said = ""  # since the words that were waited for last
