@@ -28,7 +28,7 @@ class Terminal:
             stdout=theirs,
             stderr=theirs,
             env=environment,
-            # As in a terminal: where the tests are a shell's background job, they ignore it, and so would this.
+            # As in a terminal; a shell's background job ignores it, and what it starts would do so too.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         os.close(theirs)
