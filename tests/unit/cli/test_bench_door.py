@@ -9,6 +9,7 @@ import pytest
 
 from tidemill.cli.bench.door_child import requests_of
 from tidemill.cli.bench.door_load import Load, _protoset
+from tidemill.cli.bench.door_peers import PEERS, peers_here
 from tidemill.cli.bench.figures import DOOR_FIGURES
 from tidemill.cli.main import run
 from tidemill.server.protocol import service
@@ -18,7 +19,8 @@ _BENCHMARKS = Path(__file__).resolve().parents[3] / "docs" / "benchmarks.md"
 
 def test_every_figure_is_explained() -> None:
     text = _BENCHMARKS.read_text()
-    assert not [figure.name for figure in DOOR_FIGURES if f"`{figure.name}`" not in text]
+    names = [figure.name for figure in DOOR_FIGURES] + [name for peer in PEERS for name in peer.figures()]
+    assert not [name for name in names if f"`{name}`" not in text]
 
 
 def test_a_load_knows_its_rate_and_percentiles() -> None:
@@ -26,6 +28,14 @@ def test_a_load_knows_its_rate_and_percentiles() -> None:
     assert load.per_s == 100
     assert load.percentile_ms(0.99) == 99.0
     assert load.percentile_ms(0.5) == 50.0
+
+
+def test_a_peer_says_how_often_it_is_outdone() -> None:
+    said = PEERS[0].sentence(
+        {"peer_redis_send_per_s": 5000.0, "peer_redis_unsynced_send_per_s": 8000.0}, 15000.0
+    )
+    assert "5,000 /s; Tidemill does 3.0 times that" in said
+    assert "8,000 /s" in said
 
 
 def test_every_request_has_an_id_of_its_own() -> None:
@@ -52,7 +62,7 @@ def test_the_quick_bench_gives_every_figure(tmp_path: Path, capsys: pytest.Captu
     assert run(["bench", "door", "--quick", "--json", "--data", str(tmp_path)]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert list(figures)[: len(DOOR_FIGURES)] == [figure.name for figure in DOOR_FIGURES]
-    beside = {"send_p99_ms_while_releasing", "peer_redis_send_per_s", "peer_redis_unsynced_send_per_s"}
-    assert set(list(figures)[len(DOOR_FIGURES) :]) <= beside
+    peers = [name for peer in peers_here() for name in peer.figures()]
+    assert list(figures)[len(DOOR_FIGURES) :] == ["send_p99_ms_while_releasing", *peers]
     assert all(value >= 0 for value in figures.values())
     assert not list(tmp_path.iterdir())

@@ -23,11 +23,10 @@ from tidemill.cli.bench.door_client import (
     measure_threads,
 )
 from tidemill.cli.bench.door_load import OWN_GENERATOR, load
+from tidemill.cli.bench.door_peers import PEERS, peers_here
 from tidemill.cli.bench.door_serving import serving
 from tidemill.cli.bench.figures import DOOR_FIGURES, figures_table
 from tidemill.cli.bench.options import DataOption, JsonOption, QuickOption
-from tidemill.cli.bench.peer_redis import measure_redis
-from tidemill.cli.bench.redis_server import has_redis
 from tidemill.cli.output import console
 from tidemill.cli.planned_bar import PlannedStep, planned_bar
 from tidemill.client.client import Client
@@ -38,8 +37,6 @@ _IN_FLIGHT = 64
 _THREADS = 32
 # Due while the load goes on, so that releasing them is part of it.
 _HALF_LOAD_DELAY_MS = 2_000
-_PEER = "peer_redis_send_per_s"
-_PEER_UNSYNCED = "peer_redis_unsynced_send_per_s"
 _RELEASING = "send_p99_ms_while_releasing"
 
 
@@ -72,16 +69,15 @@ def door(
             _measure_speed(directory / "speed", scale, figures, next_step, with_ghz=ghz)
             _measure_half_load(directory / "half", scale, figures, with_ghz=ghz)
             next_step()
-            if has_redis():
-                for name in (_PEER, _PEER_UNSYNCED):
-                    place, is_durable = directory / name, name == _PEER
-                    figures[name] = measure_redis(place, _THREADS, scale.seconds, is_durable=is_durable)
+            for peer in peers_here():
+                for name, measure in peer.figures().items():
+                    figures[name] = measure(directory / name, _THREADS, scale.seconds)
                 next_step()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     if is_json:
         names = [figure.name for figure in DOOR_FIGURES] + [_RELEASING]
-        names += [name for name in (_PEER, _PEER_UNSYNCED) if name in figures]
+        names += [name for peer in PEERS for name in peer.figures() if name in figures]
         print(json.dumps({name: round(figures[name], 3) for name in names}))
     else:
         _print_table(figures, quick, "ghz" if ghz else OWN_GENERATOR)
@@ -98,7 +94,7 @@ def _plan(scale: _Scale) -> list[PlannedStep]:
         PlannedStep("bulk over Flight", start_s + scale.flight_count / 400_000),
         PlannedStep("half load", 2 * (start_s + scale.seconds + _HALF_LOAD_DELAY_MS / 1000)),
     ]
-    return [*steps, PlannedStep("Redis", 2 * (start_s + scale.seconds))] if has_redis() else steps
+    return [*steps, *(PlannedStep(peer.name, 2 * (start_s + scale.seconds)) for peer in peers_here())]
 
 
 def _measure_speed(
@@ -165,12 +161,8 @@ def _print_table(figures: dict[str, float], quick: bool, generator: str) -> None
         "At half load, with as many messages falling due as are sent, the p99 of a send is "
         f"{figures[_RELEASING]:,.1f} ms."
     )
-    if _PEER in figures:
-        ratio = figures["client_send_per_s"] / figures[_PEER]
-        screen.print(
-            f"The same threads, ZADD into a Redis that syncs every write: {figures[_PEER]:,.0f} /s; "
-            f"Tidemill does {ratio:.1f} times that. A Redis that syncs once a second: "
-            f"{figures[_PEER_UNSYNCED]:,.0f} /s."
-        )
-    else:
-        screen.print("To compare with Redis, install `redis-server` and the Python package `redis`.")
+    for peer in PEERS:
+        if all(name in figures for name in peer.figures()):
+            screen.print(peer.sentence(figures, figures["client_send_per_s"]))
+        else:
+            screen.print(f"To compare with {peer.name}, install {peer.install}.")

@@ -1,0 +1,67 @@
+"""Who else takes the sends of the same Python threads, of those that are on this machine.
+
+Each is measured twice: with every write synced, as the broker does it, and as it is mostly run, without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tidemill.cli.bench.peer_beanstalkd import has_beanstalkd, measure_beanstalkd
+from tidemill.cli.bench.peer_redis import measure_redis
+from tidemill.cli.bench.redis_server import has_redis
+
+Measure = Callable[[Path, int, float], float]  # a new directory, threads, seconds: sends a second
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One peer in two ways."""
+
+    name: str  # as people write it
+    does: str  # what stands for a send
+    install: str
+    is_here: Callable[[], bool]
+    measure: Callable[..., float]
+    unsynced_is: str
+
+    def figures(self) -> dict[str, Measure]:
+        """What there is to measure, by the name of the figure."""
+        return {
+            f"peer_{self.name.lower()}_send_per_s": partial(self.measure, is_durable=True),
+            f"peer_{self.name.lower()}_unsynced_send_per_s": partial(self.measure, is_durable=False),
+        }
+
+    def sentence(self, figures: dict[str, float], ours: float) -> str:
+        synced, unsynced = (figures[name] for name in self.figures())
+        return (
+            f"The same threads, {self.does} that syncs every write: {synced:,.0f} /s; Tidemill does "
+            f"{ours / synced:.1f} times that. {self.unsynced_is}: {unsynced:,.0f} /s."
+        )
+
+
+PEERS = (
+    Peer(
+        "Redis",
+        "ZADD into a Redis",
+        "`redis-server` and the Python package `redis`",
+        has_redis,
+        measure_redis,
+        "One that syncs once a second",
+    ),
+    Peer(
+        "beanstalkd",
+        "put into a beanstalkd",
+        "`beanstalkd`",
+        has_beanstalkd,
+        measure_beanstalkd,
+        "One that keeps them in memory alone",
+    ),
+)
+
+
+def peers_here() -> list[Peer]:
+    return [peer for peer in PEERS if peer.is_here()]
