@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -102,10 +103,9 @@ def serve(
         "backup_dir": str(backup_dir.absolute()) if backup_dir is not None else "",
         "connections_max": max_connections,
     }
+    plan = ServePlan(str(data), host, port, auto_create, clock, command, problem, settings, **security)
     with hold_port(host, port) as held, tls_fields(data, host, tls_port, tls_cert, tls_key) as tls:
-        security |= tls
-        plan = ServePlan(str(data), host, held, auto_create, clock, command, problem, settings, **security)
-        return asyncio.run(_run(plan))
+        return asyncio.run(_run(replace(plan, port=held, **tls)))
 
 
 def _settings(config: Path | None, **flags: object) -> BrokerSettings:
