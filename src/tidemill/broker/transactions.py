@@ -23,7 +23,7 @@ from tidemill.broker.telling_apart import HALF_DELAY_PROPERTY, told_apart
 from tidemill.core.errors import IllegalId, UnknownTransaction
 from tidemill.core.model import NO_TIME_MS, Draft, Handle, MessageType, Receipt, StoredMessage
 from tidemill.store.entry_format import place_of
-from tidemill.store.indexes import OpenHalf, half_key
+from tidemill.store.open_halves import OpenHalf, half_key
 from tidemill.store.topics import Topic
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from tidemill.broker.broker import Broker
 from tidemill.server.telemetry import Sessions
-from tidemill.store.indexes import OpenHalf
+from tidemill.store.open_halves import OpenHalf
 
 _CHECK_AFTER_MS = 6_000
 _CHECK_AGAIN_MS = 30_000

@@ -48,8 +48,9 @@ from tidemill.store.frames import (
     TopicChange,
 )
 from tidemill.store.framing import framed
-from tidemill.store.indexes import Effects, Indexes, OpenHalf
+from tidemill.store.indexes import Effects, Indexes
 from tidemill.store.message_format import Section, encode_arrow, encode_rows
+from tidemill.store.open_halves import OpenHalf
 from tidemill.store.row_columns import PlainRows
 from tidemill.store.topic_queues import TopicQueues, grouped
 from tidemill.store.topics import Topic

@@ -45,6 +45,7 @@ from tidemill.store.frames import (
 from tidemill.store.ledger import Ledger, State
 from tidemill.store.level_queues import LevelQueues
 from tidemill.store.message_format import Columns, Section
+from tidemill.store.open_halves import OpenHalf, OpenHalves
 from tidemill.store.queue_format import QUEUE_ROW
 from tidemill.store.topic_queues import Publication, grouped
 from tidemill.store.topics import Topic, TopicTable
@@ -69,16 +70,6 @@ class Effects:
     forgotten_topic_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OpenHalf:
-    """A transaction's first half that waits for its end."""
-
-    place: int
-    topic_id: int
-    message_id: str
-    stored_at_ms: int
-
-
 @dataclass(slots=True)
 class Indexes:
     """The derived state. Changed only by `apply_*`, under the log writer's lock."""
@@ -89,7 +80,7 @@ class Indexes:
     topics: TopicTable = field(default_factory=TopicTable)
     due_counts: DueCounts = field(default_factory=DueCounts)
     totals: Totals = field(default_factory=Totals)
-    open_halves: dict[str, OpenHalf] = field(default_factory=dict)
+    open_halves: OpenHalves = field(default_factory=OpenHalves)
     levels: LevelQueues = field(init=False)
     near_floor: int = 0
     level_floor: int = 0
@@ -162,7 +153,7 @@ class Indexes:
         self.topics.next_topic_id = max(self.topics.next_topic_id, int(base.totals.get("next_topic_id", 1)))
         self.due_counts = DueCounts()
         self.totals = Totals.from_dict(base.totals)
-        self.open_halves = {}
+        self.open_halves = OpenHalves()
 
     def base(self) -> Base:
         """The base frame for a segment that begins at this point of the log."""
@@ -188,7 +179,7 @@ class Indexes:
         self._cancel_topic(topic.id, change.cancel_below_seq)
         self.totals.count_cancelled(np.array([topic.id]), np.array([change.cancelled_count]))
         self.topics.remove(topic.id)
-        self.open_halves = {k: half for k, half in self.open_halves.items() if half.topic_id != topic.id}
+        self.open_halves.forget_topic(topic.id)
         return Effects(forgotten_topic_id=topic.id)
 
     def _cancel_topic(self, topic_id: int, below_seq: int) -> None:
@@ -217,13 +208,12 @@ class Indexes:
     def _apply_half(self, frame: Frame, half: Half) -> Effects:
         for row, message in enumerate(half.section.messages()):
             place = frame.offset << 16 | row
-            key = half_key(message.topic_id, message.id)
             # One that replaces another was open when it was written, though that one may have been cut since.
-            self.open_halves[key] = OpenHalf(place, message.topic_id, message.id, message.stored_at_ms)
+            self.open_halves.open(OpenHalf(place, message.topic_id, message.id, message.stored_at_ms))
         return Effects()
 
     def _apply_end(self, frame: Frame, end: End) -> Effects:
-        self.open_halves = {k: half for k, half in self.open_halves.items() if half.place != end.half_place}
+        self.open_halves.end(end.half_place)
         return self._apply_messages(frame, end.section) if end.section is not None else Effects()
 
     def _add_timed(self, offset: int, section: Section, columns: Columns) -> None:
@@ -394,7 +384,3 @@ class Indexes:
 
     def _no_levels(self) -> LevelQueues:
         return LevelQueues(lambda seqs: self.ledger.pending_mask(seqs))
-
-
-def half_key(topic_id: int, message_id: str) -> str:
-    return f"{topic_id}:{message_id}"

@@ -27,8 +27,9 @@ from tidemill.store.find_format import RUN_HEADER_BYTES, RunHeader, decode_run_h
 from tidemill.store.find_index import FindIndex
 from tidemill.store.find_runs import PLACE_BIT
 from tidemill.store.index_checkpoint import note_indexes, restore_indexes
-from tidemill.store.indexes import Indexes, IndexSizes, OpenHalf
+from tidemill.store.indexes import Indexes, IndexSizes
 from tidemill.store.ledger import State
+from tidemill.store.open_halves import OpenHalf
 from tidemill.store.queue_format import QUEUE_ROW
 from tidemill.store.topics import Topic
 
@@ -98,7 +99,7 @@ def _indexes(directory: Path) -> Indexes:
     indexes.due_counts.add(np.array([1, 1], np.uint32), np.array([NOW_MS, NOW_MS + 90_000]), 1)
     indexes.totals.count_sent(np.array([1] * 6))
     indexes.near_floor, indexes.level_floor = 5, 6
-    indexes.open_halves["1:half"] = OpenHalf(9 << 16, 1, "half", NOW_MS)
+    indexes.open_halves.open(OpenHalf(9 << 16, 1, "half", NOW_MS))
     return indexes
 
 
