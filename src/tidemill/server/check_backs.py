@@ -34,12 +34,12 @@ class CheckBacks:
         self,
         broker: Broker,
         sessions: Sessions,
-        owners: Mapping[str, str],
+        owners: Mapping[tuple[str, str], str],
         call: Callable[..., Awaitable[Any]],
     ) -> None:
         self._broker = broker
         self._sessions = sessions
-        self._owners = owners  # message -> client that began its transaction
+        self._owners = owners  # topic and message -> client that began its transaction
         self._call = call  # runs what may wait for a lock, beside the event loop
         self._asked: dict[_Key, tuple[int, int]] = {}  # when to ask again, how often asked
         self._begins_at = 0  # where the next look does
@@ -54,8 +54,10 @@ class CheckBacks:
         now_ms = self._broker.clock.now_ms()
         for half in self._due(halves, now_ms):
             transaction = await self._call(self._broker.transactions.read, half)
-            owner = self._owners.get(half.message_id)
-            if transaction is not None and self._sessions.ask_about(transaction, owner):
+            if transaction is None:
+                continue
+            owner = self._owners.get((transaction.topic, half.message_id))
+            if self._sessions.ask_about(transaction, owner):
                 times = self._asked.get(_key(half), (0, 0))[1] + 1
                 again_ms = now_ms + min(_CHECK_AGAIN_MS * times, _CHECK_AGAIN_MS_MAX)
                 self._asked[_key(half)] = (again_ms, times)
@@ -75,7 +77,9 @@ class CheckBacks:
             if self._rests(half, now_ms):
                 continue
             topic = self._broker.store.indexes.topics.by_id(half.topic_id)
-            if topic is not None and can_answer(topic.name, self._owners.get(half.message_id)):
+            if topic is None:
+                continue
+            if can_answer(topic.name, self._owners.get((topic.name, half.message_id))):
                 due.append(half)
                 if len(due) == _ASKED_MAX:
                     break

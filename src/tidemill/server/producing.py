@@ -54,7 +54,7 @@ class Producing:
         self._creates_topics = creates_topics
         self._held_bytes = 0
         # Who began which transaction: the one to ask about it. Lost with a restart; then the topic decides.
-        self.owners: OrderedDict[str, str] = OrderedDict()
+        self.owners: OrderedDict[tuple[str, str], str] = OrderedDict()  # (topic, id) -> client
         self._senders = ThreadPoolExecutor(_BATCHES_IN_FLIGHT, thread_name_prefix="tidemill-send")
         self._batcher: Batcher[Draft, Answer] = Batcher(
             partial(broker.send_each, creates_topics=creates_topics),
@@ -130,7 +130,7 @@ class Producing:
             drafts = [draft_of(message) for message in messages]
             begin = partial(self._broker.transactions.begin, creates_topics=self._creates_topics)
             receipts: list[Receipt] = await self._call(begin, drafts)
-            self.owners.update((receipt.id, client_id) for receipt in receipts)
+            self.owners.update(((receipt.topic, receipt.id), client_id) for receipt in receipts)
             while len(self.owners) > _OWNERS_MAX:
                 self.owners.popitem(last=False)
             return receipts
@@ -177,7 +177,7 @@ class Producing:
             await self._call(transactions.roll_back, topic, message_id)
         else:  # not decided yet: the producer is asked again later
             return service.EndTransactionResponse(status=OK)
-        self.owners.pop(message_id, None)
+        self.owners.pop((topic, message_id), None)
         return service.EndTransactionResponse(status=OK)
 
 

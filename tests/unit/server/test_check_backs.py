@@ -23,7 +23,7 @@ class _Rig:
     def __init__(self, small: SmallBroker) -> None:
         self.small = small
         self.sessions = Sessions(small.broker.settings)
-        self.owners: dict[str, str] = {}
+        self.owners: dict[tuple[str, str], str] = {}
         self.check_backs = CheckBacks(small.broker, self.sessions, self.owners, self._call)
 
     async def _call(self, verb: Any, *arguments: Any) -> Any:
@@ -111,11 +111,21 @@ def test_one_that_did_not_read_is_asked_again(rig):
 
 def test_who_began_it_is_asked_though_it_named_another_topic(rig):
     rig.begin("live", 1)
-    rig.owners["live-0"] = "a"
+    rig.owners["live", "live-0"] = "a"
     began = rig.producer("a", "other")
     rig.small.advance(_LATER_MS)
     rig.look()
     assert rig.asked(began) == ["live-0"]
+
+
+def test_the_same_id_in_another_topic_is_another_owners(rig):
+    for topic, client_id in (("live", "a"), ("other", "b")):
+        rig.small.broker.transactions.begin([Draft(topic, b"half", id="same")])
+        rig.owners[topic, "same"] = client_id
+    first, second = rig.producer("a"), rig.producer("b")
+    rig.small.advance(_LATER_MS)
+    rig.look()
+    assert (rig.asked(first), rig.asked(second)) == (["same"], ["same"])
 
 
 def test_what_has_ended_is_forgotten_though_one_stays_open(rig):
