@@ -107,8 +107,19 @@ def check_draft(draft: Draft, settings: BrokerSettings) -> None:
         check_id(draft.id)
     if draft.message_group:
         check_message_group(draft.message_group)
-    if draft.once is not Once.NO and len(draft.keys) != 1:
-        raise IllegalKey(f"sending once needs exactly one key, {len(draft.keys)} were given")
+    if draft.once is not Once.NO:
+        _check_once(draft)
+
+
+def _check_once(draft: Draft) -> None:
+    # An id that a library made says nothing about what was sent before.
+    has_own_id = draft.id is not None and not draft.has_made_id
+    is_by_id = draft.once is Once.KEEP and not draft.keys and has_own_id
+    if len(draft.keys) != 1 and not is_by_id:
+        raise IllegalKey(
+            f"sending once needs exactly one key, {len(draft.keys)} were given; "
+            "where nothing is replaced, an id of your own does as well"
+        )
 
 
 def check_message_group(name: str) -> None:

@@ -246,7 +246,7 @@ class Sender:
         """Index of the message of this batch that this draft repeats (and perhaps moves), if it does."""
         if draft.id is not None and (topic.id, draft.id) in batch.fresh_ids:
             return batch.fresh_ids[topic.id, draft.id]
-        if draft.once is Once.NO or due_ms is None:
+        if draft.once is Once.NO or due_ms is None or not draft.keys:
             return None
         index = batch.fresh_keys.get((topic.id, draft.keys[0]))
         if index is not None and draft.once is Once.REPLACE:
@@ -260,10 +260,12 @@ class Sender:
     ) -> Receipt | None:
         """The receipt of the stored message that this draft repeats (and perhaps moves), if it does."""
         if draft.id is not None:
-            found = self.stored_before(topic, draft.id, now_ms)
+            # As in a table: sent once, an id counts for as long as its message is kept.
+            counts_for_ever = draft.once is not Once.NO and not draft.has_made_id
+            found = self.stored_before(topic, draft.id, None if counts_for_ever else now_ms)
             if found is not None:
                 return found
-        if draft.once is Once.NO or due_ms is None:
+        if draft.once is Once.NO or due_ms is None or not draft.keys:
             return None
         return self._once(batch, topic, draft, due_ms)
 
@@ -281,8 +283,8 @@ class Sender:
         found = self._found_before(topic, message_id, now_ms)
         return None if found is None else found[0]
 
-    def stored_before(self, topic: Topic, message_id: str, now_ms: int) -> Receipt | None:
-        """The receipt of the message that was stored with this id within the hour."""
+    def stored_before(self, topic: Topic, message_id: str, now_ms: int | None) -> Receipt | None:
+        """The receipt of the message that was stored with this id: within the hour, or ever if None."""
         found = self._found_before(topic, message_id, now_ms)
         if found is None:
             return None
@@ -293,16 +295,16 @@ class Sender:
         return Receipt(message_id, topic.name, None, NO_TIME_MS, True, queue=queue, offset=offset)
 
     def _found_before(
-        self, topic: Topic, message_id: str, now_ms: int
+        self, topic: Topic, message_id: str, now_ms: int | None
     ) -> tuple[StoredMessage, int | None, int] | None:
-        """The message stored with this id within the hour, its seq if it is timed, and its place."""
+        """The message stored with this id (as above), its seq if it is timed, and its place."""
         timed = [
             (seq, int(self._store.entry(seq)["place"]))
             for seq in self._store.seqs_with_id(topic.id, message_id)
         ]
         for seq, place in [*timed, *((None, at) for at in self._store.places_with_id(topic.id, message_id))]:
             message = self._store.message(place)
-            if now_ms - message.stored_at_ms < DEDUPLICATION_MS:
+            if now_ms is None or now_ms - message.stored_at_ms < DEDUPLICATION_MS:
                 return message, seq, place
         return None
 

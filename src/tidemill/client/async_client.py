@@ -50,6 +50,7 @@ from tidemill.client.forking import in_a_forked_child
 from tidemill.client.parting import encoded, send_parted_async
 from tidemill.client.request_room import in_requests
 from tidemill.client.retrying import Patience, busy_ones, error_in, is_worth_a_retry
+from tidemill.client.scheduled import Scheduled
 from tidemill.client.short_way import AsyncShortWay
 from tidemill.client.verbs import Call, HandleLike
 from tidemill.core.draft_kinds import check_kinds
@@ -173,9 +174,9 @@ class AsyncClient(AsyncConsumeVerbs):
                 answers[index] = answer
         return answers
 
-    async def schedule(self, table: Any, *, topic: str | None = None) -> list[Receipt | TidemillError]:
-        """Send the rows of an Arrow table, a pandas frame or an iterable of mappings."""
-        return await self.send_many(drafts_of_table(table, topic))
+    async def schedule(self, table: Any, *, topic: str | None = None) -> Scheduled:
+        """Send the rows of an Arrow table, a pandas frame or an iterable of mappings; each has its answer."""
+        return Scheduled([await self.send_many(drafts_of_table(table, topic))])
 
     async def _send_batch(self, drafts: Sequence[Draft]) -> Sequence[Answer]:
         return await send_parted_async(self._send_whole, drafts)

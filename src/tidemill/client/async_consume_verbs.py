@@ -9,7 +9,7 @@ from typing import TypeVar
 from tidemill.client import verbs
 from tidemill.client.answers import Message
 from tidemill.client.arguments import receipt_of
-from tidemill.client.consume_verbs import Fetched
+from tidemill.client.consume_verbs import Fetched, in_calls
 from tidemill.client.verbs import Call
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.durations import Span, as_duration_ms
@@ -38,10 +38,15 @@ class AsyncConsumeVerbs:
         one_per_message_group: bool = False,
     ) -> list[Message]:
         """Take up to `count` messages, waiting for the first one; settle each with `ack`."""
-        wait_ms, invisible_ms = as_duration_ms(wait), as_duration_ms(invisible)
-        return await self._ask(
-            verbs.receive(topic, group, count, wait_ms, invisible_ms, tags, one_per_message_group)
-        )
+        invisible_ms = as_duration_ms(invisible)
+        messages: list[Message] = []
+        for wait_ms in in_calls(as_duration_ms(wait)):
+            messages = await self._ask(
+                verbs.receive(topic, group, count, wait_ms, invisible_ms, tags, one_per_message_group)
+            )
+            if messages or self._is_closed:
+                break
+        return messages
 
     async def receive(
         self,

@@ -52,6 +52,7 @@ from tidemill.client.parting import encoded, send_parted
 from tidemill.client.request_room import in_requests
 from tidemill.client.retry_verbs import RetryVerbs
 from tidemill.client.retrying import Patience, busy_ones, error_in, is_worth_a_retry
+from tidemill.client.scheduled import Scheduled
 from tidemill.client.short_way import ShortWay
 from tidemill.client.table_verbs import TableVerbs
 from tidemill.client.verbs import Call, HandleLike
@@ -184,14 +185,14 @@ class Client(ConsumeVerbs, TableVerbs, RetryVerbs):
                 answers[index] = answer
         return answers
 
-    def schedule(self, table: Any, *, topic: str | None = None) -> Sequence[Receipt | TidemillError]:
+    def schedule(self, table: Any, *, topic: str | None = None) -> Scheduled:
         """Send the rows of an Arrow table, a pandas frame or an iterable of mappings; each has its answer.
 
         Tables go through the broker's Flight door where it has one, which is much faster.
         """
         whole = as_arrow(table)
         if whole is None or not whole.num_rows or not self._flight.is_offered():
-            return self.send_many(drafts_of_table(table, topic))
+            return Scheduled([self.send_many(drafts_of_table(table, topic))])
         return self._flight.schedule(whole, topic, lambda part: self.send_many(drafts_of_table(part, topic)))
 
     def _send_batch(self, drafts: Sequence[Draft]) -> Sequence[Answer]:

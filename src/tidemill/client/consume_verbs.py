@@ -20,6 +20,7 @@ from tidemill.client.verbs import Call
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.durations import Span, as_duration_ms
 from tidemill.core.errors import TidemillError
+from tidemill.core.limits import RECEIVE_WAIT_MS_MAX
 
 T = TypeVar("T")
 
@@ -40,6 +41,13 @@ class Fetched:
         """The leases count from then; who is somebody else's by now is left out."""
         self._since_s = since_s
         self.messages = deque(m for m, ours in zip(self.messages, is_ours, strict=True) if ours)
+
+
+def in_calls(wait_ms: int) -> Iterator[int]:
+    """How long each of several calls waits that together wait so long: one alone has its limit."""
+    yield min(wait_ms, RECEIVE_WAIT_MS_MAX)
+    for waited_ms in range(RECEIVE_WAIT_MS_MAX, wait_ms, RECEIVE_WAIT_MS_MAX):
+        yield min(wait_ms - waited_ms, RECEIVE_WAIT_MS_MAX)
 
 
 class ConsumeVerbs:
@@ -66,10 +74,15 @@ class ConsumeVerbs:
         For a group that keeps order, `one_per_message_group` keeps back the second of a message group until
         the first is settled: for who works on several at once.
         """
-        wait_ms, invisible_ms = as_duration_ms(wait), as_duration_ms(invisible)
-        return self._ask(
-            verbs.receive(topic, group, count, wait_ms, invisible_ms, tags, one_per_message_group)
-        )
+        invisible_ms = as_duration_ms(invisible)
+        messages: list[Message] = []
+        for wait_ms in in_calls(as_duration_ms(wait)):
+            messages = self._ask(
+                verbs.receive(topic, group, count, wait_ms, invisible_ms, tags, one_per_message_group)
+            )
+            if messages or self._closing.is_set():
+                break
+        return messages
 
     def receive(
         self,

@@ -17,7 +17,7 @@ from tidemill.client.message_ids import IDS
 from tidemill.client.table_rows import rows_of
 from tidemill.core.arguments import require_kind
 from tidemill.core.durations import Moment, Span, as_duration_ms, as_time_ms
-from tidemill.core.errors import IllegalProperty, RequestError
+from tidemill.core.errors import IllegalKey, IllegalProperty, RequestError
 from tidemill.core.model import Draft, Once
 from tidemill.core.table_columns import TIME_COLUMNS, check_known
 
@@ -44,6 +44,10 @@ def draft_of(
     id: str | None = None,  # noqa: A002 - the name people look for
 ) -> Draft:
     """A message to send, from what a caller says."""
+    if once is not False:
+        once = _once_of(once)
+        if once is not Once.NO and not (id or key or keys):  # the id made below is new each time
+            raise IllegalKey("sending once needs a key, or an id of your own; neither was given")
     return Draft(
         topic,
         body if type(body) is bytes else _body_of(body),
@@ -56,7 +60,7 @@ def draft_of(
         group,
         properties or _NOTHING,
         None,
-        Once.NO if once is False else _once_of(once),
+        once or Once.NO,
     )
 
 

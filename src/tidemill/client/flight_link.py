@@ -22,7 +22,7 @@ from tidemill.client.endpoint import Endpoint
 from tidemill.client.forking import keep_for_ever
 from tidemill.client.retrying import RetryPolicy, Unreachable
 from tidemill.client.scheduled import Scheduled, StoredPart
-from tidemill.client.table_rows import as_texts
+from tidemill.client.table_ids import with_ids
 from tidemill.core.addresses import BROKER_HEADER
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.error_codes import error_of
@@ -33,7 +33,6 @@ from tidemill.core.send_batch import Answer
 
 _BATCH_BYTES = 12 * MIB
 _PATIENCE_S = 600.0
-_HEX = b"0123456789ABCDEF"
 
 _used_in: set[int] = set()  # processes, this one and those it was forked from, in which Flight was used
 
@@ -104,7 +103,7 @@ class FlightLink:
 
     def schedule(self, table: Any, topic: str | None, row_by_row: RowByRow) -> Scheduled:
         """Store a table, batch by batch. A batch with a wrong row goes `row_by_row`: each gets its answer."""
-        batches = list(_framed(_with_ids(table)))
+        batches = list(_framed(with_ids(table)))
         parts: list[StoredPart | list[Answer]] = []
 
         def put(client: Any) -> None:
@@ -129,7 +128,7 @@ class FlightLink:
     def put_whole(self, table: Any, topic: str | None) -> StoredPart:
         """Store a table as one frame; raises what is wrong with it, and then nothing of it is stored."""
         parts: list[StoredPart | list[Answer]] = []
-        batches = _with_ids(table).combine_chunks().to_batches()
+        batches = with_ids(table).combine_chunks().to_batches()
         self._retried(lambda client: _put(client, batches, topic, self._options(), parts))
         (part,) = parts
         assert isinstance(part, StoredPart)
@@ -200,7 +199,7 @@ class FlightLink:
                 with self._lock:
                     client = self._connection()
                 if client is None:
-                    raise Unreachable(f"the broker at {self._endpoint} has no Flight door; see --flight-port")
+                    raise self._no_door()
                 return act(client)
             except (pa.ArrowException, OSError) as error:  # some calls raise the one, some the other
                 fault = _fault(error)
@@ -221,8 +220,8 @@ class FlightLink:
                     "Flight does not work in a process that was forked after its first use; use the client "
                     "for tables after the fork only, or start processes by 'spawn'"
                 )
-            said = self._health().get("flight")
-            if not isinstance(said, dict) or bool(said.get("tls")) is not self._endpoint.is_tls:
+            said = self._offer()
+            if not said or bool(said.get("tls")) is not self._endpoint.is_tls:
                 return None
             from pyarrow import flight
 
@@ -237,6 +236,17 @@ class FlightLink:
             self._broker = str(said.get("broker", ""))
             self._client = flight.connect(f"{scheme}://{host}:{said['port']}", **options)
         return self._client
+
+    def _offer(self) -> dict[str, Any]:
+        """What the broker says of its door; nothing where it has none."""
+        said = self._health().get("flight")
+        return said if isinstance(said, dict) else {}
+
+    def _no_door(self) -> TidemillError:
+        if not self._offer():
+            return Unreachable(f"the broker at {self._endpoint} has no Flight door; see --flight-port")
+        other = "its plain port" if self._endpoint.is_tls else "https:// and the port of --tls-port"
+        return RequestError(f"the Flight door of {self._endpoint} is for who comes by {other}; name that")
 
     def _options(self) -> Any:
         from pyarrow import flight
@@ -341,38 +351,6 @@ def _halved(table: Any) -> Iterator[Any]:
         return
     for half in halves:
         yield from _halved(half)
-
-
-def _with_ids(table: Any) -> Any:
-    """The table with an id in every row."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    made = pa.chunked_array([_made_ids(table.num_rows)])
-    if "id" not in table.column_names:
-        return table.append_column("id", made)
-    given = as_texts(table.column("id"))
-    if given.type != pa.string():
-        raise RequestError(f"column id must hold text; it is of type {given.type}")
-    table = table.set_column(table.column_names.index("id"), "id", given)
-    if not given.null_count and not pc.any(pc.equal(given, "")).as_py():
-        return table
-    is_given = pc.fill_null(pc.not_equal(given, ""), False)
-    return table.set_column(table.column_names.index("id"), "id", pc.if_else(is_given, given, made))
-
-
-def _made_ids(count: int) -> Any:
-    """Ids of a random beginning and the row's number, made as one piece of memory."""
-    import numpy as np
-    import pyarrow as pa
-
-    octets = np.arange(count, dtype=">u4").view(np.uint8).reshape(count, 4)
-    hexes = np.frombuffer(_HEX, np.uint8)
-    digits = np.empty((count, 24), np.uint8)
-    digits[:, :16] = np.frombuffer(os.urandom(8).hex().upper().encode(), np.uint8)
-    digits[:, 16::2], digits[:, 17::2] = hexes[octets >> 4], hexes[octets & 15]
-    offsets = pa.py_buffer(np.arange(0, 24 * count + 1, 24, dtype=np.int32))
-    return pa.StringArray.from_buffers(count, offsets, pa.py_buffer(digits))
 
 
 _UNAUTHENTICATED = ". Detail: Unauthenticated"

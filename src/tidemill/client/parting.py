@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from tidemill.core.draft_kinds import check_kinds
-from tidemill.core.errors import Forbidden, RequestError, Unauthorized
+from tidemill.core.durations import format_duration
+from tidemill.core.errors import Forbidden, IllegalDelay, RequestError, Unauthorized
+from tidemill.core.limits import MAX_DELAY_MS, TIME_MS_MAX
 from tidemill.core.model import Draft
 from tidemill.core.send_batch import Answer, encode_drafts
 
@@ -92,4 +94,8 @@ def _refusal(draft: Draft, fault: RequestError) -> RequestError:
         check_kinds(draft)
     except RequestError as said:
         return said
+    times = (draft.deliver_at_ms, draft.delay_ms)
+    if any(time_ms is not None and abs(time_ms) >= TIME_MS_MAX for time_ms in times):
+        longest = format_duration(MAX_DELAY_MS)
+        return IllegalDelay(f"the time is beyond any; the longest delay is {longest}: give milliseconds")
     return fault

@@ -63,8 +63,15 @@ def _values(name: str, column: Any) -> list[Any]:
     try:
         values: list[Any] = column.to_pylist()
     except ValueError:  # one of them is no Unicode, or has no room in a Python value
-        return [_value(name, value) for value in column]
-    return values
+        values = [_value(name, value) for value in column]
+    return [_without_nulls(value) for value in values] if name == "properties" else values
+
+
+def _without_nulls(properties: Any) -> Any:
+    """An object's members; Arrow gives each row those of all rows, null where it had none."""
+    if not isinstance(properties, Mapping):
+        return properties
+    return {name: value for name, value in properties.items() if value is not None}
 
 
 def as_texts(column: Any) -> Any:

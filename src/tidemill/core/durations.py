@@ -57,13 +57,19 @@ def parse_time_ms(text: str, now_ms: int) -> int:
         return now_ms + parse_duration_ms(cleaned[1:])
     if cleaned.lower() == "now":
         return now_ms
+    return _parse_moment_ms(text, " +30m,")
+
+
+def _parse_moment_ms(text: str, other_example: str = "") -> int:
+    cleaned = text.strip()
     try:
         if cleaned.isdecimal():
             return int(cleaned)
         moment = datetime.fromisoformat(cleaned)
     except ValueError:
         raise RequestError(
-            f"not a time: {text!r}; write it like 2027-01-01T08:00:00+08:00, +30m, or Unix milliseconds"
+            f"not a time: {text!r}; write it like 2027-01-01T08:00:00+08:00,{other_example} "
+            "or as Unix milliseconds"
         ) from None
     since_epoch = (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)) - _EPOCH
     return _span_ms(since_epoch + _US if _BELOW_US.search(cleaned) else since_epoch)
@@ -107,7 +113,7 @@ def as_time_ms(value: Moment) -> int:
     if isinstance(value, str):
         if value.strip().startswith("+") or value.strip().lower() == "now":
             raise RequestError(f"{value!r} is a delay, not a time; give it as a delay")
-        return parse_time_ms(value, 0)
+        return _parse_moment_ms(value)
     return _whole(value, "a time", "2027-01-01T08:00:00+08:00")
 
 

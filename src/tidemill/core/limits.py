@@ -55,6 +55,8 @@ READY_COUNT_MAX = 1_000_000
 # Messages in the level queues, eight bytes each; what comes beyond goes through the pipeline.
 LEVEL_WAITING_MAX = 16_000_000
 
+TIME_MS_MAX = 1 << 53  # beyond any time: what a JSON number is exact to
+RECEIVE_WAIT_MS_MAX = 60_000  # of one call that waits for messages
 DEDUPLICATION_MS = HOUR_MS
 
 assert BODY_BYTES_MAX + PROPERTIES_BYTES_MAX + CARRIED_BYTES_MAX < FRAME_BYTES_MAX <= SEGMENT_BYTES

@@ -29,13 +29,12 @@ from typing import Any
 
 from tidemill.core.error_codes import error_of
 from tidemill.core.errors import RequestError, TidemillError
-from tidemill.core.limits import FRAME_ROWS_MAX
+from tidemill.core.limits import FRAME_ROWS_MAX, TIME_MS_MAX
 from tidemill.core.model import NO_OFFSET, NO_QUEUE, NO_SEQ, NO_TIME_MS, Draft, Handle, Once, Receipt
 
 CONTENT_TYPE = "application/x-tidemill-batch"
 _HEAD = struct.Struct("<4sI")
 _MAGIC = b"TMB1"
-_MS_MAX = 1 << 53
 _NULLABLE = ("id", "due", "delay")
 
 Answer = Receipt | TidemillError
@@ -159,7 +158,7 @@ def _header(data: bytes) -> tuple[dict[str, Any], int]:
 
 
 def _bodies(data: bytes, start: int, sizes: list[Any]) -> list[bytes]:
-    if not _are_numbers(sizes, _MS_MAX) or min(sizes, default=0) < 0 or start + sum(sizes) != len(data):
+    if not _are_numbers(sizes, TIME_MS_MAX) or min(sizes, default=0) < 0 or start + sum(sizes) != len(data):
         raise RequestError("not a batch of messages: the sizes are not those of the bodies")
     ends = list(accumulate(sizes, initial=start))
     return [data[at:end] for at, end in pairwise(ends)]
@@ -192,7 +191,7 @@ def _are_numbers(values: list[Any], limit: int) -> bool:
 def are_ms_or_none(values: list[Any]) -> bool:
     """Whether each is a whole number that a time can be reckoned with, or None."""
     given = [value for value in values if value is not None] if None in values else values
-    return _are_numbers(given, _MS_MAX)
+    return _are_numbers(given, TIME_MS_MAX)
 
 
 def _are_levels(values: list[Any]) -> bool:

@@ -11,7 +11,13 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tidemill.core.limits import FRAME_ROWS_MAX, MAX_DELAY_MS, QUEUES_PER_TOPIC_MAX, TAG_CHARS_MAX
+from tidemill.core.limits import (
+    FRAME_ROWS_MAX,
+    MAX_DELAY_MS,
+    QUEUES_PER_TOPIC_MAX,
+    RECEIVE_WAIT_MS_MAX,
+    TAG_CHARS_MAX,
+)
 from tidemill.core.model import CancelAnswer, TopicType
 
 _LATEST_MS = 1 << 52
@@ -22,7 +28,6 @@ Name = Annotated[str, Field(min_length=1, max_length=255)]
 Key = Annotated[str, Field(min_length=1, max_length=256)]
 Tag = Annotated[str, Field(max_length=TAG_CHARS_MAX)]
 Token = Annotated[str, Field(min_length=1, max_length=4096)]
-WAIT_MS_MAX = 60_000
 RECEIVE_COUNT_MAX = 1024
 LOOK_COUNT_MAX = 10_000
 
@@ -88,7 +93,7 @@ class ReceiveIn(Request):
     topic: Name
     group: Name
     count: Annotated[int, Field(ge=1, le=RECEIVE_COUNT_MAX)] = 32
-    wait_ms: Annotated[int, Field(ge=0, le=WAIT_MS_MAX)] = 0
+    wait_ms: Annotated[int, Field(ge=0, le=RECEIVE_WAIT_MS_MAX)] = 0
     invisible_ms: Annotated[int, Field(ge=1, le=MAX_DELAY_MS)] = 30_000
     tags: Annotated[list[Tag], Field(min_length=1)] | None = Field(
         None, description="only messages with one of these; the group passes over the others for good"

@@ -48,6 +48,12 @@ BAD_DRAFTS = [
     (IllegalKey, "blank or a control", Draft("t", b"", keys=("\udcff",))),
     (IllegalKey, "17 keys were given, the limit is 16", Draft("t", b"", keys=tuple(map(str, range(17))))),
     (IllegalKey, "exactly one key, 0", Draft("t", b"", delay_ms=1, once=Once.KEEP)),
+    (
+        IllegalKey,
+        "exactly one key, 0",
+        Draft("t", b"", delay_ms=1, id="made", has_made_id=True, once=Once.KEEP),
+    ),
+    (IllegalKey, "exactly one key, 0", Draft("t", b"", delay_ms=1, id="i", once=Once.REPLACE)),
     (IllegalKey, "exactly one key, 2", Draft("t", b"", delay_ms=1, keys=("a", "b"), once=Once.REPLACE)),
     (IllegalId, "1 to 128", Draft("t", b"", id="")),
     (IllegalId, "1 to 128", Draft("t", b"", id="i" * 129)),

@@ -348,7 +348,7 @@ _WRONG = [
     ({"properties": {"a": 1}}, "property a must be a text"),
     ({"properties": "a=b"}, "properties must be a mapping"),
     ({"key": "\ud800"}, "not valid Unicode"),
-    ({"at": 10**30}, "due"),
+    ({"at": 10**30}, "the longest delay is 3650d"),
 ]
 
 

@@ -219,3 +219,64 @@ def test_what_is_no_draft_is_refused_in_its_place(client, served) -> None:
         assert [isinstance(answer, Receipt) for answer in answers[:3]] == [True, False, True]
         assert str(answers[1]) == "a message must be a Draft, str was given"
     assert [isinstance(answer, Receipt) for answer in answers[3:]] == [False, True]
+
+
+# -- once -----------------------------------------------------------------------------------------
+
+
+def test_once_without_key_or_id_is_refused_both_ways_and_nothing_of_it_is_stored(client) -> None:
+    columns = {"body": ["a", "b", "c"], "once": [True, True, False], "delay_ms": [60_000] * 3}
+    for _ in range(2):
+        answers = client.schedule(pa.table({**columns, "key": ["k", None, None]}), topic="t")
+        assert list(answers.errors) == [1]
+        assert "once needs a key, or an id of your own" in str(answers[1])
+    assert len(client.pending("t")) == 3  # one by its key, and two of those that are not sent once
+    answers = client.schedule(pa.table({**columns, "once": ["keep", "no", ""]}), topic="t")
+    assert list(answers.errors) == [0]
+
+
+def test_once_with_an_id_counts_for_as_long_as_the_message_is_kept_both_ways(client, served) -> None:
+    table = pa.table(
+        {"body": ["a", "b"], "id": ["x1", "x2"], "once": [True, False], "delay_ms": [60_000] * 2}
+    )
+    client.schedule(table, topic="t")
+    served.broker.advance_to(served.broker.clock.now_ms() + 2 * DAY_MS // 24)
+    answers = client.schedule(table, topic="t")
+    assert [answer.is_repeat for answer in answers] == [True, False]
+    assert client.send("t", "c", id="x1", once=True).is_repeat
+
+
+def test_once_of_an_odd_type_is_the_brokers_to_refuse(client) -> None:
+    table = pa.table({"body": ["a"], "once": pa.array([["yes"]]), "key": ["k"]})
+    assert list(client.schedule(table, topic="t").errors) == [0]
+
+
+# -- answers --------------------------------------------------------------------------------------
+
+
+def test_objects_with_other_members_than_their_neighbours_are_properties(client) -> None:
+    table = pa.Table.from_pylist(
+        [
+            {"body": "one", "properties": {"a": "1"}},
+            {"body": "two", "properties": {"b": "2"}},
+            {"body": "three", "properties": None},
+        ]
+    )
+    assert client.schedule(table, topic="t").errors == {}
+    found = client.receive_batch("t", "g")
+    assert {m.body: dict(m.properties) for m in found} == {
+        b"one": {"a": "1"},
+        b"two": {"b": "2"},
+        b"three": {},
+    }
+
+
+def test_errors_are_told_however_the_rows_came(client, served) -> None:
+    rows = [{"body": "a"}, {"body": None}]
+    assert list(client.schedule(rows, topic="t").errors) == [1]
+
+    async def schedule() -> list[int]:
+        async with tidemill.AsyncClient(served.endpoint) as tasks:
+            return list((await tasks.schedule(pa.table({"body": ["a", None]}), topic="t")).errors)
+
+    assert asyncio.run(schedule()) == [1]
