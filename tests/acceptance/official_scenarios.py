@@ -29,6 +29,7 @@ _TOPICS = (
     "poison",
     "letters",
     "largest",
+    "shop%named",
 )
 _POISON_ATTEMPTS = 2
 
@@ -62,6 +63,19 @@ def test_a_message_arrives_with_all_it_had(client: OfficialClient, served: Serve
     client.ask("ack", name=consumer, receipt=message.receipt)
     with pytest.raises(ClientFault, match=r"(?i)receipt"):
         client.ask("ack", name=consumer, receipt=message.receipt)
+
+
+def test_a_client_in_a_namespace_sends_and_receives_by_its_own_names(
+    client: OfficialClient, served: Served
+) -> None:
+    producer = client.producer(served.endpoint, "named", namespace="shop")
+    consumer = client.simple(served.endpoint, "named", namespace="shop")
+    pushed = client.push(served.endpoint, "named", "pushers", namespace="shop")
+    receipt = client.send(producer, "named", "ours")
+    (message,) = client.receive(consumer)
+    assert (message.id, message.body) == (receipt["message_id"], "ours")
+    client.ask("ack", name=consumer, receipt=message.receipt)
+    wait_until(lambda: [seen.body for seen in client.seen(pushed)] == ["ours"], "the message to be pushed")
 
 
 def test_only_the_tags_asked_for_arrive(client: OfficialClient, served: Served) -> None:

@@ -38,8 +38,10 @@ from tidemill.server.telemetry import BATCH_MAX, LONG_POLL_S, retry_delay_ms
 
 _INVISIBLE_MS_MAX = 12 * HOUR_MS
 _NACK_MS_MIN = 1_000
-# The answer must be on its way before the client's deadline.
+# The answer must be on its way before the client's deadline; a client that does not say how long to wait has
+# added its own time for a request to that, and wants it back.
 _DEADLINE_MARGIN_S = 0.25
+_DEADLINE_MARGIN_UNASKED_S = 1.5
 _SIMULATED_WAIT_S = 0.5
 _ATTEMPTS_KEPT = 4096
 _NO_MESSAGE = status(Code.MESSAGE_NOT_FOUND)
@@ -311,13 +313,11 @@ def _poll_of(request: Any, call: Call) -> _Poll:
 
 def _patience_s(request: Any, call: Call) -> float:
     """How long a poll may wait: as asked, but never into the client's deadline."""
-    asked_s = (
-        _duration_ms(request.long_polling_timeout) / 1000
-        if request.HasField("long_polling_timeout")
-        else float(LONG_POLL_S)
-    )
+    asked_s, margin_s = float(LONG_POLL_S), _DEADLINE_MARGIN_UNASKED_S
+    if request.HasField("long_polling_timeout"):
+        asked_s, margin_s = _duration_ms(request.long_polling_timeout) / 1000, _DEADLINE_MARGIN_S
     left_s = call.left_s()
-    return asked_s if left_s is None else min(asked_s, left_s - _DEADLINE_MARGIN_S)
+    return asked_s if left_s is None else min(asked_s, left_s - margin_s)
 
 
 def _duration_ms(duration: Any) -> int:

@@ -24,7 +24,7 @@ from tidemill.core.limits import FRAME_BYTES_MAX, KIB
 from tidemill.server.caller import RECEIVE, SEND, caller, own, require, require_any
 from tidemill.server.check_backs import CheckBacks
 from tidemill.server.consuming import Consuming
-from tidemill.server.conversion import ACCEPTED_TYPES, resource_name
+from tidemill.server.conversion import ACCEPTED_TYPES, fill_namespace, resource_name
 from tidemill.server.grpc_framing import Call, GrpcError, GrpcService, Status, Stream, Streaming, Unary
 from tidemill.server.leases import Leases
 from tidemill.server.producing import Producing
@@ -102,7 +102,7 @@ class Gateway:
             self._require_open()
             self._enter(name)
             try:
-                response = await method(_decoded(decode, data), call)
+                response = await method(_decoded(decode, data, call), call)
             except TidemillError as error:
                 response = response_class(status=status_of(error))
             except GrpcError:
@@ -134,7 +134,7 @@ class Gateway:
         self._require_open()
         self._enter("ReceiveMessage")
         try:
-            request = _decoded(service.ReceiveMessageRequest.FromString, await stream.read() or b"")
+            request = _decoded(service.ReceiveMessageRequest.FromString, await stream.read() or b"", call)
             topic_name = resource_name(request.message_queue.topic)
             require(RECEIVE, topic=topic_name, group=resource_name(request.group))
             if self._creates_topics:
@@ -226,7 +226,7 @@ class Gateway:
             async with asyncio.timeout(None) as patience:
                 await stream.probe()  # sends the headers: some clients wait for them before they say anything
                 writing = asyncio.create_task(session.write_out(stream, patience))
-                await self._listen(session, stream)
+                await self._listen(session, stream, call)
         except TimeoutError:
             raise GrpcError(Status.RESOURCE_EXHAUSTED, _UNREAD) from None
         finally:
@@ -236,14 +236,18 @@ class Gateway:
                     await writing
             self.sessions.close(session)
 
-    async def _listen(self, session: Session, stream: Stream) -> None:
+    async def _listen(self, session: Session, stream: Stream, call: Call) -> None:
         data = await _first_word(stream)
         while data is not None:
-            command = _decoded(service.TelemetryCommand.FromString, data)
+            command = _decoded(service.TelemetryCommand.FromString, data, call)
             if command.HasField("settings"):
                 answer = await self._settings(session, command.settings)
                 if not session.say(answer):
                     raise GrpcError(Status.RESOURCE_EXHAUSTED, _UNREAD)
+                if not answer.HasField("settings"):
+                    # Some clients wait for their settings for as long as the stream is there.
+                    await session.outbox.join()
+                    raise GrpcError(Status.INVALID_ARGUMENT, answer.status.message)
             data = await stream.read()
 
     async def _settings(self, session: Session, asked: Any) -> Any:
@@ -297,8 +301,11 @@ async def _first_word(stream: Stream) -> bytes | None:
         ) from None
 
 
-def _decoded(decode: Callable[[bytes], Any], data: bytes) -> Any:
+def _decoded(decode: Callable[[bytes], Any], data: bytes, call: Call) -> Any:
     try:
-        return decode(data)
+        request = decode(data)
     except DecodeError as error:
         raise GrpcError(Status.INVALID_ARGUMENT, f"the request cannot be read: {error}") from error
+    if namespace := call.header(NAMESPACE):
+        fill_namespace(request, namespace)
+    return request

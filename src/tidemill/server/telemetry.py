@@ -81,6 +81,7 @@ class Session:
             data = await self.outbox.get()
             patience.reschedule(loop.time() + _READ_SECONDS_MAX)
             await stream.write([data])
+            self.outbox.task_done()
             self.forget(len(data))
             if not patience.expired():
                 patience.reschedule(None)

@@ -172,6 +172,7 @@ public final class Driver {
     private static ClientConfiguration configuration(Map<String, String> request) {
         ClientConfigurationBuilder builder = ClientConfiguration.newBuilder()
             .setEndpoints(request.get("endpoint"))
+            .setNamespace(request.getOrDefault("namespace", ""))
             .enableSsl(request.containsKey("tls"));
         if (request.containsKey("access_key")) {
             builder.setCredentialProvider(

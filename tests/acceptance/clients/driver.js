@@ -32,7 +32,7 @@ function fieldsOf(message) {
 
 const options = request => ({
   endpoints: request.endpoint,
-  namespace: '',
+  namespace: request.namespace ?? '',
   logger: quiet,
   sslEnabled: request.tls === 'yes',
   ...(request.access_key

@@ -23,6 +23,7 @@ from tidemill.core.errors import (
 from tidemill.core.model import Delivery, Draft, Handle, MessageType, Once, Receipt, StoredMessage, Via
 from tidemill.server.conversion import (
     draft_of,
+    fill_namespace,
     message_of,
     milliseconds,
     resource_name,
@@ -63,6 +64,25 @@ def test_a_namespace_becomes_part_of_the_name() -> None:
     message = _message()
     message.topic.resource_namespace = "prod"
     assert draft_of(message).topic == "prod%orders"
+
+
+def test_the_namespace_of_a_header_is_that_of_every_resource_without_one() -> None:
+    request = service.SendMessageRequest()
+    for namespace in ("", "own"):
+        message = request.messages.add()
+        message.topic.resource_namespace, message.topic.name = namespace, "orders"
+        message.user_properties["colour"] = "red"
+        message.system_properties.keys.append("k")
+        message.system_properties.born_timestamp.seconds = 1
+    fill_namespace(request, "shop")
+    assert [message.topic.resource_namespace for message in request.messages] == ["shop", "own"]
+    poll = service.ReceiveMessageRequest()
+    poll.message_queue.topic.name, poll.group.name = "orders", "workers"
+    fill_namespace(poll, "shop")
+    assert [resource_name(r) for r in (poll.message_queue.topic, poll.group)] == [
+        "shop%orders",
+        "shop%workers",
+    ]
 
 
 @pytest.mark.parametrize("prefix", ["%DLQ%", "%RETRY%"])

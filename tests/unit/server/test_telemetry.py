@@ -113,3 +113,28 @@ def test_many_who_do_not_read_are_bounded_together_and_small_answers_go_out(smal
     assert [client.told for client in clients] == [1, 1, 1, 0, 0]
     assert [client.status for client in clients] == [b"", b"", b"", b"8", b"8"]
     assert modest.told == 1
+
+
+def test_who_is_refused_its_settings_is_told_why_and_the_stream_ends(small):
+    command = service.TelemetryCommand()
+    command.settings.subscription.group.name = "no such name!"  # as is one that the permissions forbid
+    asked = [{"type": "http.request", "body": frame(command.SerializeToString()), "more_body": True}]
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return asked.pop() if asked else await asyncio.get_running_loop().create_future()
+
+    async def send(event: dict[str, Any]) -> None:
+        sent.append(event)
+
+    async def run() -> None:
+        opened = Gateway(small.broker)
+        await opened.service({"path": SERVICE + "Telemetry", "headers": []}, receive, send)
+        await opened.drain(1)
+
+    asyncio.run(run())
+    (told,) = [event["body"][5:] for event in sent if event.get("body")]
+    answer = service.TelemetryCommand.FromString(told)
+    assert not answer.HasField("settings") and "no such name!" in answer.status.message
+    trailers = dict(sent[-1]["headers"])
+    assert trailers[b"grpc-status"] == b"3" and b"no such name!" in trailers[b"grpc-message"]
