@@ -1,8 +1,10 @@
-"""Moving a simulated clock: forty days in seconds, each message still at its own millisecond.
+"""Moving a simulated clock: forty days in seconds, each message still at its own millisecond, up to a point.
 
 Owns the hops: from one moment at which something is due to the next, taking the services' steps by hand
-between them. Whoever turns the wheel first hands over everything due on the way, so the number of its steps
-depends on how many timers there are, not on how far the clock goes.
+between them. A moment costs a record and its sync; so that a million of them do not take a quarter of an
+hour, an advance goes in hops of some length after the first thousands: never early, late by a hop at most.
+Whoever turns the wheel first hands over everything due on the way, so the number of its steps depends on how
+many timers there are, not on how far the clock goes.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from tidemill.core.clock import Clock, SimulatedClock
 from tidemill.core.errors import RequestError
 from tidemill.release.releaser import Releaser
 
-# A long advance releases at the exact simulated millisecond for this many moments, then in larger hops.
+# An advance is exact for so many moments; the hops after that are so many for what is left, or fewer.
 _EXACT_HOPS = 5_000
 _LOOK_AGAIN_S = 0.02
 
