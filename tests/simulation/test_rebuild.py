@@ -71,7 +71,7 @@ def _state_of(broker: Broker) -> dict[str, Any]:
         "base": indexes.base(),
         "groups": broker.views.groups(),
         "found": {
-            key: [m.body for m in broker.views.find(topic.name, key)]
+            key: broker.views.find(topic.name, key)
             for topic in indexes.topics
             for key in ("k1", "k2", "k3", "k4")
         },

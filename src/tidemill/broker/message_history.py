@@ -1,29 +1,33 @@
-"""One message, whole: its content, what became of it, and how it came there.
+"""One message, whole: its content, what became of it, and how it came there. Also: all that have a key.
 
-Owns the story that is told of a timed message. It is put together from what the store has anyway: the
-entries and states of every seq the message has had, the frames that made them, its row in the queue, and
-the consumer groups' progress there. Nothing is kept for its sake, so what retention has cut is not told.
+Owns the story that is told of a timed message, and what is said of each that is found by a key. They are put
+together from what the store has anyway: the entries and states of every seq the message has had, the frames
+that made them, its row in the queue, and the consumer groups' progress there. Nothing is kept for their sake,
+so what retention has cut is not told.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 
 from tidemill.broker.topic_admin import TopicAdmin
-from tidemill.core.model import Handle, StoredMessage, Via, rolls_of
+from tidemill.core.model import NO_SEQ, Handle, StoredMessage, Via, rolls_of
 from tidemill.store.consumer_state import Progress
 from tidemill.store.find_runs import PLACE_BIT
 from tidemill.store.frames import Cancel, Kind, ReEnter, ReEnterReason
 from tidemill.store.hashing import id_hash
 from tidemill.store.ledger import State
-from tidemill.store.message_store import MessageStore
+from tidemill.store.message_store import KeyedMessage, MessageStore
 from tidemill.store.topics import Topic
 
 # A message is in its queue within this many rows of where its due time points, unless the queue was paused.
-_SEARCH_ROWS = 1 << 16
-_SEARCH_ROUNDS = 16
+# Most are within the first few, so few are looked at first; then twice as many each time, up to a bound.
+_SEARCH_ROWS = 1 << 10
+_SEARCH_ROWS_MAX = 1 << 16
+_SEARCH_ROUNDS = 22
 _SEQS_MAX = 100  # of a message that is pushed on and on, the last moves
 # When a message was cancelled stands only in the frame that did it, somewhere behind the message. It is
 # looked for among this many frames, a few at a time, because the log's writer waits meanwhile.
@@ -65,6 +69,17 @@ class MessageStory:
     rolls: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class FoundMessage:
+    """A message, timed or not, and what became of it; where it is in its queue, if that is known."""
+
+    message: StoredMessage
+    state: str  # pending, released, cancelled
+    queue_id: int | None = None
+    offset: int | None = None
+    released_at_ms: int | None = None
+
+
 class MessageHistory:
     """Looks a message up. Thread-safe."""
 
@@ -102,6 +117,45 @@ class MessageHistory:
         if state is State.CANCELLED:
             history.append(HistoryEvent("cancelled", self._cancelled_at_ms(last, int(entry["place"]) >> 16)))
         return story
+
+    def with_key(self, topic_name: str, key: str, bytes_max: int, count_max: int) -> list[FoundMessage]:
+        """Messages with this key that are still in the log, whatever became of them, newest first.
+
+        Ends with the one whose body takes it over `bytes_max`.
+        """
+        topic = self._topics.require(topic_name)
+        with self._store.writer.lock:
+            keyed = self._store.messages_with_key(topic.id, key)[:count_max]
+            before = accumulate((len(one.message.body) for one in keyed), initial=0)
+            noted = [self._noted(one) for one, size in zip(keyed, before, strict=False) if size < bytes_max]
+        # The queues are searched outside the writer's lock: a release must not wait for it.
+        return [self._found(topic, one, state, offset) for one, state, offset in noted]
+
+    def _noted(self, one: KeyedMessage) -> tuple[KeyedMessage, State, int | None]:
+        """What became of a message; and its offset, which an untimed one has from the beginning."""
+        if one.seq == NO_SEQ:
+            return one, State.RELEASED, self._store.queue_offset(one.place)
+        return one, self._store.indexes.ledger.state(one.seq), None
+
+    def _found(self, topic: Topic, one: KeyedMessage, state: State, offset: int | None) -> FoundMessage:
+        message, found = one.message, FoundMessage(one.message, state.name.lower())
+        if state is not State.RELEASED:
+            return found
+        if offset is None:
+            row_found = self._row_of(topic, message.queue_id, message.deliver_at_ms, one.seq)
+        else:
+            row_found = self._row_at(topic, message.queue_id, offset, one.place)
+        if row_found is None:
+            return found
+        offset, row = row_found
+        return replace(
+            found, queue_id=message.queue_id, offset=offset, released_at_ms=int(row["released_at_ms"])
+        )
+
+    def _row_at(self, topic: Topic, queue_id: int, offset: int, place: int) -> tuple[int, np.void] | None:
+        """Offset and queue row of what is not timed; none while its queue does not show it."""
+        rows = self._store.queues.read((topic.id, queue_id), offset, offset + 1)
+        return (offset, rows[0]) if len(rows) and int(rows[0]["place"]) == place else None
 
     def _seqs(self, topic_id: int, message_id: str) -> list[int]:
         """The newest seqs of the messages with this id, also of those that moved on, oldest first."""
@@ -177,8 +231,9 @@ class MessageHistory:
         """Offset and queue row of a seq; none came into the queue before its due time."""
         queues, queue = self._store.queues, (topic.id, queue_id)
         first = queues.offset_at_time(queue, due_ms)
-        for _ in range(_SEARCH_ROUNDS):
-            rows = queues.read(queue, first, first + _SEARCH_ROWS)
+        for doublings in range(_SEARCH_ROUNDS):
+            count = min(_SEARCH_ROWS << doublings, _SEARCH_ROWS_MAX)
+            rows = queues.read(queue, first, first + count)
             if not len(rows):
                 return None
             hits = np.flatnonzero((rows["seq"] == seq) & (rows["place"] > 0))

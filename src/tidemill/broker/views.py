@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import accumulate, repeat
+from itertools import repeat
 
 import numpy as np
 
 from tidemill.broker.due_windows import DueWindows
-from tidemill.broker.message_history import MessageHistory
+from tidemill.broker.message_history import FoundMessage, MessageHistory
 from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.core.arguments import NO_LIMIT, require_int, require_whole
 from tidemill.core.durations import require_forward
@@ -269,16 +269,14 @@ class Views:
                 )
         return found
 
-    def find(self, topic_name: str, key: str, *, bytes_max: int = ALL_BYTES) -> Sequence[StoredMessage]:
-        """Messages with this key that are still in the log, pending or delivered, newest first.
+    def find(
+        self, topic_name: str, key: str, *, bytes_max: int = ALL_BYTES, count_max: int = NO_LIMIT
+    ) -> list[FoundMessage]:
+        """Messages with this key that are still in the log, and what became of each, newest first.
 
         Ends with the one whose body takes it over `bytes_max`.
         """
-        topic = self._topics.require(topic_name)
-        with self._store.writer.lock:
-            found = self._store.messages_with_key(topic.id, key)
-        before = accumulate((len(message.body) for message in found), initial=0)
-        return [message for message, size in zip(found, before, strict=False) if size < bytes_max]
+        return self.messages.with_key(topic_name, key, bytes_max, count_max)
 
 
 def _earliest(seqs: I64, due: I64, limit: int) -> I64:

@@ -214,6 +214,7 @@ class FoundOut(BaseModel):
     properties: dict[str, str]
     stored_at_ms: int
     deliver_at_ms: int | None
+    state: str = Field(description="pending, released or cancelled")
     queue: int | None = None
     offset: int | None = None
     released_at_ms: int | None = None

@@ -13,10 +13,11 @@ from fastapi import APIRouter, Query
 
 from tidemill.broker.backup import BackupReport, CopyProgress, back_up
 from tidemill.broker.broker import Broker
+from tidemill.broker.message_history import FoundMessage
 from tidemill.broker.views import TopicView
 from tidemill.core.errors import RequestError
 from tidemill.core.limits import ANSWER_BYTES_MAX, HORIZON_MS_MAX, QUEUES_PER_TOPIC_MAX
-from tidemill.core.model import NO_TIME_MS, StoredMessage
+from tidemill.core.model import NO_TIME_MS
 from tidemill.server.admin_messages import body_out
 from tidemill.server.admin_models import (
     LOOK_COUNT_MAX,
@@ -115,10 +116,10 @@ def find_routes(broker: Broker) -> APIRouter:
 
     @routes.get("/topics/{name}/find", response_model=FoundListOut)
     def find(name: Name, key: Key) -> FoundListOut:
-        """Messages with a key, waiting or delivered, newest first, up to 16 MiB."""
+        """Messages with a key and what became of each, newest first, up to 16 MiB."""
         require(LOOK, topic=name)
-        found = broker.views.find(name, key, bytes_max=ANSWER_BYTES_MAX)
-        return FoundListOut(messages=[_found_out(message) for message in found[:LOOK_COUNT_MAX]])
+        found = broker.views.find(name, key, bytes_max=ANSWER_BYTES_MAX, count_max=LOOK_COUNT_MAX)
+        return FoundListOut(messages=[_found_out(one) for one in found])
 
     @routes.get("/topics/{name}/read", response_model=FoundListOut)
     def read(
@@ -133,9 +134,7 @@ def find_routes(broker: Broker) -> APIRouter:
         if queue >= topic.queue_count:
             raise RequestError(f"topic {name!r} has {topic.queue_count} queues, the first is 0")
         rows = [
-            _found_out(q.message).model_copy(
-                update={"queue": q.queue_id, "offset": q.offset, "released_at_ms": q.released_at_ms}
-            )
+            _found_out(FoundMessage(q.message, "released", q.queue_id, q.offset, q.released_at_ms))
             for q in broker.views.read(name, queue, offset, count, bytes_max=ANSWER_BYTES_MAX)
         ]
         return FoundListOut(messages=rows)
@@ -346,7 +345,8 @@ def _groups_out(broker: Broker) -> list[GroupOut]:
     ]
 
 
-def _found_out(message: StoredMessage) -> FoundOut:
+def _found_out(found: FoundMessage) -> FoundOut:
+    message = found.message
     text, encoded = body_out(message.body)
     return FoundOut(
         message_id=message.id,
@@ -357,4 +357,8 @@ def _found_out(message: StoredMessage) -> FoundOut:
         properties=dict(message.properties),
         stored_at_ms=message.stored_at_ms,
         deliver_at_ms=None if message.deliver_at_ms == NO_TIME_MS else message.deliver_at_ms,
+        state=found.state,
+        queue=found.queue_id,
+        offset=found.offset,
+        released_at_ms=found.released_at_ms,
     )

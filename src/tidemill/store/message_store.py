@@ -19,7 +19,7 @@ import numpy as np
 
 from tidemill.core.errors import DiskFull
 from tidemill.core.limits import DAY_MS, MIB, SEGMENT_BYTES
-from tidemill.core.model import StoredMessage
+from tidemill.core.model import NO_SEQ, StoredMessage
 from tidemill.log.arrays import I64, Rows
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
@@ -68,6 +68,15 @@ class MovedMessages:
     old_seqs: I64
     deliver_at_ms: I64
     flags: I64
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedMessage:
+    """A message that was found by a key: by its seq if it is timed, else by its place in the log."""
+
+    message: StoredMessage
+    seq: int
+    place: int = 0
 
 
 class MessageStore:
@@ -187,13 +196,18 @@ class MessageStore:
         candidates = self._candidates(key_hash(topic_id, key), is_pending=True)
         return [seq for seq in reversed(candidates) if key in self._read_entry(seq).keys]
 
-    def messages_with_key(self, topic_id: int, key: str) -> list[StoredMessage]:
-        """Every message with this key whose bytes are still there, timed or not, whatever became of it."""
-        hashed = key_hash(topic_id, key)
-        timed = [self._read_entry(seq) for seq in self._candidates(hashed)]
-        direct = [self.message(place) for place in self.places_with_key(topic_id, key)]
-        found = [message for message in timed if key in message.keys] + direct
-        return sorted(found, key=lambda message: -message.stored_at_ms)
+    def messages_with_key(self, topic_id: int, key: str) -> list[KeyedMessage]:
+        """Every message with this key whose bytes are still there, timed or not, whatever became of it.
+
+        Newest first.
+        """
+        timed = [
+            KeyedMessage(self._read_entry(seq), seq) for seq in self._candidates(key_hash(topic_id, key))
+        ]
+        places = self.places_with_key(topic_id, key)
+        direct = [KeyedMessage(self.message(place), NO_SEQ, place) for place in places]
+        found = [one for one in timed if key in one.message.keys] + direct
+        return sorted(found, key=lambda one: -one.message.stored_at_ms)
 
     def places_with_id(self, topic_id: int, message_id: str) -> list[int]:
         """Places, newest first, of the untimed messages with this id."""

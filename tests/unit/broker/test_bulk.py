@@ -52,7 +52,7 @@ def test_every_column_arrives(small):
     first, second = by_body[b"1"], by_body[b"2"]
     assert (first.id, first.keys, first.tag, dict(first.properties)) == ("x", ("k1",), "t", {"p": "q"})
     assert (second.keys, second.tag, second.message_group, second.properties) == ((), "", "g", {})
-    assert small.broker.views.find("a", "k1")[0].body == b"1"
+    assert small.broker.views.find("a", "k1")[0].message.body == b"1"
 
 
 def test_rows_without_a_time_are_not_timed(small):
@@ -175,7 +175,7 @@ def test_slices_and_chunks_of_a_larger_table_are_stored_alone(small):
     receipt = small.broker.send_table(chunked, topic="t")
     assert len(receipt) == 7
     assert sorted(map(int, small.bodies("t"))) == [3, 4, 5, 6, 20, 21, 49]
-    assert [m.body for m in small.broker.views.find("t", "k21")] == [b"21"]
+    assert [found.message.body for found in small.broker.views.find("t", "k21")] == [b"21"]
     small.broker.send_table(table.slice(7, 1).to_batches()[0], topic="t")
     assert b"7" in small.bodies("t")
 

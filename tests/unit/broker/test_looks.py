@@ -93,6 +93,28 @@ def test_the_earliest_are_found_wherever_they_lie(small, monkeypatch, spare) -> 
 # -- one message ----------------------------------------------------------------------------------
 
 
+def test_what_became_of_each_message_with_a_key(small) -> None:
+    """Many queue rows lie before some of them, and untimed ones between."""
+    small.broker.topics.create("a", queue_count=1)
+    for number in range(40):
+        small.send("a", b"", keys=("other",))
+        small.send("a", bytes([number]), keys=("k",), delay_ms=1_000 * (number % 7) or None)
+    small.broker.topics.change("a", is_paused=True)
+    small.advance(4_000)
+    small.broker.topics.change("a", is_paused=False)
+    small.advance(1_000)
+    found = {one.message.body[0]: one for one in small.broker.views.find("a", "k")}
+    in_queue = {
+        q.message.body[0]: ("released", 0, q.offset, q.released_at_ms)
+        for q in small.broker.views.read("a", 0, 0, 1_000)
+        if q.message.body
+    }
+    assert len(in_queue) == 40 - 5
+    assert {n: (o.state, o.queue_id, o.offset, o.released_at_ms) for n, o in found.items()} == {
+        number: in_queue.get(number, ("pending", None, None, None)) for number in range(40)
+    }
+
+
 def test_the_story_of_a_message_from_its_send_to_its_settling(small) -> None:
     (receipt,) = small.broker.send([Draft("a", b"hello", deliver_at_ms=START_MS + 2 * HOUR_MS, keys=("k",))])
     histories = small.broker.views.messages

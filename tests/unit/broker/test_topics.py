@@ -179,6 +179,6 @@ def test_a_message_is_found_by_key_wherever_it_is(small):
     small.clock.advance(1)
     moved = small.send("a", b"moved", delay_ms=90_000, keys=("k",))
     small.broker.reschedule([moved.handle], by_ms=5)
-    found = [m.body for m in small.broker.views.find("a", "k")]
+    found = [found.message.body for found in small.broker.views.find("a", "k")]
     assert sorted(found) == [b"direct", b"moved", b"waits"]
     assert small.broker.views.find("a", "other") == []

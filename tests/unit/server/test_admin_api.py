@@ -171,6 +171,26 @@ def test_find_and_read_show_messages_without_taking_them(http, small) -> None:
     assert http.get("/v1/topics/orders/read?queue=7").status_code == 400
 
 
+def test_find_tells_what_waits_what_was_delivered_and_what_was_cancelled(http, small) -> None:
+    _send(http, keys=["k"], body="direct")
+    _send(http, keys=["k"], body="released", delay_ms=5_000)
+    _send(http, keys=["k"], body="waits", delay_ms=60_000)
+    cancelled = _send(http, keys=["k"], body="cancelled", delay_ms=60_000)["handle"]
+    http.post("/v1/cancel", json={"handles": [cancelled]})
+    small.advance(5_000)
+    messages = http.get("/v1/topics/orders/find", params={"key": "k"}).json()["messages"]
+    found = {m["body"]: (m["state"], m["queue"], m["offset"], m["released_at_ms"]) for m in messages}
+    read = [m for q in (0, 1) for m in http.get(f"/v1/topics/orders/read?queue={q}").json()["messages"]]
+    assert found == {
+        "waits": ("pending", None, None, None),
+        "cancelled": ("cancelled", None, None, None),
+        **{m["body"]: ("released", m["queue"], m["offset"], m["released_at_ms"]) for m in read},
+    }
+    assert found["direct"][3] == START_MS
+    assert found["released"][3] == START_MS + 5_000
+    assert {m["state"] for m in read} == {"released"}
+
+
 def test_topics_are_made_paused_limited_and_deleted(http, small) -> None:
     made = http.post("/v1/topics", json={"name": "t", "type": "delay", "queues": 3}).json()
     assert (made["type"], made["queues"]) == ("delay", 3)
