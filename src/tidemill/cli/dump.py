@@ -22,6 +22,7 @@ from tidemill.core.errors import CorruptionError, RequestError
 from tidemill.log.disk import ByteArray, RealDisk
 from tidemill.store.dump import dump_checkpoint, dump_entries, dump_find_run, dump_queue, dump_segment
 from tidemill.timer.dump import (
+    dump_attempt,
     dump_cursor,
     dump_header,
     dump_ready,
@@ -48,7 +49,9 @@ class FileKind(StrEnum):
     HEADER = "header"
     READY = "ready"
     TARGET = "target"
+    ATTEMPT = "attempt"
     LOCK = "lock"
+    ROOM = "room"
 
 
 _BY_MAGIC = {
@@ -59,11 +62,13 @@ _BY_MAGIC = {
     b"TMTG": FileKind.TARGET,
 }
 _LOCK_NAMES = ("LOCK", "lock")  # of the data directory, of a shard
+_ROOM_NAMES = ("ballast", "spare", "next")  # for a full disk, for the log's next segments
 _TIMER_KINDS: dict[Callable[[bytes], Iterator[Line]], FileKind] = {
     dump_units: FileKind.TIMER_LOG,
     dump_slots: FileKind.WHEEL,
     dump_cursor: FileKind.CURSOR,
     dump_header: FileKind.HEADER,
+    dump_attempt: FileKind.ATTEMPT,
     dump_ready: FileKind.READY,
     dump_target: FileKind.TARGET,
 }
@@ -134,6 +139,8 @@ def _kind_of(file: Path, data: ByteArray) -> FileKind:
         return by_magic
     if file.name in _LOCK_NAMES:
         return FileKind.LOCK
+    if file.name.split(".")[0] in _ROOM_NAMES:
+        return FileKind.ROOM
     folders = [folder.name for folder in file.resolve().parents]
     if file.suffix == ".log" and file.stem.isdigit():
         return FileKind.SEGMENT
@@ -143,7 +150,7 @@ def _kind_of(file: Path, data: ByteArray) -> FileKind:
         return FileKind.QUEUE
     if len(data) and not data.any():
         raise CorruptionError(
-            f"{file} holds {len(data):,} zeros: room kept back (ballast, spare) or an empty file"
+            f"{file} holds {len(data):,} zeros, and its name is not that of room kept back (ballast, spare)"
         )
     kinds = ", ".join(FileKind)
     raise CorruptionError(
@@ -167,6 +174,8 @@ def _lines(kind: FileKind, file: Path, data: ByteArray, messages_max: int) -> It
             return dump_checkpoint(data.tobytes())
         case FileKind.LOCK:
             return _lock_lines(data.tobytes())
+        case FileKind.ROOM:
+            return _room_lines(data)
     reader = next(reader for reader, timer_kind in _TIMER_KINDS.items() if timer_kind is kind)
     return reader(data.tobytes())
 
@@ -174,6 +183,12 @@ def _lines(kind: FileKind, file: Path, data: ByteArray, messages_max: int) -> It
 def _lock_lines(data: bytes) -> Iterator[Line]:
     """Who took the lock last; whether it is still held only the kernel knows."""
     yield {"what": "lock", "last_taken_by": data.decode("utf-8", "replace").strip()}
+
+
+def _room_lines(data: ByteArray) -> Iterator[Line]:
+    if data.any():
+        raise CorruptionError("it is not all zeros; if it was another file, say --as what")
+    yield {"what": "room", "bytes": len(data), "note": "zeros: room kept back, with nothing in it"}
 
 
 def _text_line(line: Line) -> str:

@@ -7,6 +7,13 @@ from pathlib import Path
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
 
+HEAD_BYTES = 8
+
+
+def decode_head(content: bytes) -> int:
+    """Offset at which the log begins: the whole content of the record, 8 bytes, little-endian."""
+    return int.from_bytes(content, "little")
+
 
 class HeadRecord:
     """The files `head.*` of a log's directory."""
@@ -17,7 +24,7 @@ class HeadRecord:
     def load(self) -> int:
         """Offset at which the log begins; 0 where nothing was ever cut."""
         content = self._checkpoint.load()
-        return int.from_bytes(content, "little") if content is not None else 0
+        return decode_head(content) if content is not None else 0
 
     def make_safe(self) -> None:
         """What was loaded survives a power cut from now on."""
@@ -25,4 +32,4 @@ class HeadRecord:
 
     def save(self, head: int) -> None:
         """Durable when this returns."""
-        self._checkpoint.save(head.to_bytes(8, "little"), sync=True)
+        self._checkpoint.save(head.to_bytes(HEAD_BYTES, "little"), sync=True)

@@ -19,6 +19,7 @@ from tidemill.core.model import NO_TIME_MS, StoredMessage, Via, rolls_of
 from tidemill.log.checkpoint import decode_checkpoint
 from tidemill.log.disk import ByteArray
 from tidemill.log.frame import MAGIC, Frame, decode_frame
+from tidemill.log.head_record import HEAD_BYTES, decode_head
 from tidemill.store.consumer_log import KIND_CHANGES, KIND_GROUP, KIND_OPENING
 from tidemill.store.consumer_state import ACT_NAMES, CHANGE
 from tidemill.store.entry_format import (
@@ -200,7 +201,7 @@ def _flag_names(flags: int) -> list[str]:
 
 
 def dump_checkpoint(data: bytes) -> Iterator[Line]:
-    """One generation of the identity, of the index checkpoint or of the consumers' checkpoint."""
+    """One generation of the identity, of a log's head record, of the index or of the consumers' state."""
     found = decode_checkpoint(data)
     if found is None:
         raise CorruptionError("this generation is torn or no checkpoint; the other generation counts")
@@ -208,6 +209,9 @@ def dump_checkpoint(data: bytes) -> Iterator[Line]:
     content = found.content
     if content[:1] == b"{":
         yield {**line, **json.loads(content)}
+        return
+    if len(content) == HEAD_BYTES:  # the index's content begins with a length and is never so short
+        yield {**line, "log_begins_at": decode_head(content)}
         return
     try:
         yield {**line, **checkpoint_head(content)}

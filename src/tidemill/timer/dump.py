@@ -18,6 +18,7 @@ from tidemill.core.errors import CorruptionError
 from tidemill.core.model import rolls_of
 from tidemill.log.checkpoint import decode_checkpoint
 from tidemill.log.disk import Disk
+from tidemill.timer.attempt_format import ATTEMPT_NAME, decode_attempt
 from tidemill.timer.cursor import CURSOR_NAME, decode_cursor
 from tidemill.timer.ready_files import parse_ready_name
 from tidemill.timer.ready_format import decode_ready
@@ -83,6 +84,13 @@ def dump_cursor(data: bytes) -> Iterator[Line]:
     yield {"generation": generation, **asdict(decode_cursor(content))}
 
 
+def dump_attempt(data: bytes) -> Iterator[Line]:
+    """One generation of the last step number that a shard has used."""
+    generation, content = _checkpoint(data)
+    epoch, step = decode_attempt(content)
+    yield {"generation": generation, "epoch": epoch, "step": step}
+
+
 def dump_header(data: bytes) -> Iterator[Line]:
     """One generation of a shard's header."""
     generation, content = _checkpoint(data)
@@ -124,6 +132,7 @@ def timer_reader(path: Path) -> Callable[[bytes], Iterator[Line]] | None:
         return dump_ready
     by_stem = {
         WHEEL_NAME: dump_slots,
+        ATTEMPT_NAME: dump_attempt,
         CURSOR_NAME: dump_cursor,
         HEADER_NAME: dump_header,
         TARGET_NAME: dump_target,

@@ -21,7 +21,6 @@ Invariants:
 from __future__ import annotations
 
 import logging
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +31,7 @@ from tidemill.core.errors import CorruptionError, TidemillError
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk, LockHandle
 from tidemill.store.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
+from tidemill.timer.attempt_format import ATTEMPT_FORMAT, ATTEMPT_NAME, decode_attempt, encode_attempt
 from tidemill.timer.cursor import CURSOR_FORMAT, CURSOR_NAME, Cursor, encode_cursor
 from tidemill.timer.entry_source import EntrySource
 from tidemill.timer.ready_files import ReadyFiles
@@ -47,10 +47,6 @@ from tidemill.timer.target import read_cursor, read_target, shard_directory
 from tidemill.timer.timer_store import Drained, TimerStore
 
 logger = logging.getLogger(__name__)
-
-ATTEMPT_NAME = "attempt"
-_ATTEMPT_FORMAT = 1
-_ATTEMPT = struct.Struct("<QQ")
 
 _NO_TIMERS = new_batch(np.empty(0, np.int64), np.empty(0, ENTRY))
 
@@ -109,7 +105,7 @@ class ShardEngine:
         self._store: TimerStore | None = None
         self._cursor = Cursor()
         self._checkpoint = Checkpoint(disk, self._directory, CURSOR_NAME, CURSOR_FORMAT)
-        self._attempt = Checkpoint(disk, self._directory, ATTEMPT_NAME, _ATTEMPT_FORMAT)
+        self._attempt = Checkpoint(disk, self._directory, ATTEMPT_NAME, ATTEMPT_FORMAT)
         self._last_attempt = (0, 0)
         self.ready = ReadyFiles(disk, self._directory)
 
@@ -280,7 +276,7 @@ class ShardEngine:
 
     def _note_attempt(self, epoch: int, step: int) -> None:
         # Not synced: a power cut ends the broker too, and with it the epoch.
-        self._attempt.save(_ATTEMPT.pack(epoch, step), sync=False)
+        self._attempt.save(encode_attempt(epoch, step), sync=False)
         self._last_attempt = (epoch, step)
 
     def _load(self) -> None:
@@ -294,9 +290,8 @@ class ShardEngine:
             return
         self._checkpoint.load()
         attempt = self._attempt.load()
-        if attempt is not None and len(attempt) == _ATTEMPT.size:
-            epoch, step = _ATTEMPT.unpack(attempt)
-            self._last_attempt = (epoch, step)
+        if attempt is not None:
+            self._last_attempt = decode_attempt(attempt)
         self.ready.sweep()
         self._store = make_store(self._disk, self._directory, self._settings)
         self._cursor = self._store.truncate(cursor)
