@@ -24,6 +24,7 @@ def test_a_wrong_row_at_the_end_of_a_file_is_counted_and_the_others_are_stored(c
     assert (code, err) == (1, "")
     assert json.loads(out) == {
         "stored": 5_000,
+        "repeats": 0,
         "refused": 1,
         "errors": ["the body is null; use an empty one"],
     }
@@ -62,3 +63,35 @@ def test_a_file_with_unknown_columns_is_refused_whole(cli, tmp_path) -> None:
     file.write_text("body,delai\nx,5\n")
     code, out, err = cli("schedule", str(file), "--topic", "columns")
     assert (code, out) == (2, "") and "unknown columns ['delai']" in err
+
+
+@pytest.mark.parametrize(
+    ("head", "words"), [("foo,bar", "unknown columns"), ("delay_ms,key", "needs a `body` column")]
+)
+def test_a_file_with_wrong_columns_and_no_row_is_refused_too(cli, tmp_path, head: str, words: str) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(head + "\n")
+    code, out, err = cli("schedule", str(file), "--topic", "columns")
+    assert (code, out) == (2, "") and words in err
+
+
+def test_a_file_with_the_right_columns_and_no_row_sends_nothing(cli, tmp_path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("body,delay_ms\n")
+    assert cli("schedule", str(file), "--topic", "columns")[:2] == (0, f"{file}: 0 stored, 0 refused\n")
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_a_file_that_is_scheduled_again_says_what_was_there_before(cli, tmp_path, wrong: int) -> None:
+    """Also where a wrong row makes its part go row by row instead of as a table."""
+    file, topic = tmp_path / "rows.jsonl", f"again-{wrong}"
+    row = '{{"body": "x", "delay_ms": 60000, "key": "k{n}", "once": true}}\n'
+    bad = '{"delay_ms": 5}\n' * wrong
+    file.write_text("".join(row.format(n=n) for n in range(3)) + bad)
+    code, out, _ = cli("schedule", str(file), "--topic", topic, "--json")
+    assert code == wrong
+    assert [json.loads(out)[name] for name in ("stored", "repeats", "refused")] == [3, 0, wrong]
+    file.write_text("".join(row.format(n=n) for n in range(1, 5)) + bad)
+    code, out, _ = cli("schedule", str(file), "--topic", topic)
+    assert code == wrong
+    assert out.splitlines()[-1] == f"{file}: 2 stored, 2 were there before, {wrong} refused"

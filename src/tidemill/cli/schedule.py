@@ -1,7 +1,8 @@
 """`tidemill schedule FILE`: every row of a file as a message, through the door for volume.
 
 Reads Parquet, Arrow, CSV and JSON lines, part by part, so that a file need not fit into memory. Columns are
-those of docs/flight.md. A row that is refused is counted and the first few are said; the others are stored.
+those of docs/flight.md. A row that is refused is counted and the first few are said; the others are stored,
+or were there before, which is counted apart: a file that is scheduled again shows that nothing was doubled.
 What ends it early, such as a file that is broken further on, does not hide how much is stored by then.
 """
 
@@ -17,10 +18,11 @@ import typer
 
 from tidemill.cli.connecting import EndpointOption, JsonOption, connect, usage
 from tidemill.cli.output import bar
-from tidemill.client.scheduled import Scheduled
+from tidemill.client.scheduled import Scheduled, StoredPart
 from tidemill.core.errors import RequestError, TidemillError
+from tidemill.core.model import Receipt
 from tidemill.core.send_batch import Answer
-from tidemill.core.table_columns import COLUMNS
+from tidemill.core.table_columns import COLUMNS, check_names
 
 _ROWS = 1 << 17
 _SAID_MAX = 5
@@ -42,15 +44,16 @@ def schedule(
 ) -> int:
     """Send every row of a file: a column `body`, and `delay_ms` or `deliver_at`, `key` and others."""
     dataset = _dataset(file)
+    check_names(dataset.schema.names, topic)  # here, because no row may follow to be refused for it
     sent = _Sent()
     with connect(endpoint) as client, bar("scheduling", "rows") as advance:
         try:
             total = _row_count(dataset)
             for part in _parts(dataset):
                 sent.add(client.schedule(part, topic=topic))
-                advance(sent.stored + len(sent.refused), total)
+                advance(sent.rows, total)
         except TidemillError:
-            if sent.stored or sent.refused:
+            if sent.rows:
                 _say(file, sent, is_json)
             raise
     _say(file, sent, is_json)
@@ -61,13 +64,18 @@ def schedule(
 class _Sent:
     """What became of the rows so far."""
 
-    stored: int = 0
+    rows: int = 0
+    repeats: int = 0
     refused: list[Exception] = field(default_factory=list)
 
+    @property
+    def stored(self) -> int:
+        return self.rows - self.repeats - len(self.refused)
+
     def add(self, answers: Sequence[Answer]) -> None:
-        wrong = _errors_in(answers)
-        self.stored += len(answers) - len(wrong)
-        self.refused += wrong
+        self.rows += len(answers)
+        self.repeats += _repeats_in(answers)
+        self.refused += _errors_in(answers)
 
 
 def _dataset(file: Path) -> Any:
@@ -155,14 +163,29 @@ def _errors_in(answers: Sequence[Answer]) -> list[Exception]:
     return [answer for answer in answers if isinstance(answer, TidemillError)]
 
 
+def _repeats_in(answers: Sequence[Answer]) -> int:
+    """How many were there before; of a part that was stored as a table its column says it."""
+    import pyarrow.compute as pc
+
+    count = 0
+    for part in answers.parts if isinstance(answers, Scheduled) else [answers]:
+        if isinstance(part, StoredPart):
+            count += pc.sum(part.table["is_repeat"]).as_py() or 0
+        else:
+            count += sum(isinstance(answer, Receipt) and answer.is_repeat for answer in part)
+    return count
+
+
 def _say(file: Path, sent: _Sent, is_json: bool) -> None:
     stored, refused = sent.stored, sent.refused
     if is_json:
         errors = [str(error) for error in refused[:_SAID_MAX]]
-        print(json.dumps({"stored": stored, "refused": len(refused), "errors": errors}))
+        counts = {"stored": stored, "repeats": sent.repeats, "refused": len(refused)}
+        print(json.dumps({**counts, "errors": errors}))
         return
     for error in refused[:_SAID_MAX]:
         print(f"refused: {error}")
     if len(refused) > _SAID_MAX:
         print(f"and {len(refused) - _SAID_MAX:,} more")
-    print(f"{file}: {stored:,} stored, {len(refused):,} refused")
+    repeats = f"{sent.repeats:,} were there before, " if sent.repeats else ""
+    print(f"{file}: {stored:,} stored, {repeats}{len(refused):,} refused")
