@@ -25,7 +25,7 @@ import tidemill
 from acceptance.serving import Served
 from tidemill.cli.catalogue import application
 from tidemill.cli.serve_config import settings_in
-from tidemill.core.config import BrokerSettings
+from tidemill.core.config import BrokerSettings, setting_names
 from tidemill.server.supervisor import _STOP_SECONDS
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
@@ -185,8 +185,9 @@ def test_prometheus_and_grafana_find_each_other_and_the_broker() -> None:
 # -- the settings file and the unit ---------------------------------------------------------------
 
 
-def test_the_settings_file_holds_the_defaults() -> None:
+def test_the_settings_file_holds_every_setting_with_its_default() -> None:
     assert settings_in(_DEPLOY / "tidemill.toml") == BrokerSettings()
+    assert set(tomllib.loads((_DEPLOY / "tidemill.toml").read_text())) == setting_names()
 
 
 @pytest.fixture
