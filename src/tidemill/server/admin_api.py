@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -41,6 +42,7 @@ from tidemill.server.waiting_room import WaitingRoom
 
 _BATCH_THREADS = 8
 _VERSION = "1"
+_FRAMEWORK_ERRORS = ("HTTPValidationError", "ValidationError")
 _ERRORS: dict[int | str, dict[str, object]] = {
     status: {"model": ErrorAnswer, "description": text}
     for status, text in (
@@ -79,6 +81,17 @@ class AdminApp(FastAPI):
     async def by_routes(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The framework's own way."""
         await super().__call__(scope, receive, timed(send))
+
+    def openapi(self) -> dict[str, Any]:
+        """The description, without what the framework says of wrong requests: here they answer 400."""
+        if self.openapi_schema is None:
+            spec = super().openapi()
+            for operations in spec["paths"].values():
+                for operation in operations.values():
+                    operation["responses"].pop("422", None)
+            for name in _FRAMEWORK_ERRORS:
+                spec["components"]["schemas"].pop(name, None)
+        return super().openapi()
 
 
 def admin_app(

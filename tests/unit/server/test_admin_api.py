@@ -349,3 +349,19 @@ def test_a_closed_broker_is_unavailable(tmp_path) -> None:
         small.close()
         assert http.get("/healthz").status_code == 503
         assert http.post("/v1/messages", json={"topic": "t", "body": "x"}).json()["code"] == "closed"
+
+
+def test_the_description_promises_only_answers_that_are_given(http) -> None:
+    spec = http.get("/openapi.json").json()
+    promised = {
+        (status, content["schema"]["$ref"].rsplit("/", 1)[-1])
+        for operations in spec["paths"].values()
+        for operation in operations.values()
+        for status, answer in operation["responses"].items()
+        if status.startswith("4")
+        for content in answer["content"].values()
+    }
+    assert promised == {(str(status), "ErrorAnswer") for status in (400, 401, 403, 404, 409, 413, 429)}
+    assert not {"HTTPValidationError", "ValidationError"} & set(spec["components"]["schemas"])
+    wrong = http.get("/v1/pending", params={"limit": "many"})
+    assert (wrong.status_code, set(wrong.json())) == (400, {"code", "message"})
