@@ -98,6 +98,13 @@ def test_every_option_is_documented_and_no_other(name: str) -> None:
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", section[0])) - shared == options - shared - {"--help"}
 
 
+def test_every_command_that_ends_with_an_answer_has_json() -> None:
+    """As the documents say of all; a broker and a play have no answer."""
+    named = {name for name, command in _COMMANDS.items() if not getattr(command, "commands", None)}
+    has_json = {name for name in named if "--json" in {o for p in _COMMANDS[name].params for o in p.opts}}
+    assert named - has_json == {"serve", "demo"}
+
+
 def test_every_make_target_named_in_the_readme_exists() -> None:
     targets = set(re.findall(r"^([a-z]+):", (_ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"make ([a-z]+)", _README)) - {"alone"} <= targets

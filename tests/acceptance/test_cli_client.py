@@ -37,7 +37,7 @@ def test_send_advance_receive(cli) -> None:
     assert {"message_id", "handle", "deliver_at"} <= set(receipt)
     assert cli("receive", "orders", "--group", "g", "--wait", "1ms")[1] == ""
     assert cli("advance", "90s")[0] == 0
-    message = _json(cli("receive", "orders", "--group", "g", "--count", "1"))
+    message = _json(cli("receive", "orders", "--group", "g", "--count", "1", "--json"))
     assert message["message_id"] == receipt["message_id"]
     assert (message["key"], message["tag"], message["body"], message["attempt"]) == ("k", "t", "hello", 1)
     assert message["deliver_at_ms"] == message["released_at_ms"] == receipt["deliver_at_ms"]
@@ -106,16 +106,20 @@ def test_topics_and_groups(cli) -> None:
     assert ("made", "delay", 3) in [(t["name"], t["type"], t["queues"]) for t in listed]
     for words in (("pause",), ("resume",)):
         assert cli("topics", *words, "made")[0] == 0
+        assert _json(cli("topics", *words, "made", "--json"))["is_paused"] == (words == ("pause",))
+    assert _json(cli("topics", "limit", "made", "7", "--json"))["release_rate_max"] == 7
     cli("send", "made", "x", "--delay", "1h")
     code, _, err = cli("topics", "delete", "made")
     assert code == 1 and "--force" in err
-    assert cli("topics", "delete", "made", "--force")[0] == 0
+    assert _json(cli("topics", "delete", "made", "--force", "--json")) == {"name": "made", "cancelled": 1}
     assert cli("groups", "set", "workers", "--max-attempts", "3", "--fifo", "--start", "last")[0] == 0
     listed = [json.loads(line) for line in cli("groups", "list", "--json")[1].splitlines()]
     (group,) = [known for known in listed if known["name"] == "workers"]
     assert (group["max_attempts"], group["is_fifo"]) == (3, True)
     cli("send", "seen", "x")
     assert cli("groups", "reset", "workers", "seen", "--to", "now")[0] == 0
+    reset = _json(cli("groups", "reset", "workers", "seen", "--to", "1800000000000", "--json"))
+    assert reset == {"group": "workers", "topic": "seen", "to_ms": 1_800_000_000_000, "is_new": False}
     assert "workers" in cli("groups", "list")[1]
 
 

@@ -130,6 +130,12 @@ def test_rebuild_makes_every_derived_file_again(directory: Path) -> None:
         assert broker.views.read("orders", 0, 0, 10) or broker.receive("orders", "others", count=10)
 
 
+def test_rebuild_tells_programs_what_it_found(directory: Path) -> None:
+    said = json.loads(run("rebuild", directory, "--json").stdout)
+    assert (said["is_sound"], said["findings"]) == (True, [])
+    assert (said["topics"], said["pending"], said["released"], said["cancelled"]) == (2, 19, 1, 1)
+
+
 def test_rebuild_mends_a_damaged_index(directory: Path) -> None:
     (entries,) = (directory / "index" / "entries").iterdir()
     _flip_byte(entries, 48 * 3 + 9)

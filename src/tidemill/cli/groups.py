@@ -82,12 +82,16 @@ def reset(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     to: Annotated[str, typer.Option(help="A time: read again from what was released then.")],
     endpoint: EndpointOption = None,
+    is_json: JsonOption = False,
 ) -> int:
     """Let a group read a topic again from (or skip it to) a time."""
     with connect(endpoint) as client:
         is_new = _is_new(client, group)
-        client.reset_group(group, topic, moment_ms(client, to))
-    print(f"{group}{', a new group' if is_new else ''}: reads {topic} from {to}")
+        to_ms = moment_ms(client, to)
+        client.reset_group(group, topic, to_ms)
+    text = f"{group}{', a new group' if is_new else ''}: reads {topic} from {to}"
+    fields = {"group": group, "topic": topic, "to_ms": to_ms, "is_new": is_new}
+    print(json.dumps(fields) if is_json else text)
     return 0
 
 

@@ -7,6 +7,8 @@ read: a rebuild never leaves a directory worse than it was.
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +30,7 @@ _ASIDE = ".before-rebuild"
 
 def rebuild(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="a data directory that nobody has open")],
+    is_json: Annotated[bool, typer.Option("--json", help="one JSON object instead of lines")] = False,
 ) -> int:
     """Make every derived file again from the commit log, then check."""
     require_data_directory(directory)
@@ -50,6 +53,9 @@ def rebuild(
         raise
     for name in _DERIVED:
         disk.remove_tree(directory / f"{name}{_ASIDE}")
+    if is_json:
+        print(json.dumps({**asdict(report), "topics": topics, "sent": status.sent}))
+        return 0 if report.is_sound else 1
     print(
         f"rebuilt from {status.log_bytes:,} bytes of log: {topics:,} topics, {status.sent:,} messages, "
         f"{status.pending:,} pending, {status.released:,} released, {status.cancelled:,} cancelled"

@@ -31,6 +31,7 @@ def receive(
     invisible: Annotated[str, typer.Option(help="How long others do not see them.")] = "30s",
     tag: Annotated[list[str] | None, typer.Option("--tag", help="Only messages with this tag.")] = None,
     endpoint: EndpointOption = None,
+    _is_json: Annotated[bool, typer.Option("--json", help="As it is in any case: JSON.")] = False,
 ) -> int:
     """Receive messages, one JSON object per line."""
     if not group:

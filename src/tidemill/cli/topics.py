@@ -71,29 +71,31 @@ def delete(
     name: NameArgument,
     force: Annotated[bool, typer.Option("--force", help="Also while messages wait: cancels them.")] = False,
     endpoint: EndpointOption = None,
+    is_json: JsonOption = False,
 ) -> int:
     """Delete a topic."""
     with connect(endpoint) as client:
         cancelled = client.delete_topic(name, force=force)
-    print(f"{name}: deleted" + (f", {cancelled:,} waiting messages cancelled" if cancelled else ""))
+    text = f"{name}: deleted" + (f", {cancelled:,} waiting messages cancelled" if cancelled else "")
+    print(json.dumps({"name": name, "cancelled": cancelled}) if is_json else text)
     return 0
 
 
 @topics.command("pause")
-def pause(name: NameArgument, endpoint: EndpointOption = None) -> int:
+def pause(name: NameArgument, endpoint: EndpointOption = None, is_json: JsonOption = False) -> int:
     """Hold a topic's releases; what falls due meanwhile goes when it is resumed."""
     with connect(endpoint) as client:
-        client.pause_topic(name)
-    print(f"{name}: paused")
+        topic = client.pause_topic(name)
+    print(json.dumps(asdict(topic)) if is_json else f"{name}: paused")
     return 0
 
 
 @topics.command("resume")
-def resume(name: NameArgument, endpoint: EndpointOption = None) -> int:
+def resume(name: NameArgument, endpoint: EndpointOption = None, is_json: JsonOption = False) -> int:
     """Let a topic's releases go on."""
     with connect(endpoint) as client:
-        client.resume_topic(name)
-    print(f"{name}: resumed")
+        topic = client.resume_topic(name)
+    print(json.dumps(asdict(topic)) if is_json else f"{name}: resumed")
     return 0
 
 
@@ -102,9 +104,11 @@ def limit(
     name: NameArgument,
     per_second: Annotated[int, typer.Argument(min=0, help="Releases a second; 0: no limit.")],
     endpoint: EndpointOption = None,
+    is_json: JsonOption = False,
 ) -> int:
     """Bound a topic's releases a second."""
     with connect(endpoint) as client:
-        client.limit_topic(name, per_second)
-    print(f"{name}: {f'at most {per_second:,} releases a second' if per_second else 'no limit'}")
+        topic = client.limit_topic(name, per_second)
+    text = f"{name}: {f'at most {per_second:,} releases a second' if per_second else 'no limit'}"
+    print(json.dumps(asdict(topic)) if is_json else text)
     return 0
