@@ -14,7 +14,7 @@ Names are imported when they are first used: a client needs neither NumPy nor th
 from __future__ import annotations
 
 from tidemill.core.config import BrokerSettings
-from tidemill.core.lazy import lazy_names
+from tidemill.core.lazy import lazy_dir, lazy_names
 from tidemill.core.model import CancelAnswer, Delivery, Draft, Handle, Once, Receipt
 
 __getattr__ = lazy_names(
@@ -24,9 +24,11 @@ __getattr__ = lazy_names(
         "Broker": "tidemill.broker.broker:Broker",
         "BusyError": "tidemill.core.errors:BusyError",
         "Client": "tidemill.client.client:Client",
+        "Forbidden": "tidemill.core.errors:Forbidden",
         "Message": "tidemill.client.answers:Message",
         "RequestError": "tidemill.core.errors:RequestError",
         "TidemillError": "tidemill.core.errors:TidemillError",
+        "Unauthorized": "tidemill.core.errors:Unauthorized",
         "Unreachable": "tidemill.client.retrying:Unreachable",
         "Worker": "tidemill.client.worker:Worker",
         "open": "tidemill.broker.opening:open_broker",
@@ -42,13 +44,17 @@ __all__ = [
     "Client",
     "Delivery",
     "Draft",
+    "Forbidden",
     "Handle",
     "Message",
     "Once",
     "Receipt",
     "RequestError",
     "TidemillError",
+    "Unauthorized",
     "Unreachable",
     "Worker",
     "open",
 ]
+
+__dir__ = lazy_dir(__name__, __all__)

@@ -7,8 +7,10 @@ from tidemill.client.retrying import Unreachable as Unreachable
 from tidemill.client.worker import Worker as Worker
 from tidemill.core.config import BrokerSettings as BrokerSettings
 from tidemill.core.errors import BusyError as BusyError
+from tidemill.core.errors import Forbidden as Forbidden
 from tidemill.core.errors import RequestError as RequestError
 from tidemill.core.errors import TidemillError as TidemillError
+from tidemill.core.errors import Unauthorized as Unauthorized
 from tidemill.core.model import CancelAnswer as CancelAnswer
 from tidemill.core.model import Delivery as Delivery
 from tidemill.core.model import Draft as Draft
@@ -25,12 +27,14 @@ __all__ = [
     "Client",
     "Delivery",
     "Draft",
+    "Forbidden",
     "Handle",
     "Message",
     "Once",
     "Receipt",
     "RequestError",
     "TidemillError",
+    "Unauthorized",
     "Unreachable",
     "Worker",
     "open",

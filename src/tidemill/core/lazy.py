@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -17,3 +18,12 @@ def lazy_names(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
         return getattr(import_module(module), inner)
 
     return find
+
+
+def lazy_dir(package: str, names: Sequence[str]) -> Callable[[], list[str]]:
+    """A module `__dir__` that also shows the names which nobody has used yet."""
+
+    def show() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *names})
+
+    return show
