@@ -264,6 +264,7 @@ class AsyncClient(AsyncConsumeVerbs):
         return await self._ask(verbs.forecast(topic, as_duration_ms(horizon)))
 
     async def status(self) -> BrokerStatus:
+        """How the broker is: its clock, counts, lateness and who turns the wheel."""
         return await self._ask(verbs.status())
 
     async def find(self, topic: str, key: str) -> list[dict[str, Any]]:
@@ -273,6 +274,7 @@ class AsyncClient(AsyncConsumeVerbs):
     # -- topics, groups, levers -------------------------------------------------------------------
 
     async def topics(self) -> list[TopicInfo]:
+        """Every topic that you may look at, with its counts."""
         return await self._ask(verbs.topics())
 
     async def create_topic(
@@ -289,15 +291,18 @@ class AsyncClient(AsyncConsumeVerbs):
         return await self._ask(verbs.delete_topic(name, force))
 
     async def pause_topic(self, name: str) -> TopicInfo:
+        """Hold a topic's releases; what falls due meanwhile goes when it is resumed."""
         return await self._ask(verbs.pause_topic(name))
 
     async def resume_topic(self, name: str) -> TopicInfo:
+        """Let a topic's releases go on."""
         return await self._ask(verbs.resume_topic(name))
 
     async def limit_topic(self, name: str, per_second: int) -> TopicInfo:
         return await self._ask(verbs.limit_topic(name, per_second))
 
     async def groups(self) -> list[GroupInfo]:
+        """Every consumer group that you may look at: its settings and how far behind it is."""
         return await self._ask(verbs.groups())
 
     async def set_group(
@@ -309,6 +314,7 @@ class AsyncClient(AsyncConsumeVerbs):
         start: str | None = None,
         backoff: str | None = None,
     ) -> GroupInfo:
+        """Make a group, or change what is given; the rest stays."""
         return await self._ask(verbs.set_group(name, max_attempts, is_fifo, start, backoff))
 
     async def reset_group(self, name: str, topic: str, to: Moment) -> None:

@@ -269,6 +269,7 @@ class Client(ConsumeVerbs, TableVerbs, RetryVerbs):
         return self._ask(verbs.forecast(topic, as_duration_ms(horizon)))
 
     def status(self) -> BrokerStatus:
+        """How the broker is: its clock, counts, lateness and who turns the wheel."""
         return self._ask(verbs.status())
 
     def find(self, topic: str, key: str) -> list[dict[str, Any]]:
@@ -278,6 +279,7 @@ class Client(ConsumeVerbs, TableVerbs, RetryVerbs):
     # -- topics, groups, levers -------------------------------------------------------------------
 
     def topics(self) -> list[TopicInfo]:
+        """Every topic that you may look at, with its counts."""
         return self._ask(verbs.topics())
 
     def create_topic(
@@ -295,9 +297,11 @@ class Client(ConsumeVerbs, TableVerbs, RetryVerbs):
         return self._ask(verbs.delete_topic(name, force))
 
     def pause_topic(self, name: str) -> TopicInfo:
+        """Hold a topic's releases; what falls due meanwhile goes when it is resumed."""
         return self._ask(verbs.pause_topic(name))
 
     def resume_topic(self, name: str) -> TopicInfo:
+        """Let a topic's releases go on."""
         return self._ask(verbs.resume_topic(name))
 
     def limit_topic(self, name: str, per_second: int) -> TopicInfo:
@@ -305,6 +309,7 @@ class Client(ConsumeVerbs, TableVerbs, RetryVerbs):
         return self._ask(verbs.limit_topic(name, per_second))
 
     def groups(self) -> list[GroupInfo]:
+        """Every consumer group that you may look at: its settings and how far behind it is."""
         return self._ask(verbs.groups())
 
     def set_group(
@@ -316,6 +321,7 @@ class Client(ConsumeVerbs, TableVerbs, RetryVerbs):
         start: str | None = None,
         backoff: str | None = None,
     ) -> GroupInfo:
+        """Make a group, or change what is given; the rest stays."""
         return self._ask(verbs.set_group(name, max_attempts, is_fifo, start, backoff))
 
     def reset_group(self, name: str, topic: str, to: Moment) -> None:
