@@ -21,8 +21,8 @@ from tidemill.server.admin_consuming import ConsumerDoor, Consumers, consumer_ro
 from tidemill.server.admin_errors import add_error_handlers
 from tidemill.server.admin_messages import change_routes, send_routes
 from tidemill.server.admin_models import ErrorAnswer
-from tidemill.server.admin_pictures import message_routes, past_routes, picture_routes, timed
-from tidemill.server.admin_retries import retry_routes
+from tidemill.server.admin_pictures import me_routes, message_routes, past_routes, picture_routes, timed
+from tidemill.server.admin_retries import letter_routes, retry_routes
 from tidemill.server.admin_views import (
     find_routes,
     group_routes,
@@ -135,10 +135,12 @@ def admin_app(
         consumer_routes(consumers),
         change_routes(broker),
         retry_routes(broker),
+        letter_routes(broker),
         look_routes(broker),
         picture_routes(broker),
         past_routes(broker),
         message_routes(broker),
+        me_routes(broker),
         find_routes(broker),
         topic_routes(broker),
         group_routes(broker),

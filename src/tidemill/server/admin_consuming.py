@@ -31,8 +31,8 @@ from tidemill.core.model import Delivery
 from tidemill.server.admin_errors import error_response
 from tidemill.server.admin_messages import body_out, time_out
 from tidemill.server.admin_models import InvisibilityIn, ReceiptsIn, ReceiveIn, ReceiveOut, SettledOut
+from tidemill.server.answer_room import TAKES_MAX, keep_room_for
 from tidemill.server.asgi import Event, Receive, Scope, Send, is_gone
-from tidemill.server.body_budget import TAKES_MAX, require_room_for
 from tidemill.server.caller import RECEIVE, caller, require
 from tidemill.server.waiting_room import WaitingRoom
 
@@ -75,7 +75,7 @@ class Consumers:
                     accepts_tag=_tag_filter(request.tags),
                     one_per_message_group=request.one_per_message_group,
                 )
-                await self._require_room_for(found)
+                await self._keep_room_for(found)
             left_ms = round((until_s - stopwatch_s()) * 1000)
             if has_waited and await is_gone(client):
                 receipts = [d.receipt for d in found]
@@ -88,10 +88,10 @@ class Consumers:
             has_waited = True
             await waiting.wait(key, bell, left_ms)
 
-    async def _require_room_for(self, found: list[Delivery]) -> None:
+    async def _keep_room_for(self, found: list[Delivery]) -> None:
         """Give messages back untried that there is no room for beside answers which nobody reads."""
         try:
-            require_room_for(found)
+            keep_room_for(delivery.message.body for delivery in found)
         except TooManyRequests:
             receipts = [delivery.receipt for delivery in found]
             await self._call(self._broker.change_invisibility, receipts, 0, is_untried=True)

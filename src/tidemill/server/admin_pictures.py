@@ -22,6 +22,7 @@ from tidemill.core.limits import KIB, MIB
 from tidemill.core.model import Handle
 from tidemill.server.admin_messages import body_out
 from tidemill.server.admin_models import Moment, Name, Token
+from tidemill.server.answer_room import BodiesRoute, keep_room_for
 from tidemill.server.caller import LOOK, caller, may, require, require_on
 from tidemill.server.permissions import Verb
 from tidemill.server.picture_models import (
@@ -134,8 +135,8 @@ def past_routes(broker: Broker) -> APIRouter:
 
 
 def message_routes(broker: Broker) -> APIRouter:
-    """Routes for one message, and for the caller's own face."""
-    routes = APIRouter(prefix="/v1", tags=["looks"])
+    """Routes for one message."""
+    routes = APIRouter(prefix="/v1", tags=["looks"], route_class=BodiesRoute)
 
     @routes.get("/message", response_model=MessageOut)
     def message(
@@ -159,7 +160,15 @@ def message_routes(broker: Broker) -> APIRouter:
             raise UnknownMessage(
                 f"no timed message {message_id!r} is known in topic {topic!r}; it may be past its retention"
             )
+        keep_room_for([story.message.body[:body_limit]])
         return _message_out(story, body_limit)
+
+    return routes
+
+
+def me_routes(broker: Broker) -> APIRouter:
+    """Routes for the caller's own face."""
+    routes = APIRouter(prefix="/v1", tags=["looks"])
 
     @routes.get("/me", response_model=MeOut)
     def me() -> MeOut:

@@ -20,6 +20,7 @@ from tidemill.core.model import NO_TIME_MS
 from tidemill.server.admin_consuming import require_receipts
 from tidemill.server.admin_messages import body_out
 from tidemill.server.admin_models import LOOK_COUNT_MAX, Name, ReceiptsIn, Request, Token
+from tidemill.server.answer_room import BodiesRoute, keep_room_for
 from tidemill.server.caller import ADMIN, LOOK, may, require
 
 _LEVEL_MAX = 1 << 31
@@ -95,6 +96,21 @@ def retry_routes(broker: Broker) -> APIRouter:
         ]
         return SendBackOut(answers=answers)
 
+    @routes.post("/dead-letters/resend", response_model=ResentOut)
+    def resend(request: ResendIn) -> ResentOut:
+        """Give dead letters to their group once more, with all attempts before them."""
+        require(ADMIN, group=request.group)
+        if (request.ids is None) != request.all:
+            raise RequestError("say which dead letters: give either ids, or all = true")
+        return ResentOut(resent=broker.dead_letters.resend(request.group, request.ids))
+
+    return routes
+
+
+def letter_routes(broker: Broker) -> APIRouter:
+    """Routes that show what failed."""
+    routes = APIRouter(prefix="/v1", tags=["retries"], route_class=BodiesRoute)
+
     @routes.get("/dead-letters", response_model=DeadLetterListOut)
     def dead_letters(
         group: Name | None = None, limit: Annotated[int, Query(ge=1, le=LOOK_COUNT_MAX)] = 100
@@ -109,16 +125,9 @@ def retry_routes(broker: Broker) -> APIRouter:
         for name in names:
             if len(found) < limit:
                 found += broker.dead_letters.waiting(name, limit=limit - len(found))
+        keep_room_for(letter.message.body for letter in found)
         found.sort(key=lambda letter: letter.died_at_ms)
         return DeadLetterListOut(dead_letters=[_letter_out(letter) for letter in found])
-
-    @routes.post("/dead-letters/resend", response_model=ResentOut)
-    def resend(request: ResendIn) -> ResentOut:
-        """Give dead letters to their group once more, with all attempts before them."""
-        require(ADMIN, group=request.group)
-        if (request.ids is None) != request.all:
-            raise RequestError("say which dead letters: give either ids, or all = true")
-        return ResentOut(resent=broker.dead_letters.resend(request.group, request.ids))
 
     return routes
 

@@ -52,6 +52,7 @@ from tidemill.server.admin_models import (
     TopicOut,
     WaitOut,
 )
+from tidemill.server.answer_room import BodiesRoute, keep_room_for
 from tidemill.server.backup_place import BackupPlace
 from tidemill.server.caller import ADMIN, LOOK, may, require, require_on
 
@@ -112,13 +113,14 @@ def look_routes(broker: Broker) -> APIRouter:
 
 def find_routes(broker: Broker) -> APIRouter:
     """Routes that find messages, whatever became of them."""
-    routes = APIRouter(prefix="/v1", tags=["looks"])
+    routes = APIRouter(prefix="/v1", tags=["looks"], route_class=BodiesRoute)
 
     @routes.get("/topics/{name}/find", response_model=FoundListOut)
     def find(name: Name, key: Key) -> FoundListOut:
         """Messages with a key and what became of each, newest first, up to 16 MiB."""
         require(LOOK, topic=name)
         found = broker.views.find(name, key, bytes_max=ANSWER_BYTES_MAX, count_max=LOOK_COUNT_MAX)
+        keep_room_for(one.message.body for one in found)
         return FoundListOut(messages=[_found_out(one) for one in found])
 
     @routes.get("/topics/{name}/read", response_model=FoundListOut)
@@ -133,9 +135,11 @@ def find_routes(broker: Broker) -> APIRouter:
         topic = broker.topics.require(name)
         if queue >= topic.queue_count:
             raise RequestError(f"topic {name!r} has {topic.queue_count} queues, the first is 0")
+        found = broker.views.read(name, queue, offset, count, bytes_max=ANSWER_BYTES_MAX)
+        keep_room_for(q.message.body for q in found)
         rows = [
             _found_out(FoundMessage(q.message, "released", q.queue_id, q.offset, q.released_at_ms))
-            for q in broker.views.read(name, queue, offset, count, bytes_max=ANSWER_BYTES_MAX)
+            for q in found
         ]
         return FoundListOut(messages=rows)
 

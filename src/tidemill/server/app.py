@@ -22,9 +22,10 @@ from tidemill.broker.broker import Broker
 from tidemill.core.errors import Forbidden
 from tidemill.core.limits import FRAME_BYTES_MAX, MIB
 from tidemill.server.admin_errors import error_bytes, refusal_bytes
+from tidemill.server.answer_room import Unread
 from tidemill.server.asgi import Receive, Scope, Send, SteadyReceive, steady_send
 from tidemill.server.batch_desk import PATH as BATCH_PATH
-from tidemill.server.body_budget import BodyBudget, BodyRefused, Unread
+from tidemill.server.body_budget import BodyBudget, BodyRefused
 from tidemill.server.caller import LOOK, require
 from tidemill.server.dashboard import Dashboard
 from tidemill.server.gateway import Gateway
@@ -108,8 +109,13 @@ class Door:
 
     async def _grpc(self, gateway: Gateway, scope: Scope, receive: Receive, send: Send) -> None:
         is_large = scope["path"] == _RECEIVE_PATH
-        if await self.guard.admits_grpc(scope, receive, send, self._unread if is_large else None):
-            await gateway.service(scope, receive, self._unread.count(send) if is_large else send)
+        if not await self.guard.admits_grpc(scope, receive, send, self._unread if is_large else None):
+            return
+        if is_large:
+            with self._unread.answer(send) as answer:
+                await gateway.service(scope, receive, answer)
+        else:
+            await gateway.service(scope, receive, send)
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, opened = scope["path"], self.opened
@@ -123,12 +129,13 @@ class Door:
         elif not await self.guard.admits_http(scope, send, None if path in _SMALL_PATHS else self._unread):
             return
         elif path == "/metrics":
-            await self._metrics(opened, send)
+            with self._unread.answer(send, may_refuse=True) as answer:
+                await self._metrics(opened, answer)
         elif opened.batch is not None and path == BATCH_PATH and scope["method"] == "POST":
             await self._answered(opened.batch, scope, receive, send, send)
         elif opened.http is not None:
-            steady = self._unread.count(steady_send(send))
-            await self._answered(opened.http, scope, SteadyReceive(receive), steady, send)
+            with self._unread.answer(steady_send(send), may_refuse=scope["method"] == "GET") as answer:
+                await self._answered(opened.http, scope, SteadyReceive(receive), answer, send)
         else:
             await _page(send, 404, _JSON, b'{"error": "there is nothing here"}')
 

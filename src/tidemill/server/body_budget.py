@@ -1,30 +1,21 @@
-"""How many bytes of requests and answers may be held at once, in one call and in all of them together.
+"""How many bytes of requests may be held at once, in one call and in all of them together.
 
-Owns the counts. Whoever announces much and sends it slowly, a thousand times over, is stopped here, and so is
-whoever asks for much and never reads it: the call over the limit is refused, those under way go on. A body
-that has begun must be whole in time, or single bytes, sent now and then, would hold its place for ever.
+Owns the counts (of answers: `answer_room.py`). Whoever announces much and sends it slowly, a thousand times
+over, is stopped here: the call over the limit is refused, those under way go on. A body that has begun must
+be whole in time, or single bytes, sent now and then, would hold its place for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextvars import ContextVar
 
 from starlette.exceptions import HTTPException
 
-from tidemill.core.errors import TooManyRequests
-from tidemill.core.limits import KIB
-from tidemill.core.model import Delivery
-from tidemill.server.asgi import Event, Receive, Scope, Send, SteadyReceive
+from tidemill.server.asgi import Event, Receive, Scope, SteadyReceive
 
-# Takes of messages under way at once, of each door: their bodies are in memory before anybody counts them.
-TAKES_MAX = 8
 # How long the body of a request may take; the largest one that is allowed needs 5 Mbit/s.
 BODY_SECONDS_MAX = 120.0
 
-_OF_CALL: ContextVar[Unread | None] = ContextVar("unread", default=None)  # what counts a call's answer
-_PIECE_BYTES = 256 * KIB
 # What one piece costs besides its bytes, so that a body of single bytes is no way around the limit.
 _PIECE_COST_BYTES = 128
 _TOO_LATE = 408
@@ -117,51 +108,3 @@ class WatchedBody:
 
 def _too_large(request_max: int) -> BodyRefused:
     return BodyRefused(_TOO_LARGE, f"a request has at most {request_max} bytes; split it")
-
-
-def require_room_for(deliveries: Sequence[Delivery]) -> None:
-    """`TooManyRequests` if the answer with these would be too much beside those that nobody reads.
-
-    Calls that begin together find room for all of them; each must look again when it has its messages.
-    """
-    unread = _OF_CALL.get()
-    if unread is not None and unread.held:
-        unread.require_room(sum(len(delivery.message.body) for delivery in deliveries))
-
-
-class Unread:
-    """Bytes of answers that their callers have not taken yet. Lives on one event loop."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self.held = 0
-
-    def require_room(self, size: int = 0) -> None:
-        """Return if there is room for another large answer; `TooManyRequests` if not."""
-        if self.held and self.held + size > self._bytes_max:
-            raise TooManyRequests(
-                f"{self.held} bytes of answers wait for callers that do not read them; ask again shortly"
-            )
-
-    def count(self, send: Send) -> Send:
-        """The same `send`, counted while it waits for the caller to read.
-
-        In pieces: the server waits for the caller between two, but takes the first whole, however large.
-        """
-        _OF_CALL.set(self)
-
-        async def counted(event: Event) -> None:
-            body = event.get("body", b"")
-            size = len(body)
-            self.held += size
-            try:
-                if size > _PIECE_BYTES:
-                    for start in range(0, size - _PIECE_BYTES, _PIECE_BYTES):
-                        piece = body[start : start + _PIECE_BYTES]
-                        await send({"type": event["type"], "body": piece, "more_body": True})
-                    event = {**event, "body": body[(size - 1) // _PIECE_BYTES * _PIECE_BYTES :]}
-                await send(event)
-            finally:
-                self.held -= size
-
-        return counted

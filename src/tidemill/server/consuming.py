@@ -25,8 +25,8 @@ from tidemill.core.errors import (
 )
 from tidemill.core.limits import HOUR_MS
 from tidemill.core.model import Delivery
+from tidemill.server.answer_room import TAKES_MAX, keep_room_for
 from tidemill.server.batching import Batcher
-from tidemill.server.body_budget import TAKES_MAX, require_room_for
 from tidemill.server.caller import RECEIVE, own, require
 from tidemill.server.conversion import message_of, resource_name, set_timestamp, tag_filter_of
 from tidemill.server.grpc_framing import Call, Stream
@@ -113,7 +113,7 @@ class Consuming:
             bell = self.polls.bell
             async with self._takes:
                 found, visible_ms = await self._take_or_give_back(poll)
-                await self._require_room_for(found)
+                await self._keep_room_for(found)
             if visible_ms is not None:
                 self.polls.look_in(poll.key, (visible_ms - self._broker.clock.now_ms()) / 1000)
             if found:
@@ -133,10 +133,10 @@ class Consuming:
                 self.polls.nudge(poll.key)  # whatever woke this one is for somebody else
                 raise
 
-    async def _require_room_for(self, found: list[Delivery]) -> None:
+    async def _keep_room_for(self, found: list[Delivery]) -> None:
         """Give messages back untried that there is no room for beside answers which nobody reads."""
         try:
-            require_room_for(found)
+            keep_room_for(delivery.message.body for delivery in found)
         except TooManyRequests:
             receipts = [delivery.receipt for delivery in found]
             await self._call(partial(self._broker.change_invisibility, receipts, 0, is_untried=True))

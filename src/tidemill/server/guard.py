@@ -11,9 +11,9 @@ from typing import Any
 from tidemill.core.errors import BusyError, Forbidden, TidemillError, Unauthorized
 from tidemill.server.admin_errors import error_bytes
 from tidemill.server.admin_errors import status_of as http_status_of
+from tidemill.server.answer_room import Unread
 from tidemill.server.asgi import Receive, Scope, Send
 from tidemill.server.authority import Authority
-from tidemill.server.body_budget import Unread
 from tidemill.server.caller import set_caller
 from tidemill.server.grpc_framing import Status, Stream
 from tidemill.server.permissions import User

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tidemill.broker.broker import Broker
+from tidemill.core.limits import MIB
 from tidemill.core.model import Draft, Once
 from tidemill.core.send_batch import CONTENT_TYPE, decode_answers, encode_drafts
 from tidemill.server.admin_api import admin_app
@@ -258,6 +259,20 @@ def test_over_the_rate_is_told_to_come_back(door):
     statuses = [_ask(door, "GET", "/v1/topics", None).status_code for _ in range(4)]
     assert statuses == [200, 200, 429, 429]
     assert _ask(door, "GET", "/healthz", None).status_code == 200
+
+
+def test_beside_answers_that_nobody_reads_no_large_one_is_begun_and_short_ones_go_on(door):
+    large = {"topic": "orders", "body": "x" * 300_000, "keys": ["k"]}
+    assert _ask(door, "POST", "/v1/messages", json=large).status_code == 200
+    look = "/v1/topics/orders/find?key=k"
+    with door._unread.answer(None) as others:
+        others.keep(64 * MIB)
+        assert _ask(door, "GET", look).status_code == 429
+        for path in ("/v1/topics", "/metrics", "/v1/status"):
+            assert _ask(door, "GET", path).status_code == 200
+        assert _ask(door, "POST", "/v1/messages", json=large).status_code == 200
+    assert door._unread.held == 0
+    assert _ask(door, "GET", look).status_code == 200
 
 
 @pytest.mark.parametrize(

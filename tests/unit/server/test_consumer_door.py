@@ -9,7 +9,7 @@ import pytest
 
 from tidemill.core.model import Draft
 from tidemill.server.admin_api import admin_app
-from tidemill.server.body_budget import Unread
+from tidemill.server.answer_room import Unread
 
 _JSON = [(b"content-type", b"application/json")]
 
@@ -76,7 +76,8 @@ def test_messages_for_which_there_is_no_room_go_back_untried(app, ask, small) ->
     unread = Unread(bytes_max=150)
 
     async def counted(scope, receive, send) -> None:
-        await app(scope, receive, unread.count(send))
+        with unread.answer(send) as answer:
+            await app(scope, receive, answer)
 
     unread.held = 51
     unread.require_room()

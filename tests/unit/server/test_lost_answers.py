@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tidemill.core.errors import TooManyRequests
-from tidemill.server.body_budget import Unread
+from tidemill.server.answer_room import Unread
 from tidemill.server.consuming import Consuming
 from tidemill.server.leases import Leases
 from tidemill.server.protocol import service
@@ -85,15 +85,15 @@ def test_messages_for_which_there_is_no_room_go_back_untried(small):
     async def scene() -> None:
         with ThreadPoolExecutor(1) as executor:
             consuming = Consuming(small.broker, executor, Leases())
-            unread.count(None)  # as the door does for every receive
-            unread.held = 51
-            for _ in range(2):
-                with pytest.raises(TooManyRequests, match="do not read"):
-                    await consuming.receive(_request(""), _Line(is_cut=False), _Call())
-            unread.held = 50
-            line = _Line(is_cut=False)
-            await consuming.receive(_request(""), line, _Call())
-            assert line.bodies == [b"x" * 100]
+            with unread.answer(None):  # as the door does for every receive
+                unread.held = 51
+                for _ in range(2):
+                    with pytest.raises(TooManyRequests, match="do not read"):
+                        await consuming.receive(_request(""), _Line(is_cut=False), _Call())
+                unread.held = 50
+                line = _Line(is_cut=False)
+                await consuming.receive(_request(""), line, _Call())
+                assert line.bodies == [b"x" * 100]
             consuming.polls.close()
 
     asyncio.run(scene())
