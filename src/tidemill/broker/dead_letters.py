@@ -93,10 +93,15 @@ class DeadLetters:
         names = [topic.name for topic in self._store.indexes.topics]
         return sorted(n.removeprefix(DEAD_LETTER_PREFIX) for n in names if n.startswith(DEAD_LETTER_PREFIX))
 
-    def waiting(self, group_name: str, *, limit: int = 100) -> list[DeadLetter]:
-        """Letters that the group has not dealt with, oldest first; at most so many, and 16 MiB of bodies."""
+    def waiting(
+        self, group_name: str, *, limit: int = 100, bytes_max: int = ANSWER_BYTES_MAX
+    ) -> list[DeadLetter]:
+        """Letters that the group has not dealt with, oldest first; at most so many.
+
+        Ends with the one whose body takes it over `bytes_max`.
+        """
         require_whole("limit", limit, 1, _LIMIT_MAX)
-        room = ANSWER_BYTES_MAX
+        room = bytes_max
         found: list[DeadLetter] = []
         for letter in self._letters(group_name):
             if len(found) >= limit or room <= 0:

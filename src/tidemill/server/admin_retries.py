@@ -15,7 +15,7 @@ from tidemill.broker.broker import Broker
 from tidemill.broker.dead_letters import DeadLetter
 from tidemill.broker.retries import SendBackAnswer
 from tidemill.core.errors import RequestError
-from tidemill.core.limits import FRAME_ROWS_MAX
+from tidemill.core.limits import ANSWER_BYTES_MAX, FRAME_ROWS_MAX
 from tidemill.core.model import NO_TIME_MS
 from tidemill.server.admin_consuming import require_receipts
 from tidemill.server.admin_messages import body_out
@@ -115,16 +115,22 @@ def letter_routes(broker: Broker) -> APIRouter:
     def dead_letters(
         group: Name | None = None, limit: Annotated[int, Query(ge=1, le=LOOK_COUNT_MAX)] = 100
     ) -> DeadLetterListOut:
-        """Messages that groups gave up on and nobody has dealt with, of one group or of all, oldest first."""
+        """Messages that groups gave up on and nobody has dealt with, of one group or of all, up to 16 MiB.
+
+        Oldest first.
+        """
         if group is not None:
             require(LOOK, group=group)
         names = (
             [group] if group is not None else [g for g in broker.dead_letters.groups() if may(LOOK, group=g)]
         )
         found: list[DeadLetter] = []
+        room = ANSWER_BYTES_MAX
         for name in names:
-            if len(found) < limit:
-                found += broker.dead_letters.waiting(name, limit=limit - len(found))
+            if len(found) < limit and room > 0:
+                letters = broker.dead_letters.waiting(name, limit=limit - len(found), bytes_max=room)
+                room -= sum(len(letter.message.body) for letter in letters)
+                found += letters
         keep_room_for(letter.message.body for letter in found)
         found.sort(key=lambda letter: letter.died_at_ms)
         return DeadLetterListOut(dead_letters=[_letter_out(letter) for letter in found])

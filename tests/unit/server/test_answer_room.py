@@ -10,6 +10,7 @@ import pytest
 from fastapi import FastAPI
 
 from tidemill.core.model import Draft
+from tidemill.server import admin_retries
 from tidemill.server.admin_api import admin_app
 from tidemill.server.answer_room import BodiesRoute, Unread, keep_room_for
 
@@ -167,3 +168,18 @@ def test_room_is_given_back_when_the_answer_fails() -> None:
     with pytest.raises(OSError, match="gone"):
         fail()
     assert unread.held == 0
+
+
+def test_the_letters_of_all_groups_together_have_the_room_of_one_answer(app, small, monkeypatch) -> None:
+    for name in ("h", "i", "j"):
+        small.broker.receiver.set_group(name, starts_first=True)
+        small.broker.send_back([d.receipt for d in small.broker.receive("work", name)], -1)
+    monkeypatch.setattr(admin_retries, "ANSWER_BYTES_MAX", 450_000)
+
+    async def scene() -> None:
+        caller = _Caller(app, Unread(bytes_max=10_000_000), "/v1/dead-letters")
+        caller.reads.set()
+        await caller.ask()
+        assert [letter["group"] for letter in json.loads(caller.body)["dead_letters"]] == ["g", "h"]
+
+    asyncio.run(scene())
