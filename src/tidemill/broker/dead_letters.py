@@ -38,6 +38,8 @@ _LEASE_MS = 60_000
 _LIMIT_MAX = 1_000_000
 _RESEND_COUNT = 1024
 
+TopicFilter = Callable[[str], bool]
+
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
@@ -94,23 +96,28 @@ class DeadLetters:
         return sorted(n.removeprefix(DEAD_LETTER_PREFIX) for n in names if n.startswith(DEAD_LETTER_PREFIX))
 
     def waiting(
-        self, group_name: str, *, limit: int = 100, bytes_max: int = ANSWER_BYTES_MAX
+        self,
+        group_name: str,
+        *,
+        limit: int = 100,
+        bytes_max: int = ANSWER_BYTES_MAX,
+        accepts_topic: TopicFilter | None = None,
     ) -> list[DeadLetter]:
         """Letters that the group has not dealt with, oldest first; at most so many.
 
-        Ends with the one whose body takes it over `bytes_max`.
+        Ends with the one whose body takes it over `bytes_max`. `accepts_topic`: only those sent to such.
         """
         require_whole("limit", limit, 1, _LIMIT_MAX)
         room = bytes_max
         found: list[DeadLetter] = []
-        for letter in self._letters(group_name):
+        for letter in self._letters(group_name, accepts_topic):
             if len(found) >= limit or room <= 0:
                 break
             found.append(letter)
             room -= len(letter.message.body)
         return sorted(found, key=lambda letter: letter.died_at_ms)
 
-    def _letters(self, group_name: str) -> Iterator[DeadLetter]:
+    def _letters(self, group_name: str, accepts_topic: TopicFilter | None) -> Iterator[DeadLetter]:
         topic = self._store.indexes.topics.named(DEAD_LETTER_PREFIX + group_name)
         group = self._store.consumers.state.group(group_name)
         if topic is None or group is None:
@@ -119,7 +126,7 @@ class DeadLetters:
             lane = (group.id, topic.id, queue_id)
             for offset in self._open_offsets(lane):
                 letter = self._letter(group, topic, queue_id, offset)
-                if letter is not None:
+                if letter is not None and (accepts_topic is None or accepts_topic(letter.topic)):
                     yield letter
 
     def _open_offsets(self, lane: Lane) -> list[int]:
@@ -145,14 +152,20 @@ class DeadLetters:
 
     # -- resending --------------------------------------------------------------------------------
 
-    def resend(self, group_name: str, ids: Sequence[str] | None = None) -> int:
+    def resend(
+        self,
+        group_name: str,
+        ids: Sequence[str] | None = None,
+        *,
+        accepts_topic: TopicFilter | None = None,
+    ) -> int:
         """Give letters to their group once more: those with these ids, or all (None); says how many.
 
-        A letter whose topic is gone stays where it is.
+        A letter whose topic is gone, or not accepted, stays where it is.
         """
         wanted = None if ids is None else frozenset(ids)
         chosen, gone = [], set()
-        for letter in self._letters(group_name):
+        for letter in self._letters(group_name, accepts_topic):
             if wanted is None or letter.message.id in wanted:
                 if self._store.indexes.topics.named(letter.topic) is None:
                     gone.add(letter.topic)

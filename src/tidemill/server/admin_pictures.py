@@ -238,7 +238,11 @@ def _message_out(story: MessageStory, body_limit: int) -> MessageOut:
         via=story.via.name.lower() if story.via is not None else None,
         rolls=story.rolls,
         history=[EventOut(what=e.what, at_ms=e.at_ms, deliver_at_ms=e.deliver_at_ms) for e in story.history],
-        groups=[StandingOut(group=g.group, standing=g.standing, attempt=g.attempt) for g in story.groups],
+        groups=[
+            StandingOut(group=g.group, standing=g.standing, attempt=g.attempt)
+            for g in story.groups
+            if may(LOOK, group=g.group)
+        ],
     )
 
 

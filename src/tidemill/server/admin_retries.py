@@ -98,11 +98,20 @@ def retry_routes(broker: Broker) -> APIRouter:
 
     @routes.post("/dead-letters/resend", response_model=ResentOut)
     def resend(request: ResendIn) -> ResentOut:
-        """Give dead letters to their group once more, with all attempts before them."""
+        """Give dead letters to their group once more, with all attempts before them.
+
+        Letters of topics that the caller may not administer for this group stay where they are.
+        """
         require(ADMIN, group=request.group)
         if (request.ids is None) != request.all:
             raise RequestError("say which dead letters: give either ids, or all = true")
-        return ResentOut(resent=broker.dead_letters.resend(request.group, request.ids))
+        # As to reset the group in a topic, which also lets it have messages again.
+        resent = broker.dead_letters.resend(
+            request.group,
+            request.ids,
+            accepts_topic=lambda topic: may(ADMIN, topic=topic, group=request.group),
+        )
+        return ResentOut(resent=resent)
 
     return routes
 
@@ -117,7 +126,7 @@ def letter_routes(broker: Broker) -> APIRouter:
     ) -> DeadLetterListOut:
         """Messages that groups gave up on and nobody has dealt with, of one group or of all, up to 16 MiB.
 
-        Oldest first.
+        Oldest first, and only of topics that the caller may look at.
         """
         if group is not None:
             require(LOOK, group=group)
@@ -128,7 +137,12 @@ def letter_routes(broker: Broker) -> APIRouter:
         room = ANSWER_BYTES_MAX
         for name in names:
             if len(found) < limit and room > 0:
-                letters = broker.dead_letters.waiting(name, limit=limit - len(found), bytes_max=room)
+                letters = broker.dead_letters.waiting(
+                    name,
+                    limit=limit - len(found),
+                    bytes_max=room,
+                    accepts_topic=lambda topic: may(LOOK, topic=topic),
+                )
                 room -= sum(len(letter.message.body) for letter in letters)
                 found += letters
         keep_room_for(letter.message.body for letter in found)

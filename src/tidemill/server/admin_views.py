@@ -54,7 +54,7 @@ from tidemill.server.admin_models import (
 )
 from tidemill.server.answer_room import BodiesRoute, keep_room_for
 from tidemill.server.backup_place import BackupPlace
-from tidemill.server.caller import ADMIN, LOOK, may, require, require_on
+from tidemill.server.caller import ADMIN, LOOK, may, may_compare, require, require_on
 
 _FOREVER_MS = 1 << 52
 _OFFSET_MAX = 1 << 48
@@ -342,11 +342,16 @@ def _groups_out(broker: Broker) -> list[GroupOut]:
             max_attempts=view.attempts_max,
             is_fifo=view.is_fifo,
             backoff=view.backoff,
-            lag=view.lag,
-            unsettled=view.unsettled,
+            lag=_seen(view.name, view.lag),
+            unsettled=_seen(view.name, view.unsettled),
         )
         for view in broker.views.groups()
     ]
+
+
+def _seen(group: str, by_topic: dict[str, int]) -> dict[str, int]:
+    """A group's counts in the topics that the caller may look at."""
+    return {topic: count for topic, count in by_topic.items() if may_compare(group, topic)}
 
 
 def _found_out(found: FoundMessage) -> FoundOut:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 
+from tidemill.broker.admission import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from tidemill.server.permissions import User, Verb
 
 _caller: ContextVar[User | None] = ContextVar("tidemill_caller", default=None)
@@ -32,6 +33,17 @@ def own(name: str) -> str:
 def may(verb: Verb, *, topic: str | None = None, group: str | None = None) -> bool:
     user = _caller.get()
     return user is None or user.may(verb, topic=topic, group=group)
+
+
+def may_everywhere(verb: Verb) -> bool:
+    user = _caller.get()
+    return user is None or user.may_everywhere(verb)
+
+
+def may_compare(group: str, topic: str) -> bool:
+    """Whether the caller may look at how far a group is with a topic. A group's own topics go with it."""
+    is_own = topic in (RETRY_PREFIX + group, DEAD_LETTER_PREFIX + group)
+    return may(LOOK, group=group) and (is_own or may(LOOK, topic=topic))
 
 
 def require(verb: Verb, *, topic: str | None = None, group: str | None = None) -> None:

@@ -2,7 +2,8 @@
 
 Owns the names, which stay: dashboards, alert rules and the reference are compared with what is gathered here.
 Counts of messages come from the log's own totals, so they survive a restart; what a process counts (rejects,
-takeovers, calls, histograms) begins with it, as Prometheus expects.
+takeovers, calls, histograms) begins with it, as Prometheus expects. Topics and groups are named to those who
+may look at them, and groups also to whoever may look at every topic: a scraper is given no groups of its own.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tidemill.broker.broker import Broker
 from tidemill.broker.status import Status
 from tidemill.core.histogram import Histogram
 from tidemill.release.waits import WaitsFor
+from tidemill.server.caller import LOOK, may, may_compare, may_everywhere
 from tidemill.server.rejects import REJECTS
 
 if TYPE_CHECKING:
@@ -62,6 +64,8 @@ class BrokerCollector(Collector):
         pending = GaugeMetricFamily("tidemill_pending_messages", "Messages that wait.", labels=["topic"])
         paused = GaugeMetricFamily("tidemill_topic_paused", "1 where releases are held.", labels=["topic"])
         for topic in self._broker.views.topics():
+            if not may(LOOK, topic=topic.name):
+                continue
             sent.add_metric([topic.name], topic.sent)
             released.add_metric([topic.name], topic.released)
             cancelled.add_metric([topic.name], topic.cancelled)
@@ -76,11 +80,12 @@ class BrokerCollector(Collector):
         unsettled = GaugeMetricFamily(
             "tidemill_group_unsettled", "Messages handed out and not settled.", labels=labels
         )
+        sees_all = may_everywhere(LOOK)
         for group in self._broker.views.groups():
-            for topic, count in group.lag.items():
-                lag.add_metric([group.name, topic], count)
-            for topic, count in group.unsettled.items():
-                unsettled.add_metric([group.name, topic], count)
+            for topic in group.lag:
+                if sees_all or may_compare(group.name, topic):
+                    lag.add_metric([group.name, topic], group.lag[topic])
+                    unsettled.add_metric([group.name, topic], group.unsettled[topic])
         yield from (lag, unsettled)
 
     def _on_the_way(self, status: Status) -> Iterator[Metric]:

@@ -40,6 +40,19 @@ token = "till-token-1"
 verbs = ["send"]
 topics = ["orders"]
 
+[users.clerk]
+token = "clerk-token-1"
+[[users.clerk.allow]]
+verbs = ["look", "admin"]
+topics = ["orders"]
+groups = ["billing"]
+
+[users.scraper]
+token = "scraper-token-1"
+[[users.scraper.allow]]
+verbs = ["look"]
+topics = ["*"]
+
 [users.mute]
 token = "mute-token-1"
 """
@@ -170,6 +183,85 @@ def test_lists_show_what_the_caller_may_see(door):
     assert [t["name"] for t in _ask(door, "GET", "/v1/topics").json()["topics"]] == ["orders"]
     assert len(_ask(door, "GET", "/v1/topics", "boss").json()["topics"]) == 2
     assert _ask(door, "GET", "/v1/topics", "mute").json()["topics"] == []
+
+
+@pytest.fixture
+def letters(door):
+    """A dead letter from each of two topics in one group; another group has taken from both, too."""
+    broker = door.opened.broker
+    for group in ("billing", "auditors"):
+        broker.receiver.set_group(group, starts_first=True)
+    broker.send([Draft("orders", b"an order", id="o"), Draft("bills", b"a bill", id="b")])
+    for topic in ("orders", "bills"):
+        broker.receive(topic, "auditors")
+        broker.send_back([delivery.receipt for delivery in broker.receive(topic, "billing")], -1)
+    return broker.dead_letters
+
+
+def test_of_the_dead_letters_of_a_group_those_of_ones_topics_are_shown(door, letters):
+    def shown(user: str, query: str = "") -> list[str]:
+        answer = _ask(door, "GET", f"/v1/dead-letters{query}", user)
+        return sorted(letter["topic"] for letter in answer.json()["dead_letters"])
+
+    assert shown("clerk") == shown("clerk", "?group=billing") == ["orders"]
+    assert shown("clerk", "?limit=1") == ["orders"]
+    assert shown("boss") == shown("boss", "?group=billing") == ["bills", "orders"]
+    assert shown("scraper") == []
+    assert _ask(door, "GET", "/v1/dead-letters?group=auditors", "clerk").status_code == 403
+
+
+@pytest.mark.parametrize("choice", [{"all": True}, {"ids": ["b", "o"]}])
+def test_dead_letters_of_other_topics_are_not_resent(door, letters, choice):
+    asked = {"group": "billing", **choice}
+    assert _ask(door, "POST", "/v1/dead-letters/resend", "shop", json=asked).status_code == 403
+    assert _ask(door, "POST", "/v1/dead-letters/resend", "clerk", json=asked).json() == {"resent": 1}
+    assert [letter.topic for letter in letters.waiting("billing")] == ["bills"]
+    assert _ask(door, "POST", "/v1/dead-letters/resend", "clerk", json=asked).json() == {"resent": 0}
+    assert _ask(door, "POST", "/v1/dead-letters/resend", "boss", json=asked).json() == {"resent": 1}
+
+
+def test_a_resend_does_not_name_another_topic_that_is_gone(door, letters):
+    asked = {"group": "billing", "all": True}
+    assert _ask(door, "POST", "/v1/dead-letters/resend", "clerk", json=asked).json() == {"resent": 1}
+    door.opened.broker.topics.delete("bills")
+    assert _ask(door, "POST", "/v1/dead-letters/resend", "clerk", json=asked).json() == {"resent": 0}
+    assert _ask(door, "POST", "/v1/dead-letters/resend", "boss", json=asked).status_code == 404
+
+
+def test_a_group_tells_how_it_stands_in_ones_own_topics_and_in_its_own(door, letters):
+    door.opened.broker.receive("%DLQ%billing", "billing")
+    (group,) = _ask(door, "GET", "/v1/groups", "clerk").json()["groups"]
+    changed = _ask(door, "PUT", "/v1/groups/billing", "clerk", json={}).json()
+    assert set(group["lag"]) == set(group["unsettled"]) == {"orders", "%DLQ%billing"}
+    assert (changed["lag"], changed["unsettled"]) == (group["lag"], group["unsettled"])
+    whole = _ask(door, "PUT", "/v1/groups/billing", "boss", json={}).json()
+    assert set(whole["lag"]) == {"orders", "bills", "%DLQ%billing"}
+
+
+def test_a_message_tells_how_ones_own_groups_stand(door, letters):
+    broker = door.opened.broker
+    broker.send([Draft("orders", b"x", id="timed", delay_ms=1)])
+    path, polled = "/v1/message?topic=orders&message_id=timed", {"topic": "orders", "wait_ms": 5_000}
+    for group in ("billing", "auditors"):
+        answer = _ask(door, "POST", "/v1/receive", "boss", json={**polled, "group": group})
+        assert len(answer.json()["deliveries"]) == 1
+
+    def groups(user: str) -> list[str]:
+        return sorted(one["group"] for one in _ask(door, "GET", path, user).json()["groups"])
+
+    assert (groups("clerk"), groups("boss")) == (["billing"], ["auditors", "billing"])
+
+
+def test_metrics_name_what_the_caller_may_look_at(door, letters):
+    def lines(user: str, *words: str) -> int:
+        text = _ask(door, "GET", "/metrics", user).text
+        return sum(all(word in line for word in words) for line in text.splitlines())
+
+    assert lines("clerk", 'topic="orders"') == lines("boss", 'topic="orders"') - 2
+    assert lines("clerk", "bills") == lines("clerk", "auditors") == 0
+    for user in ("boss", "scraper"):
+        assert lines(user, 'group="auditors"', 'topic="bills"') == 2
+        assert lines(user, "tidemill_pending_messages{") == 3
 
 
 def test_handles_and_receipts_of_another_topic_are_refused(door):
