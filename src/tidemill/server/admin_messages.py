@@ -196,7 +196,8 @@ def time_out(ms: int) -> int | None:
 
 
 def _handles(request: ChoiceIn) -> list[Handle]:
-    if request.topic is not None or request.key is not None or request.from_ms is not None:
+    others = (request.topic, request.key, request.from_ms, request.to_ms)
+    if any(value is not None for value in others):
         raise RequestError("give either handles, or a topic with a key or a range")
     handles = [Handle.parse(text) for text in request.handles or ()]
     for topic in {handle.topic for handle in handles}:
