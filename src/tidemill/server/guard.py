@@ -2,10 +2,17 @@
 
 Owns the refusals: over gRPC the method's own answer with a status (clients understand nothing else), over
 HTTP a status and the one form of error. What the caller may then do is asked where it is done (`caller.py`).
+
+Wrong tokens and signatures are counted by address, at the rate of any client. An address that is over it is
+refused before anybody looks at what it shows, or it could guess on. Not so on this machine's own address,
+which everybody on the TLS port has: there one who guesses would shut out all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache, partial
+from ipaddress import IPv6Address, ip_address
 from typing import Any
 
 from tidemill.core.errors import BusyError, Forbidden, TidemillError, Unauthorized
@@ -43,7 +50,8 @@ class Guard:
             user = None
             if self._authority is not None:
                 authorization, date_time = _headers(scope, b"authorization", b"x-mq-date-time")
-                user = self._authority.user_of_signature(authorization, date_time)
+                find = partial(self._authority.user_of_signature, authorization, date_time)
+                user = self._found(find, _peer(scope), is_guess=bool(authorization))
             set_caller(user)
             if self._rates is not None and scope["path"] not in _UNCOUNTED:
                 self._rates.spend(_payer(user, _peer(scope)))
@@ -69,10 +77,26 @@ class Guard:
 
     def admit_http(self, authorization: str, peer: str) -> None:
         """Return if a request may go on, its caller known from now on; raises why not."""
-        user = self._authority.user_of_token(authorization) if self._authority is not None else None
+        user = None
+        if self._authority is not None:
+            find = partial(self._authority.user_of_token, authorization)
+            user = self._found(find, peer, is_guess=bool(authorization))
         set_caller(user)
         if self._rates is not None:
             self._rates.spend(_payer(user, peer))
+
+    def _found(self, find: Callable[[], User], peer: str, *, is_guess: bool) -> User:
+        """Who shows what `find` looks at; counted if it is wrong. Who shows nothing does not guess."""
+        rates, address = self._rates, _payer(None, peer)
+        if rates is None or not is_guess:
+            return find()
+        if not _is_shared(peer):
+            rates.require(address)
+        try:
+            return find()
+        except Unauthorized:
+            rates.spend(address)
+            raise
 
 
 def _refuse_other_sites(method: str, relation: str, origin: str, host: str) -> None:
@@ -96,6 +120,17 @@ def _payer(user: User | None, peer: str) -> str:
 def _peer(scope: Scope) -> str:
     client = scope.get("client")
     return str(client[0]) if client else "unknown"
+
+
+@lru_cache(maxsize=1024)
+def _is_shared(peer: str) -> bool:
+    """Whether others may have the same address: this machine's own, or none that is known."""
+    try:
+        address = ip_address(peer)
+    except ValueError:
+        return True
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def _headers(scope: Scope, *names: bytes) -> list[str]:

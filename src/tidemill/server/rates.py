@@ -37,13 +37,27 @@ class Rates:
         """Take a token; `TooManyRequests` if there is none."""
         with self._lock:
             now_s = self._now_s()
-            tokens, counted_s = self._buckets.pop(client, (self._burst, now_s))
-            tokens = min(self._burst, tokens + (now_s - counted_s) * self._per_second)
+            tokens = self._tokens(client, now_s)
             is_within = tokens >= 1
             self._buckets[client] = (tokens - 1 if is_within else tokens, now_s)
+            self._buckets.move_to_end(client)
             if len(self._buckets) > self._clients_max:
                 self._buckets.popitem(last=False)
         if not is_within:
-            raise TooManyRequests(
-                f"more than {self._per_second:g} calls a second from {client}; slow down and try again"
-            )
+            raise self._refusal(client)
+
+    def require(self, client: str) -> None:
+        """Return if there is a token, and leave it; `TooManyRequests` if there is none."""
+        with self._lock:
+            is_within = self._tokens(client, self._now_s()) >= 1
+        if not is_within:
+            raise self._refusal(client)
+
+    def _tokens(self, client: str, now_s: float) -> float:
+        tokens, counted_s = self._buckets.get(client, (self._burst, now_s))
+        return min(self._burst, tokens + (now_s - counted_s) * self._per_second)
+
+    def _refusal(self, client: str) -> TooManyRequests:
+        return TooManyRequests(
+            f"more than {self._per_second:g} calls a second from {client}; slow down and try again"
+        )
