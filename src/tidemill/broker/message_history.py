@@ -9,7 +9,6 @@ so what retention has cut is not told.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import accumulate
 
 import numpy as np
 
@@ -125,9 +124,8 @@ class MessageHistory:
         """
         topic = self._topics.require(topic_name)
         with self._store.writer.lock:
-            keyed = self._store.messages_with_key(topic.id, key)[:count_max]
-            before = accumulate((len(one.message.body) for one in keyed), initial=0)
-            noted = [self._noted(one) for one, size in zip(keyed, before, strict=False) if size < bytes_max]
+            keyed = self._store.messages_with_key(topic.id, key, bytes_max, count_max)
+            noted = [self._noted(one) for one in keyed]
         # The queues are searched outside the writer's lock: a release must not wait for it.
         return [self._found(topic, one, state, offset) for one, state, offset in noted]
 

@@ -196,18 +196,29 @@ class MessageStore:
         candidates = self._candidates(key_hash(topic_id, key), is_pending=True)
         return [seq for seq in reversed(candidates) if key in self._read_entry(seq).keys]
 
-    def messages_with_key(self, topic_id: int, key: str) -> list[KeyedMessage]:
-        """Every message with this key whose bytes are still there, timed or not, whatever became of it.
+    def messages_with_key(
+        self, topic_id: int, key: str, bytes_max: int, count_max: int
+    ) -> list[KeyedMessage]:
+        """Messages with this key whose bytes are still there, timed or not, whatever became of them.
 
-        Newest first.
+        Newest first; ends with the one whose body takes it over `bytes_max`. No more bodies than those are
+        held at once: a key may have been used for years.
         """
-        timed = [
-            KeyedMessage(self._read_entry(seq), seq) for seq in self._candidates(key_hash(topic_id, key))
-        ]
+        found: list[tuple[int, int, int]] = []  # stored at, seq, place
+        for seq in self._candidates(key_hash(topic_id, key)):
+            message = self._read_entry(seq)
+            if key in message.keys:
+                found.append((message.stored_at_ms, seq, 0))
         places = self.places_with_key(topic_id, key)
-        direct = [KeyedMessage(self.message(place), NO_SEQ, place) for place in places]
-        found = [one for one in timed if key in one.message.keys] + direct
-        return sorted(found, key=lambda one: -one.message.stored_at_ms)
+        found += [(self.identity(place)[1], NO_SEQ, place) for place in places]
+        newest, room = list[KeyedMessage](), bytes_max
+        for _, seq, place in sorted(found, key=lambda one: -one[0])[:count_max]:
+            if room <= 0:
+                break
+            message = self.message(place) if seq == NO_SEQ else self._read_entry(seq)
+            newest.append(KeyedMessage(message, seq, place))
+            room -= len(message.body)
+        return newest
 
     def places_with_id(self, topic_id: int, message_id: str) -> list[int]:
         """Places, newest first, of the untimed messages with this id."""

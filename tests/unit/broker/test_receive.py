@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import weakref
+from dataclasses import astuple
 
 import pytest
 
 from small_broker import START_MS
 from tidemill.core.limits import ANSWER_BYTES_MAX, BODY_BYTES_MAX, MIB
-from tidemill.core.model import Draft, TopicType, Via
+from tidemill.core.model import Draft, StoredMessage, TopicType, Via
 
 
 def _bodies(deliveries):
@@ -117,6 +119,31 @@ def test_looking_is_bounded_by_bytes_too(small):
     rest = views.read("work", 0, 6, 100, bytes_max=ANSWER_BYTES_MAX)
     assert [row.offset for row in rest] == [6, 7, 8, 9, 10, 11]
     assert len(views.find("work", "k", bytes_max=ANSWER_BYTES_MAX)) == 6
+
+
+class _Watched(StoredMessage):
+    """A message that can be seen to go."""
+
+
+@pytest.mark.parametrize("delay_ms", [None, 60_000])
+def test_finding_holds_no_more_bodies_than_it_shows(small, monkeypatch, delay_ms):
+    """A key may have been used for years: what is beyond the answer is let go as soon as it is looked at."""
+    for number in range(12):
+        small.send("work", bytes([65 + number]) * 1000, keys=("k",), delay_ms=delay_ms)
+    held: list[weakref.ref[StoredMessage]] = []
+    read, most = small.broker.store.message, 0
+
+    def counted(place: int) -> StoredMessage:
+        nonlocal most
+        message = _Watched(*astuple(read(place)))
+        held.append(weakref.ref(message))
+        most = max(most, sum(one() is not None for one in held))
+        return message
+
+    monkeypatch.setattr(small.broker.store, "message", counted)
+    found = small.broker.views.find("work", "k", bytes_max=2500)
+    assert [one.message.body[:1] for one in found] == [b"L", b"K", b"J"]
+    assert most <= 4
 
 
 def test_groups_read_a_topic_each_for_itself(small):
