@@ -25,16 +25,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.broker.admission import check_id, check_message_group, check_tag, check_topic_name, check_type
+from tidemill.broker.batch_bounds import check_bytes, check_whole, decoded_bytes, framed
 from tidemill.broker.bulk_columns import (
     bodies_of,
-    check_bytes,
     check_columns,
     check_key,
     check_property_text,
-    check_whole,
     checked_texts,
     checked_words,
-    framed,
     made_ids,
     onces_of,
     texts,
@@ -43,8 +41,8 @@ from tidemill.broker.bulk_columns import (
 from tidemill.broker.repeats import FRESH, Repeats, find_repeats
 from tidemill.broker.sending_verb import SendingVerb
 from tidemill.core.arguments import require_kind
-from tidemill.core.errors import DiskFull, IllegalId, IllegalKey, PartlyStored
-from tidemill.core.limits import ID_CHARS_MAX, KEY_CHARS_MAX, KIB
+from tidemill.core.errors import BodyTooLarge, DiskFull, IllegalId, IllegalKey, PartlyStored
+from tidemill.core.limits import FRAME_BYTES_MAX, ID_CHARS_MAX, KEY_CHARS_MAX, KIB
 from tidemill.core.model import NO_TIME_MS, Handle, MessageType
 from tidemill.log.arrays import I64, U8, Flags
 from tidemill.store.entry_format import FLAG_FIFO, FLAG_LEVEL, FLAG_NEAR
@@ -119,15 +117,17 @@ class Bulk(SendingVerb):
         if isinstance(table, pa.RecordBatch):
             table = pa.Table.from_batches([table])
         check_columns(table.column_names, topic_name)
-        with self._sender.in_flight.hold(table.nbytes):
-            parts = [part for batch in table.to_batches() for part in framed(batch)]
+        batches = table.to_batches()
+        for batch in batches:
+            check_bytes(batch)
+        with self._sender.in_flight.hold(sum(map(decoded_bytes, batches))):
+            parts = [part for batch in batches for part in framed(batch)]
             return self._send(parts, table.num_rows, topic_name)
 
     def send_whole(self, batch: pa.RecordBatch, topic_name: str | None) -> BulkReceipt:
         """Store a batch as one frame, so that all of it is there or nothing, whatever happens meanwhile."""
         check_columns(batch.schema.names, topic_name)
-        check_whole(batch)
-        with self._sender.in_flight.hold(batch.nbytes):
+        with self._sender.in_flight.hold(check_whole(batch)):
             return self._send([batch] if batch.num_rows else [], batch.num_rows, topic_name)
 
     def _send(self, parts: list[pa.RecordBatch], row_count: int, topic_name: str | None) -> BulkReceipt:
@@ -138,6 +138,7 @@ class Bulk(SendingVerb):
             self._checked(part, topic_name, now_ms, end - part.num_rows)
             for part, end in zip(parts, ends, strict=True)
         ]
+        _check_frames(checked)
         self._require_room(checked)
         batches = [(self._canonical(part, now_ms), part) for part in checked]
         if self._sender.tick_limit.is_on:
@@ -187,7 +188,6 @@ class Bulk(SendingVerb):
         self, batch: pa.RecordBatch, topic_name: str | None, now_ms: int, first_row: int
     ) -> _Checked:
         """The columns of a batch, each of which passed the checks of a single send."""
-        check_bytes(batch)
         count = batch.num_rows
         topics = texts(batch, "topic") if topic_name is None else pa.repeat(pa.scalar(topic_name), count)
         due, levels, notes = times_of(batch, self._settings, now_ms, first_row)
@@ -312,6 +312,14 @@ class Bulk(SendingVerb):
             return given
         made = made_ids(self._broker_id, self._store.log.written_end, len(given))
         return pc.if_else(pa.array(lengths > 0), given, made) if (lengths > 0).any() else made
+
+
+def _check_frames(parts: list[_Checked]) -> None:
+    """`BodyTooLarge` where texts made of numbers, longer than these, would take a frame over its bound."""
+    if (longest := max((part.bytes_at_most for part in parts), default=0)) > FRAME_BYTES_MAX:
+        raise BodyTooLarge(
+            f"a frame would have {longest} bytes, the limit is {FRAME_BYTES_MAX}; send fewer rows"
+        )
 
 
 def _joined_notes(parts: list[BulkReceipt]) -> pa.Array | None:

@@ -7,25 +7,27 @@ columns; one value that fails is checked alone, for its error.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.broker.admission import check_delay, check_keys, check_properties, level_due_ms
+from tidemill.broker.admission import (
+    check_delay,
+    check_keys,
+    check_properties,
+    check_topic_name,
+    level_due_ms,
+)
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import BodyTooLarge, IllegalKey, IllegalProperty, RequestError
-from tidemill.core.limits import FRAME_BYTES_MAX, FRAME_ROWS_MAX
 from tidemill.core.model import NO_TIME_MS
 from tidemill.core.number_columns import whole_numbers
 from tidemill.core.table_columns import TIME_COLUMNS, check_names
 from tidemill.log.arrays import I64, Flags
 from tidemill.store.message_format import slices_of
 
-_FRAME_BYTES = FRAME_BYTES_MAX // 4
-# What a batch that must be stored as one frame may hold: the rest of the frame is for columns we add.
-WHOLE_BYTES_MAX = 3 * _FRAME_BYTES
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _ONCES = {"": False, "no": False, "false": False, "keep": True, "true": True}
 
@@ -33,44 +35,14 @@ _ONCES = {"": False, "no": False, "false": False, "keep": True, "true": True}
 def check_columns(names: Sequence[str], topic_name: str | None) -> None:
     """`RequestError` unless a table with these columns can be sent."""
     check_names(names, topic_name)
+    if topic_name is not None:
+        check_topic_name(topic_name)  # before it is written into every row
     if "topic" in names and topic_name is not None:
         raise RequestError(
             f"the topic is given twice, as {topic_name!r} and as the column `topic`; leave one of them out"
         )
     if len(given := [name for name in TIME_COLUMNS if name in names]) > 1:
         raise RequestError(f"give only one of the columns {' and '.join(given)}")
-
-
-def check_bytes(batch: pa.RecordBatch) -> None:
-    """`RequestError` unless a batch reads back: offsets within their data, texts that are UTF-8."""
-    try:
-        batch.validate(full=True)
-    except pa.ArrowInvalid as error:
-        raise RequestError(f"the table is not valid Arrow data: {error}; mend it where it is made") from None
-
-
-def framed(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Slices of a batch that fit a frame, by rows and by bytes."""
-    rows_max = FRAME_ROWS_MAX
-    if batch.nbytes > _FRAME_BYTES:
-        rows_max = max(1, min(rows_max, batch.num_rows * _FRAME_BYTES // batch.nbytes))
-    for start in range(0, batch.num_rows, rows_max):
-        part = batch.slice(start, rows_max)
-        if part.num_rows > 1 and part.nbytes > 3 * _FRAME_BYTES:
-            half = part.num_rows // 2
-            yield from framed(part.slice(0, half))
-            yield from framed(part.slice(half))
-        else:
-            yield part
-
-
-def check_whole(batch: pa.RecordBatch) -> None:
-    """`BodyTooLarge` unless the batch can be stored as one frame, and so whole or not at all."""
-    if batch.num_rows > FRAME_ROWS_MAX or batch.nbytes > WHOLE_BYTES_MAX:
-        raise BodyTooLarge(
-            f"a batch has {batch.num_rows} rows and {batch.nbytes} bytes; it is stored whole, so send at "
-            f"most {FRAME_ROWS_MAX} rows and {WHOLE_BYTES_MAX} bytes in each"
-        )
 
 
 # -- times ----------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@
 
 Owns the calls' life: how many may write at once, and that none begins a batch once the door closes. The
 server calls from threads of its own; the broker is thread-safe. Errors keep their code in `extra_info`.
+
+Invariant: no value of a batch is read, nor its caller asked about, before `check_whole` has passed it.
 """
 
 from __future__ import annotations
@@ -20,13 +22,21 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyarrow import flight
 
+from tidemill.broker.batch_bounds import check_whole
 from tidemill.broker.broker import Broker
 from tidemill.broker.bulk import BulkReceipt
 from tidemill.broker.bulk_columns import check_columns, texts
 from tidemill.broker.canceller import ANSWERS
 from tidemill.broker.table_schemas import Wanted
 from tidemill.core.clock import stopwatch_s
-from tidemill.core.errors import BrokerClosed, Forbidden, RequestError, TidemillError, Unauthorized
+from tidemill.core.errors import (
+    BodyTooLarge,
+    BrokerClosed,
+    Forbidden,
+    RequestError,
+    TidemillError,
+    Unauthorized,
+)
 from tidemill.core.limits import FRAME_ROWS_MAX
 from tidemill.server.flight_auth import (
     MIDDLEWARE,
@@ -106,7 +116,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
         caller = caller_of(context.peer())
         with self.traffic.stream(caller):
             for number, batch in enumerate(self._batches(reader, caller)):
-                with self.traffic.handing(caller, batch.nbytes):
+                with self.traffic.handing(caller, batch.get_total_buffer_size()):
                     receipt = _said(self._put, context, batch, topic, number)
                 content = _receipt_content(receipt, number)
                 with self.traffic.waiting(caller):  # who never reads its answers is waited for, too
@@ -117,7 +127,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
         while True:
             try:
                 with self.traffic.waiting(caller):
-                    chunk = reader.read_chunk()
+                    chunk = _said(_next_in, reader)
             except StopIteration:
                 return
             if chunk.data is not None:
@@ -126,8 +136,8 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
     def _put(self, context: Any, batch: pa.RecordBatch, topic: str | None, number: int) -> BulkReceipt:
         try:
             self._count(context)
-            self._require(context, Verb.SEND, batch, topic)
             with self._writes:
+                self._require(context, Verb.SEND, batch, topic)
                 return self._broker.send_table(batch, topic=topic, is_whole=True)
         except TidemillError as error:
             error.args = (f"batch {number} was not stored: {error}",)
@@ -143,7 +153,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
         with self.traffic.stream(caller):
             writer.begin(ANSWER)
             for batch in self._batches(reader, caller):
-                with self.traffic.handing(caller, batch.nbytes):
+                with self.traffic.handing(caller, batch.get_total_buffer_size()):
                     answer = _said(self._cancel, context, batch, topic)
                 with self.traffic.waiting(caller):
                     writer.write_batch(answer)
@@ -164,21 +174,15 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
 
     def _cancel(self, context: Any, batch: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
         self._count(context)
-        topics, ids, seqs = cancel_columns(batch, self._broker.id, topic)
-        for name in topics.unique().to_pylist():
-            if name:
-                self._authorizer.authorize(authorization_of(context), Verb.CANCEL, name)
-        parts = []
-        for start in range(0, batch.num_rows, FRAME_ROWS_MAX):
+        with self._writes:
             self._require_open()
-            end = start + FRAME_ROWS_MAX
-            with self._writes:
-                codes = self._broker.cancel_rows(
-                    topics.slice(start, FRAME_ROWS_MAX), ids.slice(start, FRAME_ROWS_MAX), seqs[start:end]
-                )
-            parts.append(_answer_texts().take(pa.array(codes)))
-        answers = pa.concat_arrays(parts) if parts else pa.array([], pa.string())
-        return pa.RecordBatch.from_arrays([answers], schema=ANSWER)
+            check_whole(batch)
+            topics, ids, seqs = cancel_columns(batch, self._broker.id, topic)
+            for name in topics.unique().to_pylist():
+                if name:
+                    self._authorizer.authorize(authorization_of(context), Verb.CANCEL, name)
+            codes = self._broker.cancel_rows(topics, ids, seqs)
+        return pa.RecordBatch.from_arrays([_answer_texts().take(pa.array(codes))], schema=ANSWER)
 
     def _handed(self, context: Any, size: int) -> None:
         """A request that is one message has come."""
@@ -189,6 +193,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
 
     def _require(self, context: Any, verb: Verb, batch: pa.RecordBatch, topic: str | None) -> None:
         self._require_open()
+        check_whole(batch)
         check_columns(batch.schema.names, topic)
         # As the broker reads them: a column of bytes must not be asked about under another name.
         names = [topic] if topic is not None else texts(batch, "topic").unique().to_pylist()
@@ -272,11 +277,24 @@ def _info(parts: list[Wanted], descriptor: Any) -> Any:
     return flight.FlightInfo(parts[0].schema(), descriptor, endpoints, -1, -1)
 
 
+def _next_in(reader: Any) -> Any:
+    try:
+        return reader.read_chunk()
+    except OSError as error:  # what Arrow raises about a message that it cannot take apart
+        raise RequestError(f"the stream cannot be read: {error}") from None
+
+
 def _stream_in(body: Any) -> list[pa.RecordBatch]:
     try:
-        return list(pa.ipc.open_stream(body))
-    except pa.ArrowInvalid as error:
+        batches = list(pa.ipc.open_stream(body))
+    except (pa.ArrowException, OSError) as error:
         raise RequestError(f"the action's body is not an Arrow stream: {error}") from None
+    # Its answers leave all at once, and rows of nulls take no room on the way in.
+    if (rows := sum(batch.num_rows for batch in batches)) > FRAME_ROWS_MAX:
+        raise BodyTooLarge(
+            f"an action has {rows} rows; it takes {FRAME_ROWS_MAX} in all, an exchange as many in each batch"
+        )
+    return batches
 
 
 def _receipt_content(receipt: BulkReceipt, number: int) -> pa.Buffer:
@@ -304,7 +322,9 @@ def _said(act: Callable[..., T], *arguments: Any) -> T:
         return act(*arguments)
     except TidemillError as error:
         raise refusal_of(error) from None
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeError) as error:
+    except flight.FlightError:
+        raise
+    except (pa.ArrowException, UnicodeError, SystemError) as error:
         raise refusal_of(RequestError(f"the batch cannot be read: {error}")) from None
 
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import flight
 
+from tidemill.broker.admission import check_topic_name
 from tidemill.broker.table_conditions import Condition
 from tidemill.broker.table_parts import PARTS_MAX
 from tidemill.broker.table_schemas import FOREVER_MS, Wanted
@@ -107,7 +108,10 @@ def parse_ticket(ticket: bytes) -> Wanted:
 def cancel_columns(
     batch: pa.RecordBatch, broker_id: str, topic: str | None
 ) -> tuple[pa.Array, pa.Array, I64]:
-    """Topic, id and seq of each row of a cancel. A handle of another broker has no topic here."""
+    """Topic, id and seq of each row of a cancel. A handle of another broker has no topic here.
+
+    The batch must have been checked (`batch_bounds.py`).
+    """
     names = set(batch.schema.names)
     if len(names) < batch.num_columns:
         raise RequestError(f"a column is there more than once: {batch.schema.names}; name each once")
@@ -125,6 +129,7 @@ def cancel_columns(
     if "topic" in names:
         texts = _cells(batch, "topic", pa.string(), "")
     else:
+        check_topic_name(str(topic), is_internal=True)  # before it is written into every row
         texts = pa.repeat(pa.scalar(topic), batch.num_rows)
     if "broker" in names:
         texts = pc.if_else(pc.equal(_cells(batch, "broker", pa.string(), ""), broker_id), texts, "")
