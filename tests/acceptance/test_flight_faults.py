@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import struct
 import urllib.request
 
@@ -14,7 +15,7 @@ import pytest
 import tidemill
 from acceptance.bad_callers import MIB, Http2, connect, idle_connections, read_to_end, unharmed
 from acceptance.secured import PERMISSIONS
-from acceptance.serving import PATIENCE_S, Served, wait_until
+from acceptance.serving import PATIENCE_S, Served, free_port, wait_until
 
 _SERVICE = "/arrow.flight.protocol.FlightService/"
 _PUT = _SERVICE + "DoPut"
@@ -28,9 +29,13 @@ def _serve(directory, *flags: str) -> Served:
     return served.start()
 
 
-def _port(served: Served) -> int:
+def _healthz(served: Served) -> dict:
     with urllib.request.urlopen(f"http://{served.endpoint}/healthz", timeout=PATIENCE_S) as answer:
-        return int(json.load(answer)["flight"]["port"])
+        return json.load(answer)
+
+
+def _port(served: Served) -> int:
+    return int(_healthz(served)["flight"]["port"])
 
 
 @pytest.fixture(scope="module")
@@ -126,3 +131,40 @@ def test_nothing_is_gathered_of_a_caller_without_a_token(tmp_path):
             assert http2.pump(stream, 1 << 30) < 1 << 30
     finally:
         served.stop()
+
+
+def test_a_port_that_is_taken_between_two_lives_keeps_out_nothing_but_flight(tmp_path):
+    port = free_port()
+    served = Served(tmp_path / "data", "--pipeline", "embedded", "--flight-port", str(port))
+    served.prepare("orders")
+    table = pa.table({"body": ["b"], "delay_ms": [1]})
+    try:
+        served.start()
+        (killed,) = served.broker_pids()
+        served.kill_broker()
+        with _taken(port):
+            wait_until(lambda: served.broker_pids() not in ([], [killed]), "another broker process")
+            wait_until(served.is_ready, "the broker without Flight")
+            with tidemill.Client(served.endpoint) as client:
+                assert not client.schedule(table, topic="orders").errors  # by the other door
+                wait_until(lambda: client.status().released == 1, "the release")
+            assert "nobody gets in by Flight until its port is free" in served.log()
+        wait_until(lambda: _healthz(served).get("flight", {}).get("port") == port, "Flight")
+        with tidemill.Client(served.endpoint) as client:
+            assert client.history_table("orders").num_rows == 1
+        assert served.stop() == 0
+    finally:
+        served.stop()
+
+
+def _taken(port: int) -> socket.socket:
+    """Somebody else at a port, as soon as it can be had."""
+    found: list[socket.socket] = []
+
+    def is_had() -> bool:
+        with contextlib.suppress(OSError):
+            found.append(socket.create_server(("127.0.0.1", port)))
+        return bool(found)
+
+    wait_until(is_had, f"port {port}")
+    return found[0]

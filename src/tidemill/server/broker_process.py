@@ -17,6 +17,7 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -49,6 +50,7 @@ logger = logging.getLogger(__name__)
 _DRAIN_SECONDS = 10.0
 _EXIT_SECONDS = 20.0
 _TELL_EVERY_S = 0.2
+_PORT_EVERY_S = 1.0
 # Requests make many short-lived objects and no rings worth hurrying for; how many may gather before a look.
 _GARBAGE_THRESHOLDS = (20_000, 20, 20)
 
@@ -62,7 +64,7 @@ class BrokerProcess:
         self.door = Door(self._start, self._stop)
         self._flight: FlightService | None = None
         self._local: LocalDoor | None = None
-        self._certificate_watch: asyncio.Task[None] | None = None
+        self._watches: list[asyncio.Task[None]] = []
         self._opening: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._told_at_s = 0.0
@@ -95,7 +97,7 @@ class BrokerProcess:
         self._local = self._open_local(broker, http.batch_door)
         self.door.opened = Opened(broker, gateway, http, http.batch_door)
         self.door.state = "open"
-        self._certificate_watch = self._watch_certificate(self._flight, broker)
+        self._watches = self._start_watches(self._flight, broker)
         pipeline = "spark" if self._plan.pipeline_command else "embedded"
         _spare_what_stays()
         _tell("opened", broker=broker.id, pipeline=pipeline, flight_port=self._flight.port)
@@ -144,13 +146,15 @@ class BrokerProcess:
                 "flight": {"port": flight.port, "tls": is_tls, "broker": broker.id},
             }
 
-    def _watch_certificate(self, flight: FlightService, broker: Broker) -> asyncio.Task[None] | None:
-        plan = self._plan
-        if plan.tls_port is None:
-            return None
-        say = partial(self._say_where_flight_is, flight, broker)
-        acts = (partial(turn, Path(plan.data)), flight.reopen, say)
-        return asyncio.create_task(CertificateWatch(Path(plan.tls_cert), Path(plan.tls_key), acts).run())
+    def _start_watches(self, flight: FlightService, broker: Broker) -> list[asyncio.Task[None]]:
+        plan, say = self._plan, partial(self._say_where_flight_is, flight, broker)
+        found = []
+        if plan.tls_port is not None:
+            acts = (partial(turn, Path(plan.data)), flight.reopen, say)
+            found.append(CertificateWatch(Path(plan.tls_cert), Path(plan.tls_key), acts).run())
+        if flight.awaits_port:
+            found.append(_open_when_free(flight, say))
+        return [asyncio.create_task(watch) for watch in found]
 
     # -- stopping ---------------------------------------------------------------------------------
 
@@ -170,8 +174,8 @@ class BrokerProcess:
     async def _stop(self) -> None:
         if self._opening is not None:
             await self._opening
-        if self._certificate_watch is not None:
-            self._certificate_watch.cancel()
+        for watch in self._watches:
+            watch.cancel()
         opened, self.door.opened, self.door.state = self.door.opened, None, "stopping"
         if opened is not None:
             if self._flight is not None:
@@ -181,6 +185,14 @@ class BrokerProcess:
             await opened.gateway.drain(_DRAIN_SECONDS)
             farewell = await asyncio.to_thread(opened.broker.close)
             _tell("closed", **asdict(farewell))
+
+
+async def _open_when_free(flight: FlightService, say: Callable[[], None]) -> None:
+    while True:
+        if await asyncio.to_thread(flight.open_if_free):
+            say()
+            return
+        await asyncio.sleep(_PORT_EVERY_S)
 
 
 def _spare_what_stays() -> None:

@@ -3,7 +3,9 @@
 Owns the door's life. Flight's server takes its certificate once and for all, so for another one the door is
 closed and opened again on the same port: streams under way are told to come again, as at a restart. Where the
 certificate cannot be used, half replaced when the broker had to start again, it stays closed until it can:
-nothing else of the broker waits for that.
+nothing else of the broker waits for that. Nor for the port, which Flight's server shares with nobody, so that
+it cannot be held as the others are (`held_port.py`): who takes it while the broker starts again keeps Flight
+out, and nothing else, for as long as that lasts.
 """
 
 from __future__ import annotations
@@ -48,18 +50,40 @@ class FlightService:
         self._door: FlightDoor | None = None
         self._watch: FlightConnections | None = None
         self._is_closed = False
+        self.awaits_port = False  # somebody else has it: to be opened when that ends
         try:
             if plan.tls_port is not None:
                 check_certificate(Path(plan.tls_cert), Path(plan.tls_key))
         except TidemillError as error:
             logger.error("nobody gets in by TLS or Flight until the certificate is in order: %s", error)
         else:
-            self._open()
+            self._open_at_start()
 
     @property
     def port(self) -> int | None:
         """Where it listens; None where it does not."""
         return self._plan.flight_port if self._watch is not None else None
+
+    def _open_at_start(self) -> None:
+        try:
+            self._open()
+        except StorageError as error:
+            if not self._plan.is_again:  # else nobody is there to choose another
+                raise
+            self.awaits_port = True
+            logger.error("nobody gets in by Flight until its port is free: %s", error)
+
+    def open_if_free(self) -> bool:
+        """Open it where its port was somebody else's; whether that is over."""
+        with self._lock:
+            if self.awaits_port and self._door is None and not self._is_closed:
+                try:
+                    self._open()
+                except (StorageError, OSError):  # the second: its certificate is being replaced
+                    return False
+                logger.warning("Flight is open on port %s", self.port)
+            self.awaits_port = False
+        return True
 
     def _open(self) -> None:
         self._door = open_flight(self._plan, self._broker, self._rates, self._authority)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 
 import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from tidemill.core.errors import StorageError
 from tidemill.server.flight_opening import FlightService
 from tidemill.server.serve_plan import ServePlan
 
@@ -63,3 +65,40 @@ def test_without_flight_there_is_nothing_to_open(small, tmp_path) -> None:
     service.reopen()
     assert service.port is None
     service.close()
+
+
+@pytest.fixture
+def taken():
+    with socket.create_server(("127.0.0.1", 0)) as somebody:
+        yield somebody
+
+
+def test_a_port_that_is_taken_at_the_first_start_is_refused(small, tmp_path, taken) -> None:
+    plan = ServePlan(str(tmp_path), flight_port=taken.getsockname()[1])
+    with pytest.raises(StorageError, match="choose another --flight-port"):
+        FlightService(plan, small.broker)
+
+
+def test_a_port_that_was_taken_while_the_broker_started_again_is_waited_for(small, tmp_path, taken) -> None:
+    port = taken.getsockname()[1]
+    service = FlightService(ServePlan(str(tmp_path), flight_port=port, is_again=True), small.broker)
+    assert service.port is None
+    assert service.awaits_port
+    assert not service.open_if_free()
+    taken.close()
+    assert service.open_if_free()
+    assert (service.port, service.awaits_port) == (port, False)
+    with flight.connect(f"grpc://127.0.0.1:{port}") as client:
+        writer, _ = _put(client)
+        writer.close()
+    assert service.open_if_free()  # and stays as it is
+    service.close()
+
+
+def test_one_that_is_closed_waits_for_its_port_no_more(small, tmp_path, taken) -> None:
+    port = taken.getsockname()[1]
+    service = FlightService(ServePlan(str(tmp_path), flight_port=port, is_again=True), small.broker)
+    service.close()
+    taken.close()
+    assert service.open_if_free()
+    assert service.port is None
