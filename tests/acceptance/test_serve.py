@@ -46,6 +46,21 @@ def test_a_broker_that_is_killed_while_it_starts_is_started_again(served):
     assert served.stop() == 0
 
 
+def test_a_broker_whose_directory_went_is_started_again_when_it_is_back_and_no_other_is_begun(served):
+    with tidemill.open(served.directory) as broker:
+        broker.send([tidemill.Draft("orders", b"later", delay_ms=3_600_000)])
+    served.start()
+    away = served.directory.with_suffix(".away")
+    served.directory.rename(away)
+    served.kill_broker()
+    wait_until(lambda: "waiting for it" in served.log(), "a word that it is away")
+    assert not served.directory.exists()
+    away.rename(served.directory)
+    wait_until(served.is_ready, "the broker to come back")
+    assert served.stop() == 0
+    assert "1 message is pending" in served.log()
+
+
 def test_no_orphan_survives_the_supervisor(served):
     served.start()
     (pid,) = served.broker_pids()

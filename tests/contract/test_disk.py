@@ -241,3 +241,13 @@ def test_a_lock_is_exclusive_and_names_its_holder(disk: Disk, tmp_path: Path) ->
         disk.lock(tmp_path / "LOCK", "process 4712")
     held.release()
     disk.lock(tmp_path / "LOCK", "process 4712").release()
+
+
+def test_a_path_leads_to_a_place_that_moves_with_its_name(disk: Disk, tmp_path: Path) -> None:
+    disk.make_dir(tmp_path / "a")
+    place = disk.place_of(tmp_path / "a")
+    disk.rename(tmp_path / "a", tmp_path / "b")
+    assert disk.place_of(tmp_path / "a") is None
+    disk.make_dir(tmp_path / "a")
+    assert place is not None
+    assert disk.place_of(tmp_path / "b") == place != disk.place_of(tmp_path / "a")

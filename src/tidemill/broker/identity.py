@@ -11,11 +11,12 @@ from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
 
 DIRECTORY_FORMAT = 1
+_NAME = "identity"
 
 
 def broker_id_of(disk: Disk, directory: Path) -> str:
     """The directory's broker id, made on first use; `NewerFormat` if a newer Tidemill wrote the directory."""
-    checkpoint = Checkpoint(disk, directory, "identity", DIRECTORY_FORMAT)
+    checkpoint = Checkpoint(disk, directory, _NAME, DIRECTORY_FORMAT)
     content = checkpoint.load()
     has_log = any(name.endswith(".log") for name in disk.names(directory / "log"))
     if content is not None:
@@ -29,3 +30,19 @@ def broker_id_of(disk: Disk, directory: Path) -> str:
     broker_id = secrets.token_hex(4).upper()
     checkpoint.save(json.dumps({"broker_id": broker_id}).encode(), sync=True)
     return broker_id
+
+
+def require_broker(disk: Disk, directory: Path, broker_id: str) -> None:
+    """`StorageError` unless this is the directory of that broker. Makes nothing."""
+    content = Checkpoint(disk, directory, _NAME, DIRECTORY_FORMAT).load()
+    if content is None:
+        what = "has no identity" if disk.exists(directory) else "is not there"
+        raise StorageError(
+            f"the data directory {directory} {what}: was it removed, renamed or unmounted? Bring it back; "
+            "nothing is made in its place"
+        )
+    found = str(json.loads(content)["broker_id"])
+    if found != broker_id:
+        raise StorageError(
+            f"{directory} is the data directory of broker {found} by now, not of {broker_id}; bring that back"
+        )

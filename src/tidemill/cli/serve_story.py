@@ -16,7 +16,7 @@ from tidemill.cli.output import Advance, bar, console
 from tidemill.core.addresses import local_address
 from tidemill.core.durations import format_time
 
-_COMPLAINTS = ("failed", "restarting")
+_COMPLAINTS = ("failed", "restarting", "away")
 
 
 class Story:
@@ -63,6 +63,8 @@ def text_of(event: str, facts: dict[str, Any]) -> str:
             )
         case "failed":
             return f"tidemill: {facts['message']}"
+        case "away":
+            return f"tidemill: {facts['message']}; waiting for it"
         case "restarting" if facts["was_slow"]:
             return "tidemill: the broker took too long to start, is the machine busy? Starting it again"
         case "restarting":

@@ -31,6 +31,7 @@ from tidemill.log.sorted_keys import RocksKeys, SortedKeys
 
 Bytes = bytes | bytearray | memoryview
 ByteArray = npt.NDArray[np.uint8]
+Place = tuple[int, int]  # file system, and number of the file or directory in it
 
 
 class DiskFile(Protocol):
@@ -113,6 +114,10 @@ class Disk(Protocol):
 
     def total_bytes(self, path: Path) -> int:
         """Size of the file system that holds `path`."""
+        ...
+
+    def place_of(self, path: Path) -> Place | None:
+        """What a path leads to right now; None where it leads nowhere."""
         ...
 
     def lock(self, path: Path, note: str) -> LockHandle:
@@ -281,6 +286,13 @@ class RealDisk:
 
     def total_bytes(self, path: Path) -> int:
         return shutil.disk_usage(path).total
+
+    def place_of(self, path: Path) -> Place | None:
+        try:
+            found = path.stat()
+        except OSError:  # also a file system that is there and answers no more
+            return None
+        return found.st_dev, found.st_ino
 
     def lock(self, path: Path, note: str) -> LockHandle:
         with _told_apart(path):

@@ -144,10 +144,7 @@ class Door:
             return {"opening_share": round(self.opening_share, 3)}
         if self.opened is None:
             return self.facts
-        try:
-            return {**self.facts, "disk": self.opened.broker.store.room.view().word}
-        except OSError:
-            return self.facts  # the directory is gone; that is told elsewhere, and louder
+        return {**self.facts, "disk": self.opened.broker.store.room.view().word}
 
     async def _answered(
         self, http: Application, scope: Scope, receive: Receive, answer: Send, send: Send

@@ -26,10 +26,12 @@ from typing import Any
 import numpy.ma  # noqa: F401  `np.unique` asks for it: half a tenth of a second of the first step under load
 
 from tidemill.broker.broker import Broker
+from tidemill.broker.identity import require_broker
 from tidemill.broker.loop import let_services_in
 from tidemill.core.clock import Clock, SimulatedClock, SystemClock, stopwatch_s
 from tidemill.core.errors import TidemillError
 from tidemill.core.ties import when_untied
+from tidemill.log.disk import RealDisk
 from tidemill.server.admin_api import admin_app
 from tidemill.server.app import Door, Opened
 from tidemill.server.authority import Authority, authority_of
@@ -106,8 +108,11 @@ class BrokerProcess:
         clock: Clock = SystemClock()
         if self._plan.clock == "simulated":
             clock = SimulatedClock(clock.now_ms())
+        directory = Path(self._plan.data)
+        if self._plan.broker_before:
+            require_broker(RealDisk(), directory, self._plan.broker_before)
         return Broker(
-            Path(self._plan.data),
+            directory,
             self._plan.settings,
             clock=clock,
             on_progress=self._opening_progress,

@@ -164,6 +164,9 @@ class BrokerCollector(Collector):
         yield _gauge("disk_size_bytes", "Size of the data directory's disk.", status.room.total_bytes)
         yield _gauge("disk_low", "1 while the disk is nearly full.", status.room.is_low)
         yield _gauge("disk_full", "1 while sends are refused for want of room.", status.room.is_full)
+        yield _gauge(
+            "directory_gone", "1 while the path leads no longer to the data directory.", status.room.is_gone
+        )
 
     def _histograms(self) -> Iterator[Metric]:
         yield _histogram(

@@ -34,6 +34,7 @@ class ServePlan:
     backup_dir: str = ""  # the only place for backups; empty: anywhere, if only this machine can call
     flight_port: int | None = None  # None: 8082, or a free one if that is taken; negative: no Flight
     flight_port_before: int | None = None  # where it was before the broker was started again
+    broker_before: str = ""  # the id of the broker that was served before it was started again
     is_again: bool = False  # it was started again: nobody is there who could mend what is wrong meanwhile
 
     def as_variable(self) -> dict[str, str]:

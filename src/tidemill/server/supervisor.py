@@ -5,6 +5,10 @@ survives us, however we end. A broker process that ends by a signal (killed, cra
 is started again after a growing pause, and so is one that takes too long to start, as it may on a busy
 machine; one that gave up by itself (a failed sync, a directory in use) is not, because only a person can tell
 what to do.
+
+A directory that has gone meanwhile (removed, renamed, unmounted) is waited for, and nothing is made in its
+place: a broker without its messages would look well. Giving up instead would not help, since whoever
+restarts us would begin just that broker.
 """
 
 from __future__ import annotations
@@ -22,8 +26,10 @@ from typing import Any
 
 from pyvoy import PyvoyServer, StartupError
 
+from tidemill.broker.identity import require_broker
 from tidemill.core.clock import stopwatch_s
-from tidemill.core.errors import StorageError
+from tidemill.core.errors import StorageError, TidemillError
+from tidemill.log.disk import RealDisk
 from tidemill.server.envoy import BoundedServer
 from tidemill.server.live_certificate import secret_for_envoy
 from tidemill.server.serve_plan import ServePlan
@@ -50,6 +56,7 @@ class Supervisor:
         self._port = plan.port
         self._tls_port = plan.tls_port
         self._flight_port: int | None = None
+        self._broker_id = ""  # of the broker that was served last
         self._has_failed = False
         self._has_served = False
         self._slow_starts = 0
@@ -69,11 +76,34 @@ class Supervisor:
             if self._stop.is_set() or code >= 0:
                 return 0 if self._stop.is_set() and not self._has_failed else 1
             self._say("restarting", {"signal": -code, "pause_s": pause_s, "was_slow": self._was_slow})
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), pause_s)
+            pause_s = await self._paused(pause_s)
+            await self._wait_for_directory()
             if self._stop.is_set():
                 return 0
-            pause_s = min(_PAUSE_SECONDS_MAX, pause_s * 2)
+
+    async def _paused(self, pause_s: float) -> float:
+        """Wait, or until told to stop; returns how long to wait the next time."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), pause_s)
+        return min(_PAUSE_SECONDS_MAX, pause_s * 2)
+
+    async def _wait_for_directory(self) -> None:
+        """Return when the directory of the broker that was served is there, or when told to stop."""
+        pause_s, said = _PAUSE_SECONDS_FIRST, ""
+        while not self._stop.is_set() and (problem := self._why_not_again()):
+            if problem != said:
+                self._say("away", {"message": problem})
+                said = problem
+            pause_s = await self._paused(pause_s)
+
+    def _why_not_again(self) -> str:
+        """What is wrong with the directory; nothing if the broker can be started on it again."""
+        if self._broker_id:
+            try:
+                require_broker(RealDisk(), Path(self._plan.data), self._broker_id)
+            except (TidemillError, OSError) as error:
+                return str(error)
+        return ""
 
     async def _run_once(self) -> int:
         """One life of the broker process; returns how it ended, negative for a signal."""
@@ -130,10 +160,18 @@ class Supervisor:
             else None,
             lifespan=True,
             worker_threads=1,
-            env=replace(plan, flight_port_before=self._flight_port, is_again=self._has_served).as_variable(),
+            env=self._plan_of_next().as_variable(),
             stdout=subprocess.PIPE,
             stderr=None,
             additional_envoy_args=["--concurrency", "1"],
+        )
+
+    def _plan_of_next(self) -> ServePlan:
+        return replace(
+            self._plan,
+            flight_port_before=self._flight_port,
+            broker_before=self._broker_id,
+            is_again=self._has_served,
         )
 
     async def _listen(self, server: PyvoyServer, *, has_opened: bool = True) -> None:
@@ -148,6 +186,7 @@ class Supervisor:
             self._has_failed = self._has_failed or what == "failed"
             # Callers that know it by its number find it there again.
             self._flight_port = event.get("flight_port") or self._flight_port
+            self._broker_id = event.get("broker") or self._broker_id
             if has_opened or what == "failed":
                 places = {"host": self._plan.host, "port": self._port, "tls_port": self._tls_port}
                 self._say(what, {**event, **places})

@@ -9,6 +9,9 @@ again not only when time has passed (`look`, from the broker's upkeep) but as so
 the last look could have carried it over the warning line (`reserve`, before every frame of sends: one
 comparison of two numbers), and once more when a send is about to be refused: somebody else may have filled
 the disk.
+
+Owns also the word that the directory is gone: removed, renamed or unmounted under an open broker, which goes
+on in files that nobody finds again by their path.
 """
 
 from __future__ import annotations
@@ -51,10 +54,16 @@ class RoomView:
     refuse_below_bytes: int
     is_low: bool
     is_full: bool  # sends are refused
+    is_gone: bool = False  # the path leads no longer to the open directory; no figure is known
 
     @property
     def word(self) -> str:
+        if self.is_gone:
+            return "gone"
         return "full" if self.is_full else "low" if self.is_low else "enough"
+
+
+_GONE = RoomView(0, 0, 0, 0, is_low=False, is_full=False, is_gone=True)
 
 
 def warning_line(refusal_line: int, total_bytes: int, margin_bytes: int) -> int:
@@ -68,6 +77,7 @@ class DiskRoom:
     def __init__(self, disk: Disk, directory: Path, log: SegmentedLog, ballast: Ballast) -> None:
         self._disk = disk
         self._directory = directory
+        self._place = disk.place_of(directory)
         self._log = log
         self._ballast = ballast
         self._segment_bytes = log.room.segment_bytes
@@ -105,21 +115,25 @@ class DiskRoom:
 
     def look(self) -> None:
         """See how much room there is, and tell the log if that has become a matter."""
-        try:
-            seen = self.view()
-        except OSError:
-            return  # the directory is gone; that is told elsewhere, and louder
+        seen = self.view()
         if seen.word != self._said:
             self._say(seen)
             self._said = seen.word
+        if seen.is_gone:
+            return
         far = seen.free_bytes - seen.warn_below_bytes - self._segment_bytes
         step = max(far // _DISK_BYTES_PER_LOG_BYTE, self._segment_bytes // _LOOKS_PER_SEGMENT_MAX)
         self._look_at_end = _NEVER if seen.is_low else self._log.written_end + step
 
     def view(self) -> RoomView:
         """How much room there is right now."""
-        free_bytes = max(0, self._disk.free_bytes(self._directory))
-        total_bytes = self._disk.total_bytes(self._directory)
+        try:
+            free_bytes = max(0, self._disk.free_bytes(self._directory))
+            total_bytes = self._disk.total_bytes(self._directory)
+        except OSError:
+            return _GONE
+        if self._disk.place_of(self._directory) != self._place:
+            return _GONE
         refusal = self._log.room.missing_bytes + self._ballast.missing_bytes
         line = warning_line(refusal, total_bytes, self._margin_bytes)
         # Once low, a little more must be free than the line says, or every file that comes and goes is told.
@@ -132,6 +146,13 @@ class DiskRoom:
         found = f"{_mib(seen.free_bytes)} of {_mib(seen.total_bytes)} MiB are free"
         needed = _mib(seen.refuse_below_bytes)
         match seen.word:
+            case "gone":
+                logger.error(
+                    "%s leads no longer to the data directory: it was removed, renamed or unmounted under "
+                    "the open broker; what is sent now is lost unless it comes back: bring it back, or stop "
+                    "the broker and restore a backup",
+                    self._directory,
+                )
             case "full":
                 logger.warning(
                     "too little room on the disk: %s, the log's next segment needs %s MiB; sends are refused "
@@ -149,7 +170,8 @@ class DiskRoom:
                     _WHAT_TO_DO,
                 )
             case _:
-                logger.warning("the disk has room again: %s", found)
+                again = "data directory is there" if self._said == "gone" else "disk has room"
+                logger.warning("the %s again: %s", again, found)
 
 
 def _mib(count: int) -> str:

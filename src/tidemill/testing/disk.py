@@ -29,7 +29,7 @@ from pathlib import Path
 from random import Random
 from typing import Self
 
-from tidemill.log.disk import Disk, DiskFile, LockHandle, RealDisk
+from tidemill.log.disk import Disk, DiskFile, LockHandle, Place, RealDisk
 from tidemill.log.sorted_keys import SortedKeys
 from tidemill.testing.faults import FaultGate, FaultPlan
 from tidemill.testing.faulty_file import FaultyFile, FileNode
@@ -209,6 +209,10 @@ class FaultyDisk:
     def total_bytes(self, path: Path) -> int:
         with self._gate.passing():
             return self._real.total_bytes(path) if self.capacity_bytes is None else self.capacity_bytes
+
+    def place_of(self, path: Path) -> Place | None:
+        with self._gate.passing():
+            return self._real.place_of(path)
 
     def lock(self, path: Path, note: str) -> LockHandle:
         with self._gate.passing():

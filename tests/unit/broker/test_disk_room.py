@@ -18,6 +18,7 @@ from tidemill.store.disk_room import warning_line
 GIB = 1 << 30
 SPACIOUS = 512 * KIB
 LOW, FULL, AGAIN = "the disk is nearly full", "too little room on the disk", "the disk has room again"
+THERE_AGAIN = "the data directory is there again"
 
 
 class Said:
@@ -129,3 +130,19 @@ def test_the_warning_line_is_a_tenth_of_a_disk_but_no_more_than_fifty_gib():
     assert warning_line(0, 100 * GIB, 0) == 10 * GIB
     assert warning_line(0, 1000 * GIB, 0) == 50 * GIB
     assert warning_line(GIB, 5 * GIB, GIB) == 2 * GIB
+
+
+def test_a_directory_that_goes_under_an_open_broker_is_told_and_that_it_came_back(small, said, tmp_path):
+    room = small.broker.store.room
+    said.forget()
+    small.directory.rename(tmp_path / "elsewhere")
+    room.look()
+    assert room.view().word == "gone"
+    small.directory.mkdir()  # as a mount point is there without its volume
+    room.look()
+    assert small.broker.status().room.is_gone
+    small.directory.rmdir()
+    (tmp_path / "elsewhere").rename(small.directory)
+    room.look()
+    assert not room.view().is_gone
+    assert said() == [f"{small.directory} leads no longer to the data directory", THERE_AGAIN]

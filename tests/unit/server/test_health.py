@@ -30,3 +30,13 @@ def test_health_says_how_much_room_the_disk_has(small):
         small.disk.capacity_bytes = used + free
         assert _said(door) == {"status": "open", "disk": word}
     small.disk.capacity_bytes = None
+
+
+def test_health_says_that_the_directory_is_gone(small, tmp_path):
+    door = Door()
+    gateway = SimpleNamespace(call_counts=Counter(), calls_under_way=0, sessions=())
+    door.opened, door.state = Opened(small.broker, gateway), "open"
+    small.directory.rename(tmp_path / "elsewhere")
+    assert _said(door) == {"status": "open", "disk": "gone"}
+    (tmp_path / "elsewhere").rename(small.directory)
+    assert _said(door)["disk"] != "gone"

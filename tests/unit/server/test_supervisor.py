@@ -1,4 +1,4 @@
-"""The supervisor with broker processes that come late to the door."""
+"""The supervisor with broker processes that come late to the door, and with directories that go."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 from pyvoy import StartupError
 
+from tidemill.broker.identity import DIRECTORY_FORMAT
 from tidemill.core.errors import StorageError
+from tidemill.log.checkpoint import Checkpoint
+from tidemill.log.disk import RealDisk
 from tidemill.server import supervisor as supervising
 from tidemill.server.serve_plan import ServePlan
 from tidemill.server.supervisor import Supervisor
@@ -25,11 +28,11 @@ class _Server:
     listener_port = 8081
     listener_port_tls = None
 
-    def __init__(self, *, is_slow: bool, code: int = 0) -> None:
+    def __init__(self, *, is_slow: bool, code: int = 0, broker: str = "") -> None:
         self._is_slow = is_slow
         self._code = code
         self.stdout = asyncio.StreamReader()
-        for event in ({"event": "opened", "flight_port": 8082}, {"event": "closed"}):
+        for event in ({"event": "opened", "flight_port": 8082, "broker": broker}, {"event": "closed"}):
             self.stdout.feed_data(json.dumps(event).encode() + b"\n")
         self.stdout.feed_eof()
 
@@ -92,3 +95,57 @@ def test_one_that_ends_by_itself_before_the_door_opens_is_given_up_at_once(
 def test_one_that_was_killed_by_a_signal_is_not_called_slow(said: Said, tmp_path: Path) -> None:
     _run(said, tmp_path, [lambda: _Server(is_slow=True, code=-9), lambda: _Server(is_slow=False)])
     assert said[0][0] == "restarting" and not said[0][1]["was_slow"] and said[0][1]["signal"] == 9
+
+
+def _run_without_directory(said: Said, directory: Path, mend: Callable[[], None]) -> int:
+    """One broker that is killed; what is wrong with its directory is mended as soon as that is said."""
+
+    def say(what: str, facts: dict[str, Any]) -> None:
+        said.append((what, facts))
+        if what == "away":
+            mend()
+
+    async def run() -> int:
+        supervisor = Supervisor(ServePlan(str(directory)), say)
+        killed = _Server(is_slow=False, code=-9, broker="AB12")
+        made = iter([killed, _Server(is_slow=False)])
+        supervisor._new_server = lambda: next(made)
+        code = await supervisor.run()
+        assert supervisor._plan_of_next().broker_before == "AB12"
+        return code
+
+    return asyncio.run(run())
+
+
+def _identify(directory: Path, broker: str) -> None:
+    content = json.dumps({"broker_id": broker}).encode()
+    directory.mkdir(exist_ok=True)
+    for path in directory.glob("identity.*"):
+        path.unlink()
+    Checkpoint(RealDisk(), directory, "identity", DIRECTORY_FORMAT).save(content, sync=False)
+
+
+@pytest.mark.parametrize("before", ["nothing", "a mount point", "another broker"])
+def test_a_directory_that_went_is_waited_for_and_nothing_is_made_in_its_place(
+    said: Said, tmp_path: Path, before: str
+) -> None:
+    directory = tmp_path / "data"
+    if before == "another broker":
+        _identify(directory, "CD34")
+    elif before == "a mount point":
+        directory.mkdir()
+    made = sorted(directory.glob("*"))
+
+    def mend() -> None:
+        assert sorted(directory.glob("*")) == made and directory.exists() == (before != "nothing")
+        _identify(directory, "AB12")
+
+    _run_without_directory(said, directory, mend)
+    assert [what for what, _ in said] == ["opened", "closed", "restarting", "away", "opened", "closed"]
+    assert str(directory) in said[3][1]["message"]
+
+
+def test_a_directory_that_stayed_is_not_waited_for(said: Said, tmp_path: Path) -> None:
+    _identify(tmp_path, "AB12")
+    _run_without_directory(said, tmp_path, lambda: None)
+    assert "away" not in [what for what, _ in said]
