@@ -4,23 +4,30 @@ Under the writer's lock everything written is made safe and the moment is noted:
 consumer state as it is then. The bytes are copied afterwards, beside the running broker: what lies below
 the noted end never changes, and the head is not cut while the copy is made. The identity is written last,
 so a copy that was broken off is not taken for a data directory. Opening the copy restores it.
+
+A copy for which there is no room is refused before it begins, and one that fails is removed: what it leaves
+would keep a full disk full, and its name taken.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tidemill.broker.broker import Broker
 from tidemill.broker.level_table import LEVELS_NAME
-from tidemill.core.errors import RequestError
+from tidemill.core.errors import DiskFull, RequestError, TidemillError
 from tidemill.core.limits import MIB
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
 from tidemill.log.head_record import HeadRecord
 from tidemill.store.consumer_log import CONSUMER_FORMAT
 
+_PARTS = ("log", "consumers")
 _COPY_BYTES = 4 * MIB
+# Beside log and consumers' state: the identity, and what the file system itself takes.
+_BESIDE_BYTES = MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +74,69 @@ def _back_up(broker: Broker, target: Path, progress: CopyProgress) -> BackupRepo
     source = broker.directory.absolute()
     if target == source or source in target.parents:
         raise RequestError(f"{target} lies inside the data directory; name a directory elsewhere")
+    _require_empty(disk, target)
+    with store.upkeep_lock:
+        _require_empty(disk, target)  # another backup may have been made there while we waited for it
+        was_there = disk.exists(target)
+        try:
+            return _copy_all(broker, source, target, progress)
+        except Exception:
+            with suppress(TidemillError, OSError):  # the first error is the one to tell
+                _remove_copy(disk, target, was_there=was_there)
+            raise
+
+
+def _require_empty(disk: Disk, target: Path) -> None:
     if disk.names(target):
         raise RequestError(f"{target} is not empty; name a new directory")
-    for part in (target, target / "log", target / "consumers"):
+
+
+def _require_room(broker: Broker, target: Path, copy_bytes: int) -> None:
+    """`DiskFull` unless the copy fits, and on the broker's own disk its log can go on growing beside it."""
+    disk, store = broker.disk, broker.store
+    above = next(path for path in (target, *target.parents) if disk.exists(path))
+    needed = copy_bytes + _BESIDE_BYTES
+    here, there = disk.place_of(broker.directory), disk.place_of(above)
+    if here is not None and there is not None and here[0] == there[0]:
+        needed += store.room.view().refuse_below_bytes + store.settings.segment_bytes
+    free = max(0, disk.free_bytes(above))
+    if free < needed:
+        raise DiskFull(
+            f"no room for a backup in {target}: it takes {needed:,} bytes with what must stay free, and "
+            f"{free:,} are; make room or name a directory on another disk"
+        )
+
+
+def _remove_copy(disk: Disk, target: Path, *, was_there: bool) -> None:
+    """Take away what a copy left in `target`, which was empty; the directory too unless it was there."""
+    if not was_there:
+        disk.remove_tree(target)
+        return
+    for name in disk.names(target):
+        if name in _PARTS:
+            disk.remove_tree(target / name)
+        else:
+            disk.remove(target / name)
+
+
+def _copy_all(broker: Broker, source: Path, target: Path, progress: CopyProgress) -> BackupReport:
+    """Make the copy, under the upkeep lock."""
+    disk, store = broker.disk, broker.store
+    with store.writer.lock:
+        log_end = store.writer.finish_all()
+        starts = store.log.segment_starts()
+        consumers = store.consumers.snapshot(log_end)
+        pending = sum(store.indexes.due_counts.pending(topic.id) for topic in store.indexes.topics)
+    log_bytes = log_end - starts[0] if starts else 0
+    _require_room(broker, target, log_bytes + len(consumers))
+    for part in (target, *(target / name for name in _PARTS)):
         disk.make_dir(part)
-    with store.upkeep_lock:
-        with store.writer.lock:
-            log_end = store.writer.finish_all()
-            starts = store.log.segment_starts()
-            consumers = store.consumers.snapshot(log_end)
-            pending = sum(store.indexes.due_counts.pending(topic.id) for topic in store.indexes.topics)
-        progress.begin(log_end - starts[0] if starts else 0)
-        sizes = [
-            _copy(disk, source / "log" / name, target / "log" / name, end - start, progress)
-            for start, end in zip(starts, [*starts, log_end][1:], strict=True)
-            if (name := f"{start:020d}.log")
-        ]
+    progress.begin(log_bytes)
+    sizes = [
+        _copy(disk, source / "log" / name, target / "log" / name, end - start, progress)
+        for start, end in zip(starts, [*starts, log_end][1:], strict=True)
+        if (name := f"{start:020d}.log")
+    ]
     Checkpoint(disk, target / "consumers", "checkpoint", CONSUMER_FORMAT).save(consumers, sync=True)
     HeadRecord(disk, target / "log").save(starts[0] if starts else 0)
     disk.sync_dir(target / "log")

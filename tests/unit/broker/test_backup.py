@@ -10,8 +10,10 @@ import pytest
 import tidemill
 from small_broker import SmallBroker
 from tidemill.broker.backup import CopyProgress, back_up
-from tidemill.core.errors import RequestError
+from tidemill.core.errors import DiskFull, RequestError, SyncFailed
+from tidemill.core.limits import MIB
 from tidemill.core.model import Draft
+from tidemill.testing.faults import FaultPlan
 
 
 def test_a_copy_opens_to_the_same_state(small, tmp_path) -> None:
@@ -102,6 +104,52 @@ def test_a_broker_that_never_had_a_message_can_be_copied(small, tmp_path) -> Non
     back_up(small.broker, tmp_path / "copy")
     copy = SmallBroker(tmp_path / "copy")
     assert copy.broker.status().pending == 0
+    copy.check()
+    copy.close()
+
+
+def test_a_copy_that_would_fill_the_disk_is_refused_before_anything_is_made(small, tmp_path) -> None:
+    small.fill_segment()
+    used = small.disk.allocated_bytes(small.directory)
+    small.disk.capacity_bytes = used + MIB  # enough for the bytes themselves
+    with pytest.raises(DiskFull, match=r"no room for a backup in .*: it takes [\d,]+ bytes"):
+        back_up(small.broker, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+    assert small.broker.store.room.view().word != "full"
+    small.disk.capacity_bytes = used + 2 * MIB
+    back_up(small.broker, tmp_path / "copy")
+    small.disk.capacity_bytes = None
+
+
+class _Filling(CopyProgress):
+    """Somebody else fills the disk while the copy is made."""
+
+    def __init__(self, small: SmallBroker) -> None:
+        super().__init__()
+        self._disk = small.disk
+
+    def add(self, count: int) -> None:
+        self._disk.capacity_bytes = 0
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_copy_that_fails_leaves_nothing_and_its_name_can_be_used_again(small, tmp_path, is_there) -> None:
+    small.fill_segment()
+    small.fill_segment()
+    target = tmp_path / "copy"
+    if is_there:
+        target.mkdir()
+    with pytest.raises(DiskFull):
+        back_up(small.broker, target, _Filling(small))
+    small.disk.capacity_bytes = None
+    assert list(tmp_path.glob("copy/*")) == [] and target.exists() == is_there
+    small.disk.arm(FaultPlan(fail_sync_at=5))
+    with pytest.raises(SyncFailed):
+        back_up(small.broker, target)
+    small.disk.arm(FaultPlan())
+    assert list(tmp_path.glob("copy/*")) == [] and target.exists() == is_there
+    back_up(small.broker, target)
+    copy = SmallBroker(target, clock=small.clock)
     copy.check()
     copy.close()
 
