@@ -136,6 +136,23 @@ def test_rebuild_tells_programs_what_it_found(directory: Path) -> None:
     assert (said["topics"], said["pending"], said["released"], said["cancelled"]) == (2, 19, 1, 1)
 
 
+def test_lost_consumers_are_a_finding_and_begun_again_only_if_asked_to(directory: Path) -> None:
+    for path in (directory / "consumers").glob("checkpoint.*"):
+        path.unlink()
+    result = run("check", directory)
+    assert result.returncode == 1
+    assert "nobody knows what was acknowledged" in result.stdout and "1 finding" in result.stdout
+    result = run("rebuild", directory)
+    assert result.returncode == 1
+    assert "--new-consumers" in one_line_on_stderr(result)
+    result = run("rebuild", "--new-consumers", directory)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "every group begins again" in result.stdout and "all holds" in result.stdout
+    assert list((directory / "consumers.before-rebuild").iterdir())
+    assert run("check", directory).returncode == 0
+    assert "stays as it is" in run("rebuild", "--new-consumers", directory).stdout
+
+
 def test_rebuild_mends_a_damaged_index(directory: Path) -> None:
     (entries,) = (directory / "index" / "entries").iterdir()
     _flip_byte(entries, 48 * 3 + 9)

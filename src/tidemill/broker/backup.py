@@ -19,12 +19,11 @@ from tidemill.broker.broker import Broker
 from tidemill.broker.level_table import LEVELS_NAME
 from tidemill.core.errors import DiskFull, RequestError, TidemillError
 from tidemill.core.limits import MIB
-from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
 from tidemill.log.head_record import HeadRecord
-from tidemill.store.consumer_log import CONSUMER_FORMAT
+from tidemill.store.consumer_log import CONSUMERS_NAME, consumer_checkpoint
 
-_PARTS = ("log", "consumers")
+_PARTS = ("log", CONSUMERS_NAME)
 _COPY_BYTES = 4 * MIB
 # Beside log and consumers' state: the identity, and what the file system itself takes.
 _BESIDE_BYTES = MIB
@@ -137,10 +136,10 @@ def _copy_all(broker: Broker, source: Path, target: Path, progress: CopyProgress
         for start, end in zip(starts, [*starts, log_end][1:], strict=True)
         if (name := f"{start:020d}.log")
     ]
-    Checkpoint(disk, target / "consumers", "checkpoint", CONSUMER_FORMAT).save(consumers, sync=True)
+    consumer_checkpoint(disk, target / CONSUMERS_NAME).save(consumers, sync=True)
     HeadRecord(disk, target / "log").save(starts[0] if starts else 0)
     disk.sync_dir(target / "log")
-    disk.sync_dir(target / "consumers")
+    disk.sync_dir(target / CONSUMERS_NAME)
     marks = [name for name in disk.names(source) if name.startswith(("identity.", f"{LEVELS_NAME}."))]
     marks.sort(key=lambda name: name.startswith("identity."))
     sizes += [_copy(disk, source / name, target / name, None, progress) for name in marks]

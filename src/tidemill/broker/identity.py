@@ -1,17 +1,25 @@
-"""Who a data directory is: its broker id, and the format that everything in it follows."""
+"""Who a data directory is: its broker id, the format that everything in it follows, and that it is whole.
+
+Owns the file pair `identity.0/1`. It is written when all that a directory must never be without is there, and
+says so (`has_consumers`): what is missing later was lost. Directories made before it said so are marked when
+they are opened with a consumers' checkpoint; until then theirs may be missing.
+"""
 
 from __future__ import annotations
 
 import json
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
-from tidemill.core.errors import StorageError
+from tidemill.core.errors import CorruptionError, DiskFull, StorageError
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
+from tidemill.store.consumer_log import CONSUMERS_NAME, begin_consumers, consumer_checkpoint
 
 DIRECTORY_FORMAT = 1
 _NAME = "identity"
+_HAS_CONSUMERS = "has_consumers"
 
 
 def broker_id_of(disk: Disk, directory: Path) -> str:
@@ -19,17 +27,36 @@ def broker_id_of(disk: Disk, directory: Path) -> str:
     checkpoint = Checkpoint(disk, directory, _NAME, DIRECTORY_FORMAT)
     content = checkpoint.load()
     has_log = any(name.endswith(".log") for name in disk.names(directory / "log"))
+    consumers = consumer_checkpoint(disk, directory / CONSUMERS_NAME)
+    has_consumers = consumers.load() is not None
     if content is not None:
-        if not has_log:  # a process killed at its very start may have left it written but not safe
+        known = json.loads(content)
+        if has_consumers and not known.get(_HAS_CONSUMERS):
+            with suppress(DiskFull):  # the next opening will do as well
+                consumers.make_safe()
+                checkpoint.save(json.dumps({**known, _HAS_CONSUMERS: True}).encode(), sync=True)
+        elif not has_consumers and known.get(_HAS_CONSUMERS):
+            raise CorruptionError(_lost_consumers(directory))
+        elif not has_log:  # a process killed at its very start may have left it written but not safe
             checkpoint.save(content, sync=True)
-        return str(json.loads(content)["broker_id"])
+        return str(known["broker_id"])
     if has_log:
         raise StorageError(
             f"{directory}: the log is there, its identity file is missing or damaged; restore a backup"
         )
     broker_id = secrets.token_hex(4).upper()
-    checkpoint.save(json.dumps({"broker_id": broker_id}).encode(), sync=True)
+    if not has_consumers:
+        begin_consumers(disk, directory / CONSUMERS_NAME)
+    checkpoint.save(json.dumps({"broker_id": broker_id, _HAS_CONSUMERS: True}).encode(), sync=True)
     return broker_id
+
+
+def _lost_consumers(directory: Path) -> str:
+    return (
+        f"{directory / CONSUMERS_NAME}: the consumers' checkpoint is missing or damaged, so nobody knows "
+        "what was acknowledged. Nothing was changed. Restore that directory from a backup; to have every "
+        f"group begin again with all messages, `tidemill rebuild --new-consumers {directory}`"
+    )
 
 
 def require_broker(disk: Disk, directory: Path, broker_id: str) -> None:

@@ -2,7 +2,8 @@
 
 Puts `index/` and `timer/` aside under the directory's lock, opens the directory (which derives them anew)
 and checks it. What was put aside goes when the new files are there, and comes back if the log cannot be
-read: a rebuild never leaves a directory worse than it was.
+read: a rebuild never leaves a directory worse than it was. The consumers' state is not derived: only where it
+is lost, and only if asked to, a rebuild begins an empty one; what is left of the old stays beside it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tidemill.core.limits import SEGMENT_BYTES
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk, RealDisk
 from tidemill.log.segments import SegmentedLog
+from tidemill.store.consumer_log import CONSUMERS_NAME, begin_consumers, consumer_checkpoint
 from tidemill.store.index_checkpoint import INDEX_FORMAT, checkpoint_head
 
 _DERIVED = ("index", "timer")
@@ -30,6 +32,13 @@ _ASIDE = ".before-rebuild"
 
 def rebuild(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="a data directory that nobody has open")],
+    new_consumers: Annotated[
+        bool,
+        typer.Option(
+            "--new-consumers",
+            help="where the consumers' state is lost, begin without groups: all is delivered again",
+        ),
+    ] = False,
     is_json: Annotated[bool, typer.Option("--json", help="one JSON object instead of lines")] = False,
 ) -> int:
     """Make every derived file again from the commit log, then check."""
@@ -39,6 +48,7 @@ def rebuild(
     try:
         shape = shape_of(directory)
         _require_whole_log(disk, directory)
+        consumers = _begin_consumers_again(disk, directory) if new_consumers else ""
         _put_aside(disk, directory)
     finally:
         lock.release()
@@ -54,8 +64,11 @@ def rebuild(
     for name in _DERIVED:
         disk.remove_tree(directory / f"{name}{_ASIDE}")
     if is_json:
-        print(json.dumps({**asdict(report), "topics": topics, "sent": status.sent}))
+        fields = {**asdict(report), "topics": topics, "sent": status.sent, "consumers": consumers}
+        print(json.dumps(fields))
         return 0 if report.is_sound else 1
+    if consumers:
+        print(consumers)
     print(
         f"rebuilt from {status.log_bytes:,} bytes of log: {topics:,} topics, {status.sent:,} messages, "
         f"{status.pending:,} pending, {status.released:,} released, {status.cancelled:,} cancelled"
@@ -88,6 +101,20 @@ def _require_whole_log(disk: Disk, directory: Path) -> None:
             f"the log does not read back beyond offset {end}, but was safe up to {safe_end}: files are "
             "missing or damaged. Nothing was changed. Restore them from a backup"
         )
+
+
+def _begin_consumers_again(disk: Disk, directory: Path) -> str:
+    """Make the consumers' state anew if it is lost; says what was done."""
+    consumers, aside = directory / CONSUMERS_NAME, directory / f"{CONSUMERS_NAME}{_ASIDE}"
+    if consumer_checkpoint(disk, consumers).load() is not None:
+        return "the consumers' state is there and stays as it is"
+    kept = ""
+    if disk.names(consumers):
+        disk.remove_tree(aside)
+        disk.rename(consumers, aside)
+        kept = f"; what was left of the old one is in {aside}"
+    begin_consumers(disk, consumers)
+    return f"the consumers' state was lost: every group begins again with all messages{kept}"
 
 
 def _put_aside(disk: Disk, directory: Path) -> None:

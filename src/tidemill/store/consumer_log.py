@@ -3,6 +3,7 @@
 Owns the directory `consumers/`: a segmented log of changes and a checkpoint. Every change is a row
 (`CHANGE`) in a frame; a group's settings are JSON. Replaying goes through the same `ConsumerState.apply`.
 When enough changes have gathered, the state is written as a checkpoint and the log before it is cut.
+A directory has a checkpoint from its making on, so that one without is known to have lost it.
 
 Frame kinds: 1 opening (empty), 2 changes, 3 group. Checkpoint: JSON of the state, the log offset it
 reflects, and the commit-log offset whose settlements it includes.
@@ -26,10 +27,27 @@ from tidemill.log.segments import SegmentedLog
 from tidemill.store.consumer_state import ACT_SETTLE, CHANGE, ConsumerState, Group, Lane
 from tidemill.store.frames import Settlement
 
+CONSUMERS_NAME = "consumers"
 CONSUMER_FORMAT = 1
 KIND_OPENING = 1
 KIND_CHANGES = 2
 KIND_GROUP = 3
+
+
+def consumer_checkpoint(disk: Disk, directory: Path) -> Checkpoint:
+    return Checkpoint(disk, directory, "checkpoint", CONSUMER_FORMAT)
+
+
+def begin_consumers(disk: Disk, directory: Path) -> None:
+    """The first checkpoint, of no groups, durably."""
+    disk.make_dir(directory)
+    consumer_checkpoint(disk, directory).save(_content(0, 0, ConsumerState()), sync=True)
+    disk.sync_dir(directory.parent)
+
+
+def _content(offset: int, settled_below: int, state: ConsumerState) -> bytes:
+    saved = {"offset": offset, "settled_below": settled_below, "state": state.as_dict()}
+    return json.dumps(saved).encode()
 
 
 class ConsumerLog:
@@ -47,7 +65,7 @@ class ConsumerLog:
     ) -> None:
         self.lock = threading.RLock()  # protects the state and the log's tail
         disk.make_dir(directory)
-        self._checkpoint = Checkpoint(disk, directory, "checkpoint", CONSUMER_FORMAT)
+        self._checkpoint = consumer_checkpoint(disk, directory)
         self._log = SegmentedLog(
             disk,
             directory,
@@ -123,8 +141,7 @@ class ConsumerLog:
         """
         with self.lock:
             offset = self._log.written_end
-            saved = {"offset": offset, "settled_below": commit_log_offset, "state": self.state.as_dict()}
-            content = json.dumps(saved).encode()
+            content = _content(offset, commit_log_offset, self.state)
             self.changes_since_checkpoint = 0
         self._commit.wait_synced(offset)
         self._checkpoint.save(content, sync=True)
@@ -134,8 +151,7 @@ class ConsumerLog:
     def snapshot(self, commit_log_offset: int) -> bytes:
         """A checkpoint's content for a copy that begins with an empty consumer log."""
         with self.lock:
-            saved = {"offset": 0, "settled_below": commit_log_offset, "state": self.state.as_dict()}
-            return json.dumps(saved).encode()
+            return _content(0, commit_log_offset, self.state)
 
     def sync(self) -> None:
         self._commit.wait_synced(self._log.written_end)

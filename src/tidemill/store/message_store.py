@@ -28,7 +28,7 @@ from tidemill.log.segments import SegmentedLog
 from tidemill.store.arrival_order import arrivals_of
 from tidemill.store.ballast import Ballast
 from tidemill.store.commit_log import Appended, CommitLog, moved
-from tidemill.store.consumer_log import ConsumerLog
+from tidemill.store.consumer_log import CONSUMERS_NAME, ConsumerLog
 from tidemill.store.disk_room import DiskRoom
 from tidemill.store.entry_format import FLAG_FIFO, FLAG_MOVED, FLAG_NEAR, FLAG_PAST
 from tidemill.store.find_runs import PLACE_BIT
@@ -104,7 +104,7 @@ class MessageStore:
         )
         self.consumers = ConsumerLog(
             disk,
-            directory / "consumers",
+            directory / CONSUMERS_NAME,
             segment_bytes=settings.consumer_segment_bytes,
             in_flight_max=settings.commits_in_flight,
             is_sync=settings.is_sync,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from itertools import count
+from pathlib import Path
 
 import pytest
 
 import tidemill
 from small_broker import START_MS, SmallBroker
 from tidemill.broker.broker import Broker
-from tidemill.broker.identity import DIRECTORY_FORMAT
+from tidemill.broker.identity import DIRECTORY_FORMAT, broker_id_of
 from tidemill.core.errors import (
     BrokerClosed,
     CorruptionError,
@@ -24,7 +27,7 @@ from tidemill.core.model import CancelAnswer, Draft, TopicType
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import RealDisk
 from tidemill.store.check import check_store
-from tidemill.testing import FaultPlan, ManualClock
+from tidemill.testing import FaultPlan, FaultyDisk, ManualClock, SimulatedCrash
 from tidemill.timer.settings import TimerSettings
 
 
@@ -63,6 +66,74 @@ def test_a_directory_of_a_newer_format_is_refused_and_left_alone(small, tmp_path
         b'{"broker_id":"AA"}', sync=True
     )
     small.open()
+
+
+def _identity_of(directory: Path) -> dict[str, object]:
+    return json.loads(Checkpoint(RealDisk(), directory, "identity", DIRECTORY_FORMAT).load())
+
+
+def _as_made_by_an_earlier_version(directory: Path) -> None:
+    identity = _identity_of(directory)
+    for path in directory.glob("identity.*"):
+        path.unlink()
+    content = json.dumps({"broker_id": identity["broker_id"]}).encode()
+    Checkpoint(RealDisk(), directory, "identity", DIRECTORY_FORMAT).save(content, sync=True)
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_a_directory_that_lost_its_consumers_is_refused_and_left_alone(small, is_killed, is_damaged):
+    small.send("t")
+    small.broker.ack([delivery.receipt for delivery in small.broker.receive("t", "g")])
+    if is_killed:
+        small.kill()
+    else:
+        small.close()
+    kept = {path: path.read_bytes() for path in (small.directory / "consumers").iterdir()}
+    for path in kept:
+        if is_damaged:
+            path.write_bytes(b"no checkpoint")
+    if not is_damaged:
+        small.delete("consumers")
+    found = sorted(small.directory.rglob("*"))
+    with pytest.raises(CorruptionError, match=r"nobody knows what was acknowledged.*--new-consumers"):
+        small.open()
+    assert sorted(small.directory.rglob("*")) == found
+    (small.directory / "consumers").mkdir(exist_ok=True)
+    for path, content in kept.items():
+        path.write_bytes(content)
+    small.disk = FaultyDisk(1)
+    small.open()
+    assert small.broker.receive("t", "g") == []
+
+
+def test_a_directory_is_not_made_without_its_consumers(tmp_path):
+    for crash_at in count(1):
+        directory = tmp_path / str(crash_at)
+        with FaultyDisk(crash_at, plan=FaultPlan(crash_at=crash_at, count_writes=True)) as disk:
+            directory.mkdir()
+            try:
+                broker_id_of(disk, directory)
+                break
+            except SimulatedCrash:
+                pass
+            left = disk.crash(power_cut=True)
+            broker_id_of(left, directory)  # whatever the crash left can be opened
+            left.close()
+    assert crash_at > 5
+    assert _identity_of(directory)["has_consumers"]
+
+
+def test_a_directory_of_an_earlier_version_opens_without_consumers_until_it_is_seen_with_them(small):
+    small.send("t", delay_ms=5)
+    small.close()
+    _as_made_by_an_earlier_version(small.directory)
+    small.delete("consumers")
+    small.open()  # nobody can tell that it is not as it was made
+    assert "has_consumers" not in _identity_of(small.directory)
+    broker_id = small.broker.id
+    small.reopen()
+    assert _identity_of(small.directory) == {"broker_id": broker_id, "has_consumers": True}
 
 
 @pytest.mark.parametrize(
