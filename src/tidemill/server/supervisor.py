@@ -39,8 +39,8 @@ _STOP_SECONDS = 30.0
 _SLOW_STARTS_MAX = 6  # of the first broker process; the server library gives each some ten seconds
 _PAUSE_SECONDS_FIRST = 0.2
 _PAUSE_SECONDS_MAX = 10.0
-# A broker that lived this long was well: the next pause is the first one again.
-_WELL_SECONDS = 60.0
+# A broker that served this long was well: the next pause is the first one again.
+_WELL_SECONDS = 5.0
 
 Say = Callable[[str, dict[str, Any]], None]
 
@@ -59,6 +59,7 @@ class Supervisor:
         self._broker_id = ""  # of the broker that was served last
         self._has_failed = False
         self._has_served = False
+        self._opened_at_s: float | None = None  # when the present broker began to serve
         self._slow_starts = 0
         self._was_slow = False  # the last broker process did not come to the door in time
 
@@ -69,9 +70,8 @@ class Supervisor:
             loop.add_signal_handler(number, self._stop.set)
         pause_s = _PAUSE_SECONDS_FIRST
         while True:
-            began_s = stopwatch_s()
             code = await self._run_once()
-            if stopwatch_s() - began_s > _WELL_SECONDS:
+            if self._opened_at_s is not None and stopwatch_s() - self._opened_at_s > _WELL_SECONDS:
                 pause_s = _PAUSE_SECONDS_FIRST
             if self._stop.is_set() or code >= 0:
                 return 0 if self._stop.is_set() and not self._has_failed else 1
@@ -109,6 +109,7 @@ class Supervisor:
         """One life of the broker process; returns how it ended, negative for a signal."""
         server = self._new_server()
         self._was_slow = False
+        self._opened_at_s = None
         read_end, self._lifeline = os.pipe()
         # The server library leaves standard input alone, so the child gets ours: the pipe.
         os.dup2(read_end, 0, inheritable=True)
@@ -187,6 +188,8 @@ class Supervisor:
             # Callers that know it by its number find it there again.
             self._flight_port = event.get("flight_port") or self._flight_port
             self._broker_id = event.get("broker") or self._broker_id
+            if has_opened and what == "opened":
+                self._opened_at_s = stopwatch_s()
             if has_opened or what == "failed":
                 places = {"host": self._plan.host, "port": self._port, "tls_port": self._tls_port}
                 self._say(what, {**event, **places})

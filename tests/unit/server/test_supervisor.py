@@ -149,3 +149,24 @@ def test_a_directory_that_stayed_is_not_waited_for(said: Said, tmp_path: Path) -
     _identify(tmp_path, "AB12")
     _run_without_directory(said, tmp_path, lambda: None)
     assert "away" not in [what for what, _ in said]
+
+
+@pytest.mark.parametrize(("served_s", "grows"), [(6.0, False), (4.0, True)])
+def test_the_pause_grows_only_for_a_broker_that_was_not_well(
+    said: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served_s: float, grows: bool
+) -> None:
+    clock = {"now_s": 0.0}
+
+    class Killed(_Server):
+        async def wait(self) -> int:
+            clock["now_s"] += served_s
+            return -9
+
+        async def start(self) -> None:
+            clock["now_s"] += 60.0  # reading a long log is not serving
+
+    monkeypatch.setattr(supervising, "stopwatch_s", lambda: clock["now_s"])
+    monkeypatch.setattr(supervising, "_PAUSE_SECONDS_FIRST", 1e-6)
+    _run(said, tmp_path, [lambda: Killed(is_slow=False)] * 3 + [lambda: _Server(is_slow=False)])
+    pauses = [facts["pause_s"] for what, facts in said if what == "restarting"]
+    assert pauses == ([1e-6, 2e-6, 4e-6] if grows else [1e-6] * 3)
