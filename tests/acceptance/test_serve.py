@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -59,6 +60,20 @@ def test_a_broker_whose_directory_went_is_started_again_when_it_is_back_and_no_o
     wait_until(served.is_ready, "the broker to come back")
     assert served.stop() == 0
     assert "1 message is pending" in served.log()
+
+
+def test_impatient_signals_change_nothing_about_an_orderly_stop(served):
+    process = served.start().process
+
+    def has_ended() -> bool:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            if process.poll() is None:
+                process.send_signal(number)
+        return process.poll() is not None
+
+    wait_until(has_ended, "the end")
+    assert process.returncode == 0
+    assert "tidemill stopped" in served.log() and "Traceback" not in served.log()
 
 
 def test_no_orphan_survives_the_supervisor(served):

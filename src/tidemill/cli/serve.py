@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -140,5 +141,18 @@ def _pipeline_command(data: Path, settings: BrokerSettings, master: str) -> tupl
 async def _run(plan: ServePlan) -> int:
     from tidemill.server.supervisor import Supervisor
 
-    with Story() as story:
-        return await Supervisor(plan, story.tell).run()
+    try:
+        with Story() as story:
+            return await Supervisor(plan, story.tell).run()
+    finally:
+        _ignore_signals()
+
+
+def _ignore_signals() -> None:
+    """All is stopped: from here on a further signal would only spoil the exit code."""
+    loop, numbers = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    for number in numbers:
+        loop.remove_signal_handler(number)  # else the loop puts back the default when it closes
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
