@@ -82,6 +82,7 @@ class Farewell:
 
     pending: int
     next_due_ms: int | None
+    open_transactions: int = 0  # halves that wait for their ends
 
 
 class Views:
@@ -124,7 +125,8 @@ class Views:
         counts = self._store.indexes.due_counts
         pending = sum(counts.pending(topic.id) for topic in self._store.indexes.topics)
         waiting = self.pending(limit=1) if pending else []
-        return Farewell(pending, waiting[0].deliver_at_ms if waiting else None)
+        next_due_ms = waiting[0].deliver_at_ms if waiting else None
+        return Farewell(pending, next_due_ms, len(self._store.indexes.open_halves))
 
     def _with_key(self, topic_id: int | None, key: str, from_ms: int, to_ms: int, limit: int) -> I64:
         ids = [topic_id] if topic_id is not None else [topic.id for topic in self._store.indexes.topics]

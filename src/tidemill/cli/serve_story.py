@@ -69,14 +69,24 @@ def text_of(event: str, facts: dict[str, Any]) -> str:
             return "tidemill: the broker took too long to start, is the machine busy? Starting it again"
         case "restarting":
             return f"tidemill: the broker was killed by signal {facts['signal']}; starting it again"
-        case "closed" if facts["pending"]:
-            count, due = facts["pending"], f"due at {format_time(facts['next_due_ms'])}"
-            if count == 1:
-                return f"tidemill stopped; 1 message is pending, {due}"
-            return f"tidemill stopped; {count:,} messages are pending, the next is {due}"
         case "closed":
-            return "tidemill stopped; nothing is pending"
+            left = _left(facts["pending"], facts["next_due_ms"], facts["open_transactions"])
+            return f"tidemill stopped; {left}"
     return ""
+
+
+def _left(pending: int, next_due_ms: int | None, open_transactions: int) -> str:
+    """What waits for the next start."""
+    words = "nothing is pending"
+    if pending and next_due_ms is not None:
+        due = f"due at {format_time(next_due_ms)}"
+        words = f"{pending:,} messages are pending, the next is {due}"
+        if pending == 1:
+            words = f"1 message is pending, {due}"
+    if open_transactions:
+        count = "1 transaction is" if open_transactions == 1 else f"{open_transactions:,} transactions are"
+        words += f"; {count} open"
+    return words
 
 
 def _for_people(host: str) -> str:

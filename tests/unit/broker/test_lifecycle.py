@@ -31,6 +31,14 @@ from tidemill.testing import FaultPlan, FaultyDisk, ManualClock, SimulatedCrash
 from tidemill.timer.settings import TimerSettings
 
 
+def test_closing_says_how_many_transactions_are_open(small):
+    small.broker.transactions.begin([Draft("tx", b"half", id=f"m{i}") for i in range(3)])
+    small.broker.transactions.roll_back("tx", "m0")
+    farewell = small.broker.close()
+    assert (farewell.pending, farewell.open_transactions) == (0, 2)
+    small.open()
+
+
 def test_closing_says_what_is_waiting_and_when_the_next_is_due(small):
     small.send("a", delay_ms=90_000)
     small.send("b", delay_ms=50_000)

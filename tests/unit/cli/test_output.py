@@ -128,15 +128,19 @@ def test_reading_the_log_is_told_and_ends_with_the_next_event(capsys: pytest.Cap
     with Story() as story:
         story.tell("opening", {"done": 1, "total": 2})
         story.tell("opened", facts)
-        story.tell("closed", {"pending": 0, "next_due_ms": None})
-        story.tell("closed", {"pending": 1_000, "next_due_ms": 1_800_000_000_000})
+        story.tell("closed", {"pending": 0, "next_due_ms": None, "open_transactions": 0})
+        later = {"pending": 1_000, "next_due_ms": 1_800_000_000_000}
+        story.tell("closed", {**later, "open_transactions": 1})
         story.tell("failed", {"message": "the path /data/[b] is wrong"})
     said, complaint = capsys.readouterr()
     assert complaint == "tidemill: the path /data/[b] is wrong\n"
     assert "serves on h:1 (gRPC, HTTP) and :2 (Flight)" in said
     assert "dashboard: http://h:1/" in said
-    assert "nothing is pending" in said
-    assert "1,000 messages are pending, the next is due at 2027-01-15T08:00:00.000Z" in said
+    assert "nothing is pending\n" in said
+    assert "1,000 messages are pending, the next is due at 2027-01-15T08:00:00.000Z; 1 tr" in said
+    assert said.endswith("; 1 transaction is open\n")
+    left = {"pending": 0, "next_due_ms": None, "open_transactions": 2}
+    assert text_of("closed", left) == "tidemill stopped; nothing is pending; 2 transactions are open"
     assert text_of("unheard of", {}) == ""
 
 
