@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -241,6 +242,15 @@ def test_a_lock_is_exclusive_and_names_its_holder(disk: Disk, tmp_path: Path) ->
         disk.lock(tmp_path / "LOCK", "process 4712")
     held.release()
     disk.lock(tmp_path / "LOCK", "process 4712").release()
+
+
+def test_a_new_directory_is_its_makers_alone_and_an_old_one_stays(disk: Disk, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    old.mkdir(mode=0o755)
+    disk.make_dir(old)
+    disk.make_dir(old / "new")
+    assert stat.S_IMODE(old.stat().st_mode) == 0o755
+    assert stat.S_IMODE((old / "new").stat().st_mode) == 0o700
 
 
 def test_a_path_leads_to_a_place_that_moves_with_its_name(disk: Disk, tmp_path: Path) -> None:

@@ -92,7 +92,9 @@ class Disk(Protocol):
         """Sorted names in `directory`; empty when there is none."""
         ...
 
-    def make_dir(self, directory: Path) -> None: ...
+    def make_dir(self, directory: Path) -> None:
+        """Make a directory for this user alone; one that is there stays as it is."""
+        ...
 
     def rename(self, source: Path, target: Path) -> None:
         """Replace `target` atomically."""
@@ -245,7 +247,7 @@ class RealDisk:
 
     def make_dir(self, directory: Path) -> None:
         with _told_apart(directory):
-            directory.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def rename(self, source: Path, target: Path) -> None:
         with _told_apart(target):

@@ -15,6 +15,7 @@ import subprocess
 from pathlib import Path
 
 from tidemill.core.errors import StorageError
+from tidemill.log.disk import RealDisk
 
 _DAYS = 825
 _LEFT_SECONDS_MIN = 30 * 86_400
@@ -32,7 +33,8 @@ def own_certificate(directory: Path, host: str) -> tuple[Path, Path]:
         )
     if cert.is_file() and key.is_file() and _lasts(openssl, cert):
         return cert, key
-    cert.parent.mkdir(parents=True, exist_ok=True)
+    RealDisk().make_dir(directory)  # it may not be there yet
+    cert.parent.mkdir(exist_ok=True)
     fresh_cert, fresh_key = cert.with_suffix(".new"), key.with_suffix(".new")
     # The key's file is there, and nobody else's, before a byte of the key is in it.
     os.close(os.open(fresh_key, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600))

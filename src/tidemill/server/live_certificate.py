@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemill.core.errors import RequestError, StorageError, TidemillError
+from tidemill.log.disk import RealDisk
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ def _no_password() -> str:
 def secret_for_envoy(data: Path, cert: Path, key: Path) -> dict[str, Any]:
     """What Envoy must be told to find the certificate, and to hear of `turn`."""
     live = _live(data)
+    RealDisk().make_dir(data)  # it may not be there yet
     live.mkdir(parents=True, exist_ok=True)
     files = {
         # By file name, never by content: the key stays where its owner put it.

@@ -24,6 +24,8 @@ def test_a_copy_opens_to_the_same_state(small, tmp_path) -> None:
     small.fill_segment()
     report = back_up(small.broker, tmp_path / "copy")
     assert report.pending == 45
+    for directory in (small.directory, tmp_path / "copy"):
+        assert directory.stat().st_mode & 0o077 == 0  # they hold all bodies
     state = small.state()
     copy = SmallBroker(tmp_path / "copy", clock=small.clock)
     assert copy.broker.id == small.broker.id

@@ -75,3 +75,11 @@ def test_envoy_is_told_where_the_key_is_and_never_what_it_says(pairs, tmp_path) 
     assert path.stat().st_ino == written.st_ino, "a restart needs no room on the disk"
     turn(tmp_path)
     assert (path.parent / "turn").exists()
+
+
+def test_a_data_directory_that_begins_with_a_certificate_is_its_makers_alone(tmp_path):
+    require_tools("openssl")
+    cert, key = own_certificate(tmp_path / "one", "127.0.0.1")
+    secret_for_envoy(tmp_path / "two", cert, key)
+    for name in ("one", "two"):
+        assert (tmp_path / name).stat().st_mode & 0o077 == 0
