@@ -188,8 +188,12 @@ class BrokerProcess:
             if self._local is not None:
                 await asyncio.to_thread(self._local.close, _DRAIN_SECONDS)
             await opened.gateway.drain(_DRAIN_SECONDS)
-            farewell = await asyncio.to_thread(opened.broker.close)
-            _tell("closed", **asdict(farewell))
+            try:
+                farewell = await asyncio.to_thread(opened.broker.close)
+            except (TidemillError, OSError) as error:  # what was answered is in the log all the same
+                _tell("failed", message=f"the broker did not close in order: {_words_of(error)}")
+            else:
+                _tell("closed", **asdict(farewell))
 
 
 async def _open_when_free(flight: FlightService, say: Callable[[], None]) -> None:

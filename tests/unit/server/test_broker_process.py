@@ -1,10 +1,13 @@
-"""The broker process: what it refuses to open."""
+"""The broker process: what it refuses to open, and what it says when it cannot close."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,13 +16,17 @@ from tidemill.core.errors import StorageError
 from tidemill.server.serve_plan import ServePlan
 
 
+def _module(plan: ServePlan, monkeypatch: pytest.MonkeyPatch) -> Any:
+    for name, value in plan.as_variable().items():
+        monkeypatch.setenv(name, value)
+    return import_module("tidemill.server.broker_process")
+
+
 def test_one_that_is_started_again_opens_no_other_directory_and_makes_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = ServePlan(str(tmp_path / "data"), broker_before="AB12", is_again=True)
-    for name, value in plan.as_variable().items():
-        monkeypatch.setenv(name, value)
-    process = import_module("tidemill.server.broker_process").BrokerProcess
+    process = _module(plan, monkeypatch).BrokerProcess
     with pytest.raises(StorageError, match="is not there"):
         process(plan)._open_broker()
     assert not (tmp_path / "data").exists()
@@ -28,3 +35,24 @@ def test_one_that_is_started_again_opens_no_other_directory_and_makes_none(
     with pytest.raises(StorageError, match=f"broker {found} by now, not of AB12"):
         process(plan)._open_broker()
     process(replace(plan, broker_before=found))._open_broker().close()
+
+
+def test_one_that_cannot_close_because_its_directory_went_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, said = ServePlan(str(tmp_path / "data")), {}
+    module = _module(plan, monkeypatch)
+    monkeypatch.setattr(module, "_tell", lambda what, **facts: said.update({what: facts}))
+    process = module.BrokerProcess(plan)
+    broker = process._open_broker()
+    broker.send([tidemill.Draft("orders", b"later", delay_ms=3_600_000)])
+    (tmp_path / "data").rename(tmp_path / "elsewhere")
+
+    async def drained(_: float) -> None:
+        pass
+
+    process.door.opened = SimpleNamespace(broker=broker, gateway=SimpleNamespace(drain=drained))
+    asyncio.run(process._stop())
+    assert "did not close in order" in said["failed"]["message"] and "closed" not in said
+    with tidemill.open(tmp_path / "elsewhere") as again:
+        assert len(again.views.pending()) == 1
