@@ -32,6 +32,7 @@ from tidemill.core.model import CancelAnswer, Handle
 from tidemill.core.send_batch import Answer
 
 _BATCH_BYTES = 12 * MIB
+_AHEAD = 3  # batches that may be unanswered: the broker shuts out who has sent too much at once
 _PATIENCE_S = 600.0
 
 _used_in: set[int] = set()  # processes, this one and those it was forked from, in which Flight was used
@@ -289,10 +290,14 @@ def _put(client: Any, batches: Sequence[Any], topic: str | None, options: Any, p
     said = {} if topic is None else {"topic": topic}
     descriptor = flight.FlightDescriptor.for_command(json.dumps(said).encode())
     writer, answers = client.do_put(descriptor, batches[0].schema, options)
+    room, is_over = threading.Semaphore(_AHEAD), threading.Event()
 
     def feed() -> None:
         try:
             for batch in batches:
+                room.acquire()
+                if is_over.is_set():
+                    return
                 writer.write_batch(batch)
             writer.done_writing()
         except pa.ArrowException:
@@ -306,10 +311,13 @@ def _put(client: Any, batches: Sequence[Any], topic: str | None, options: Any, p
             content = answers.read()
             if content is None:
                 break
+            room.release()
             table = pa.ipc.open_stream(content).read_all()
             topics = topic if topic is not None else batch.column("topic")
             parts.append(StoredPart(table.schema.metadata[b"broker"].decode(), topics, table))
     finally:
+        is_over.set()
+        room.release()
         feeding.join()
         writer.close()
 
