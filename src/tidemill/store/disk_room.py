@@ -11,7 +11,8 @@ comparison of two numbers), and once more when a send is about to be refused: so
 the disk.
 
 Owns also the word that the directory is gone: removed, renamed or unmounted under an open broker, which goes
-on in files that nobody finds again by their path.
+on in files that nobody finds again by their path. Sends are refused then, until it is back: what could not be
+found after a restart is not taken.
 """
 
 from __future__ import annotations
@@ -102,9 +103,13 @@ class DiskRoom:
             raise
 
     def require_kept_back(self) -> None:
-        """Return if the ballast is whole or can be made whole; `DiskFull` if not."""
-        if self._log.written_end >= self._look_at_end:
+        """Return if the ballast is whole or can be made whole; `DiskFull` if not, or if all is gone."""
+        if self._said == _GONE.word or self._log.written_end >= self._look_at_end:
             self.look()
+        if self._said == _GONE.word:
+            raise DiskFull(
+                f"{self._directory} leads no longer to the data directory; bring it back, then send again"
+            )
         try:
             self._ballast.require_whole()
         except DiskFull:
@@ -149,8 +154,8 @@ class DiskRoom:
             case "gone":
                 logger.error(
                     "%s leads no longer to the data directory: it was removed, renamed or unmounted under "
-                    "the open broker; what is sent now is lost unless it comes back: bring it back, or stop "
-                    "the broker and restore a backup",
+                    "the open broker; sends are refused until it is back: bring it back, or stop the broker "
+                    "and restore a backup",
                     self._directory,
                 )
             case "full":

@@ -138,6 +138,8 @@ def test_a_directory_that_goes_under_an_open_broker_is_told_and_that_it_came_bac
     small.directory.rename(tmp_path / "elsewhere")
     room.look()
     assert room.view().word == "gone"
+    with pytest.raises(DiskFull, match="leads no longer to the data directory; bring it back"):
+        small.broker.send([Draft("t", b"nobody would find it again")])
     small.directory.mkdir()  # as a mount point is there without its volume
     room.look()
     assert small.broker.status().room.is_gone
@@ -145,4 +147,5 @@ def test_a_directory_that_goes_under_an_open_broker_is_told_and_that_it_came_bac
     (tmp_path / "elsewhere").rename(small.directory)
     room.look()
     assert not room.view().is_gone
+    small.broker.send([Draft("t", b"found again")])
     assert said() == [f"{small.directory} leads no longer to the data directory", THERE_AGAIN]
