@@ -93,12 +93,11 @@ def _require_empty(disk: Disk, target: Path) -> None:
 def _require_room(broker: Broker, target: Path, copy_bytes: int) -> None:
     """`DiskFull` unless the copy fits, and on the broker's own disk its log can go on growing beside it."""
     disk, store = broker.disk, broker.store
-    above = next(path for path in (target, *target.parents) if disk.exists(path))
     needed = copy_bytes + _BESIDE_BYTES
-    here, there = disk.place_of(broker.directory), disk.place_of(above)
+    here, there = disk.place_of(broker.directory), disk.place_of(target)
     if here is not None and there is not None and here[0] == there[0]:
         needed += store.room.view().refuse_below_bytes + store.settings.segment_bytes
-    free = max(0, disk.free_bytes(above))
+    free = max(0, disk.free_bytes(target))
     if free < needed:
         raise DiskFull(
             f"no room for a backup in {target}: it takes {needed:,} bytes with what must stay free, and "
@@ -127,9 +126,12 @@ def _copy_all(broker: Broker, source: Path, target: Path, progress: CopyProgress
         consumers = store.consumers.snapshot(log_end)
         pending = sum(store.indexes.due_counts.pending(topic.id) for topic in store.indexes.topics)
     log_bytes = log_end - starts[0] if starts else 0
+    disk.make_dir(
+        target
+    )  # first: where nothing can be made, there is no room to speak of
     _require_room(broker, target, log_bytes + len(consumers))
-    for part in (target, *(target / name for name in _PARTS)):
-        disk.make_dir(part)
+    for name in _PARTS:
+        disk.make_dir(target / name)
     progress.begin(log_bytes)
     sizes = [
         _copy(disk, source / "log" / name, target / "log" / name, end - start, progress)
