@@ -167,6 +167,7 @@ def test_errors_speak_of_what_stands_on_the_command_line(cli) -> None:
     assert "--group is empty" in cli("receive", "orders", "--group", "")[2]
     assert "use at most 62d" in cli("forecast", "--horizon", "9999d")[2]
     assert "retention (retention_ms) 0 is not possible" in cli("serve", "--data", "d", "--retention", "0s")[2]
+    cli("send", "seen", "x")
     assert cli("groups", "reset", "typo", "seen", "--to", "now")[1].startswith(
         "typo, a new group: reads seen"
     )
