@@ -126,9 +126,7 @@ def _copy_all(broker: Broker, source: Path, target: Path, progress: CopyProgress
         consumers = store.consumers.snapshot(log_end)
         pending = sum(store.indexes.due_counts.pending(topic.id) for topic in store.indexes.topics)
     log_bytes = log_end - starts[0] if starts else 0
-    disk.make_dir(
-        target
-    )  # first: where nothing can be made, there is no room to speak of
+    disk.make_dir(target)  # first: where nothing can be made, there is no room to speak of
     _require_room(broker, target, log_bytes + len(consumers))
     for name in _PARTS:
         disk.make_dir(target / name)
