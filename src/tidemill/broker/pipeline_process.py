@@ -29,6 +29,7 @@ _HANGS_MS = 60_000
 # Between two looks no more than this counts as silence: perhaps it was we who stood still.
 _LOOK_MS_MAX = 1_000
 _CLOSE_S = 5
+_LAST_WORDS_S = 0.2  # what was left to say is heard in a moment; what it started may keep its pipe for longer
 _LOG_BYTES_MAX = 16 * MIB
 _SAYS_NOTHING = (
     f"the Spark pipeline says nothing; after {_HANGS_MS // 1_000} s of that it is ended and started again"
@@ -60,6 +61,7 @@ class PipelineProcess:
         self._machine_ms = machine_ms
         self._lock = threading.Lock()  # protects what was reported
         self._process: subprocess.Popen[str] | None = None
+        self._listener: threading.Thread | None = None
         self._is_ready = False
         self._heard_at_ms = 0
         self._silence_ms = self._tended_at_ms = 0
@@ -137,9 +139,10 @@ class PipelineProcess:
             self._process, self._is_ready, self._heard_at_ms = process, False, now_ms
             self._silence_ms, self._tended_at_ms = 0, now_ms
         assert process.stdout is not None
-        threading.Thread(
+        self._listener = threading.Thread(
             target=self._listen, args=(process, process.stdout), name="tidemill-pipeline", daemon=True
-        ).start()
+        )
+        self._listener.start()
 
     def _keep_log_small(self) -> None:
         """A cluster that is away for a year is complained about every minute; the last of it is enough."""
@@ -183,6 +186,8 @@ class PipelineProcess:
         assert process.stdin is not None
         process.stdin.close()
         return_code = process.returncode
+        if self._listener is not None:  # why it ended may be said and not heard yet
+            self._listener.join(_LAST_WORDS_S)
         with self._lock:
             self._process, self._is_ready = None, False
             self._problem = (
