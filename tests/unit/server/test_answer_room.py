@@ -52,20 +52,20 @@ class _Caller:
 def app(small):
     """With a message, a timed one and a dead letter, large ones."""
     broker = small.broker
-    broker.topics.create("work", queue_count=1)
+    broker.topics.create("jobs", queue_count=1)
     broker.receiver.set_group("g", starts_first=True)
-    broker.send([Draft("work", _BODY, keys=("k",))])
-    broker.send_back([delivery.receipt for delivery in broker.receive("work", "g")], -1)
-    broker.send([Draft("work", _BODY, id="later", delay_ms=60_000)])
+    broker.send([Draft("jobs", _BODY, keys=("k",))])
+    broker.send_back([delivery.receipt for delivery in broker.receive("jobs", "g")], -1)
+    broker.send([Draft("jobs", _BODY, id="later", delay_ms=60_000)])
     return admin_app(broker)
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        "/v1/topics/work/read",
-        "/v1/topics/work/find?key=k",
-        "/v1/message?topic=work&message_id=later&body_limit=300000",
+        "/v1/topics/jobs/read",
+        "/v1/topics/jobs/find?key=k",
+        "/v1/message?topic=jobs&message_id=later&body_limit=300000",
         "/v1/dead-letters",
         "/v1/dead-letters?group=g",
     ],
@@ -99,12 +99,12 @@ def test_of_calls_that_come_together_only_those_with_room_are_answered(app, path
 
 def test_what_an_answer_came_to_counts_and_not_what_it_was_made_of(app, small) -> None:
     """A zero byte is one byte in a body and six in JSON."""
-    small.broker.send([Draft("work", b"\0" * 100_000, keys=("zeros",))])
+    small.broker.send([Draft("jobs", b"\0" * 100_000, keys=("zeros",))])
 
     async def scene() -> None:
         unread = Unread(bytes_max=500_000)
         unread.held = 1
-        caller = _Caller(app, unread, "/v1/topics/work/find?key=zeros")
+        caller = _Caller(app, unread, "/v1/topics/jobs/find?key=zeros")
         await caller.ask()
         assert (caller.status, unread.held) == (429, 1)
 
@@ -173,7 +173,7 @@ def test_room_is_given_back_when_the_answer_fails() -> None:
 def test_the_letters_of_all_groups_together_have_the_room_of_one_answer(app, small, monkeypatch) -> None:
     for name in ("h", "i", "j"):
         small.broker.receiver.set_group(name, starts_first=True)
-        small.broker.send_back([d.receipt for d in small.broker.receive("work", name)], -1)
+        small.broker.send_back([d.receipt for d in small.broker.receive("jobs", name)], -1)
     monkeypatch.setattr(admin_retries, "ANSWER_BYTES_MAX", 450_000)
 
     async def scene() -> None:
