@@ -74,6 +74,9 @@ class Served:
         try:
             with urllib.request.urlopen(f"http://{self.endpoint}/healthz", timeout=1) as answer:
                 return bool(json.load(answer)["status"] == "open")
+        except urllib.error.HTTPError as refused:
+            refused.close()  # it holds the answer, and a later test would be blamed for that
+            return False
         except (OSError, ValueError):
             return False
 

@@ -85,6 +85,7 @@ def test_every_door_refuses_levels_that_are_none_and_notes_those_too_high(served
     assert cli("send", "doors", "x", "--level", "three")[0] == 2
     with pytest.raises(urllib.error.HTTPError) as refused:
         _http(served, "/v1/messages", {"topic": "doors", "level": -1})
+    refused.value.close()
     assert refused.value.code == 400
     noted = _http(served, "/v1/messages", {"topic": "doors", "body": "x", "level": 99})
     assert noted["note"] == "level 99 is above the highest, 18 was used"
