@@ -21,7 +21,6 @@ from tidemill.cli.output import bar
 from tidemill.client.scheduled import Scheduled, StoredPart
 from tidemill.core.errors import RequestError, TidemillError
 from tidemill.core.model import Receipt
-from tidemill.core.send_batch import Answer
 from tidemill.core.table_columns import COLUMNS, check_names
 
 _ROWS = 1 << 17
@@ -72,10 +71,10 @@ class _Sent:
     def stored(self) -> int:
         return self.rows - self.repeats - len(self.refused)
 
-    def add(self, answers: Sequence[Answer]) -> None:
+    def add(self, answers: Scheduled) -> None:
         self.rows += len(answers)
         self.repeats += _repeats_in(answers)
-        self.refused += _errors_in(answers)
+        self.refused += answers.errors.values()
 
 
 def _dataset(file: Path) -> Any:
@@ -156,19 +155,12 @@ def _cause(error: Exception) -> str:
     return str(error).rsplit("Invalid: ", 1)[-1]
 
 
-def _errors_in(answers: Sequence[Answer]) -> list[Exception]:
-    """What was refused; a table's answers know it without looking at every row."""
-    if isinstance(answers, Scheduled):
-        return list(answers.errors.values())
-    return [answer for answer in answers if isinstance(answer, TidemillError)]
-
-
-def _repeats_in(answers: Sequence[Answer]) -> int:
+def _repeats_in(answers: Scheduled) -> int:
     """How many were there before; of a part that was stored as a table its column says it."""
     import pyarrow.compute as pc
 
     count = 0
-    for part in answers.parts if isinstance(answers, Scheduled) else [answers]:
+    for part in answers.parts:
         if isinstance(part, StoredPart):
             count += pc.sum(part.table["is_repeat"]).as_py() or 0
         else:

@@ -12,19 +12,18 @@ import re
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from tidemill.cli.demo.story import LEAD_MS, TICK_MS
 from tidemill.cli.ties import tied_serve, untie
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import StorageError
+from tidemill.core.processes import children, command_line, descendants
 
 _OPEN_SECONDS = 30.0
 _STOP_SECONDS = 40.0
 _LOOK_SECONDS = 0.02
-_DRIVER = b"tidemill.pipeline.driver"
+_DRIVER = "tidemill.pipeline.driver"
 _ADDRESS = re.compile(r"serves on (\S+:\d+)")
 
 
@@ -51,20 +50,11 @@ class Serving:
 
     def kill_spark(self) -> int:
         """`kill -9` the pipeline's driver; returns its process id."""
-        for pid in self._descendants(self._process.pid):
-            try:
-                command = Path(f"/proc/{pid}/cmdline").read_bytes()
-            except OSError:
-                continue
-            if _DRIVER in command:
+        for pid in descendants(self._process.pid):
+            if _DRIVER in command_line(pid):
                 os.kill(pid, signal.SIGKILL)
                 return pid
         raise StorageError(f"the broker has no pipeline process; see {self._log}")
-
-    def _descendants(self, pid: int) -> Iterator[int]:
-        for child in _children(pid):
-            yield child
-            yield from self._descendants(child)
 
     def kill_broker(self) -> int:
         """`kill -9` the broker process and wait until it is gone; returns its process id."""
@@ -77,7 +67,7 @@ class Serving:
 
     def _broker_pids(self) -> list[int]:
         """The children of the supervisor."""
-        return _children(self._process.pid)
+        return children(self._process.pid)
 
     def stop(self) -> None:
         """Stop it in order, or at any price."""
@@ -95,11 +85,3 @@ def last_words(log: Path) -> str:
     """The last line that a serve has written."""
     lines = log.read_text().strip().splitlines() if log.exists() else []
     return lines[-1] if lines else "it said nothing"
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # it ended while we looked
-            found += map(int, task.read_text().split())
-    return found
