@@ -137,7 +137,7 @@ def check_tag(tag: str) -> None:
         raise IllegalTag(f"tag {tag!r} has a control character, a '|', or a blank at an end")
 
 
-def check_keys(keys: tuple[str, ...]) -> None:
+def check_keys(keys: Sequence[str]) -> None:
     if len(keys) > KEYS_PER_MESSAGE_MAX:
         raise IllegalKey(f"{len(keys)} keys were given, the limit is {KEYS_PER_MESSAGE_MAX}")
     for key in keys:
@@ -157,9 +157,8 @@ def check_id(message_id: str) -> None:
 
 def are_words(texts: Sequence[str], chars_max: int) -> bool:
     """Whether each of many ids would pass, looked at all at once."""
-    return (
-        min(map(len, texts)) > 0 and max(map(len, texts)) <= chars_max and not _SPACED.search("".join(texts))
-    )
+    lengths = list(map(len, texts))
+    return min(lengths) > 0 and max(lengths) <= chars_max and not _SPACED.search("".join(texts))
 
 
 def check_properties(properties: Mapping[str, str]) -> None:

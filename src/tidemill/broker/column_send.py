@@ -11,8 +11,7 @@ Invariant: the quick way stores exactly what the sender would have stored.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate, chain, pairwise, repeat
+from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -22,13 +21,14 @@ from tidemill.broker.draft_columns import columns_of
 from tidemill.broker.planned_send import Answer
 from tidemill.broker.sending_verb import SendingVerb
 from tidemill.core.errors import RequestError
+from tidemill.core.frozen import frozen
 from tidemill.core.limits import ID_CHARS_MAX
 from tidemill.core.model import NO_QUEUE, NO_SEQ, NO_TIME_MS, Draft, MessageType
-from tidemill.core.send_batch import SendColumns, receipt_of_new
-from tidemill.log.arrays import I64, U8
+from tidemill.core.send_batch import SendColumns, join_columns, receipt_of_new
+from tidemill.log.arrays import I64, U8, U64
 from tidemill.store.entry_format import FLAG_NEAR
 from tidemill.store.framing import fits_a_frame
-from tidemill.store.hashing import PURPOSE_ID, hash_texts, topic_seeds
+from tidemill.store.hashing import PURPOSE_ID, hash_texts, seed_of, topic_seeds
 from tidemill.store.message_format import encode_properties
 from tidemill.store.row_columns import PlainRows
 from tidemill.store.topics import Topic
@@ -36,15 +36,18 @@ from tidemill.store.topics import Topic
 
 class PlainAnswers(NamedTuple):
     """All messages of a request were stored anew, one value for each: its seq and when it is due (-1: not
-    timed), its queue and its offset there (-1: not there yet)."""
+    timed), its queue and its offset there (-1: not there yet; None: that of all)."""
 
-    seqs: list[int]
+    seqs: Sequence[int]
     dues_ms: list[int]
-    queues: list[int]
-    offsets: list[int]
+    queues: list[int] | None = None
+    offsets: list[int] | None = None
 
     def part(self, at: int, end: int) -> PlainAnswers:
-        return PlainAnswers(*(column[at:end] for column in self))
+        seqs, dues_ms = self.seqs[at:end], self.dues_ms[at:end]
+        if self.queues is None or self.offsets is None:
+            return PlainAnswers(seqs, dues_ms)
+        return PlainAnswers(seqs, dues_ms, self.queues[at:end], self.offsets[at:end])
 
 
 # Below so many, the sender is quicker than the fixed cost of columns.
@@ -53,19 +56,24 @@ _FEW = 8
 Answers = PlainAnswers | list[Answer]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Plain:
-    """The joined columns of several requests; topics as indexes into the names."""
+    """The columns of messages that are all plain, texts encoded; topics as indexes into their names."""
 
     names: list[str]
-    which: list[int]
+    which: list[int] | None  # None: all are for the first
     due: I64
+    timed: I64  # rows
     ids: list[bytes]
     tags: list[bytes] | None
     keys: list[bytes] | None
     properties: list[bytes] | None
     bodies: list[bytes]
     born_at_ms: I64 | None
+
+    @property
+    def are_all_timed(self) -> bool:
+        return len(self.timed) == len(self.due)
 
 
 class ColumnSend(SendingVerb):
@@ -75,7 +83,7 @@ class ColumnSend(SendingVerb):
         """Store what several requests ask for; each gets the answers to its own messages, in order."""
         stored = self._try_plain(parts)
         if stored is not None:
-            return [stored.part(at, end) for at, end in _spans(parts)]
+            return [stored] if len(parts) == 1 else [stored.part(at, end) for at, end in _spans(parts)]
         drafts = list(chain.from_iterable(part.drafts() for part in parts))
         answers = self._sender.send_each(drafts)
         return [answers[at:end] for at, end in _spans(parts)]
@@ -87,13 +95,17 @@ class ColumnSend(SendingVerb):
         stored = None if columns is None else self._try_plain([columns])
         if stored is None:
             return self._sender.send_each(drafts, creates_topics=creates_topics)
-        return [receipt_of_new(self._broker_id, *placed) for placed in zip(drafts, *stored, strict=True)]
+        columns_of_answers = (column for column in stored if column is not None)
+        rows = zip(drafts, *columns_of_answers, strict=True)
+        return [receipt_of_new(self._broker_id, *placed) for placed in rows]
 
     def _try_plain(self, parts: Sequence[SendColumns]) -> PlainAnswers | None:
         """What became of all messages, stored the quick way; None if they must go the sender's."""
-        body_bytes = sum(sum(map(len, part.bodies)) for part in parts)
-        now_ms = self._now_ms()
-        plain = self._plain(parts, body_bytes, now_ms)
+        columns = parts[0] if len(parts) == 1 else join_columns(parts)
+        if columns.level or columns.group or columns.once or self._sender.tick_limit.is_on:
+            return None
+        body_bytes, now_ms = sum(map(len, columns.bodies)), self._now_ms()
+        plain = self._plain(columns, body_bytes, now_ms)
         if plain is None:
             return None
         with self._sender.in_flight.hold(body_bytes):
@@ -101,36 +113,40 @@ class ColumnSend(SendingVerb):
 
     # -- checking ---------------------------------------------------------------------------------
 
-    def _plain(self, parts: Sequence[SendColumns], body_bytes: int, now_ms: int) -> _Plain | None:
-        """All parts as one, if every message is plain and passes the checks that need no topic."""
-        rows = sum(map(len, parts))
-        if self._sender.tick_limit.is_on or rows < _FEW or not fits_a_frame(rows, body_bytes):
+    def _plain(self, columns: SendColumns, body_bytes: int, now_ms: int) -> _Plain | None:
+        """The messages, if every one is plain and passes the checks that need no topic."""
+        count, bodies = len(columns.bodies), columns.bodies
+        if count < _FEW or not fits_a_frame(count, body_bytes):
             return None
-        bodies = list(chain.from_iterable(part.bodies for part in parts))
-        if max(map(len, bodies)) > self._settings.body_bytes_max:
+        if (
+            body_bytes > self._settings.body_bytes_max
+            and max(map(len, bodies)) > self._settings.body_bytes_max
+        ):
             return None
         try:
-            ids = _plain_ids(parts)
-            due = _due(parts, now_ms, now_ms + self._settings.max_delay_ms)
-            if ids is None or due is None or any(part.level or part.group or part.once for part in parts):
+            ids = _plain_ids(columns.id)
+            due = _due(columns, now_ms, now_ms + self._settings.max_delay_ms)
+            if ids is None or due is None:
                 return None
-            names, which = _topics(parts)
-            texts = (_tags(parts), _keys(parts), _properties(parts))
-            return _Plain(names, which, due, ids, *texts, bodies, _born(parts, now_ms))
+            timed = (due != NO_TIME_MS).nonzero()[0]
+            texts = _tags(columns.tag), _keys(columns.keys), _properties(columns.props)
+            born = _born(columns.born, now_ms)
+            return _Plain(columns.topics, columns.topic, due, timed, ids, *texts, bodies, born)
         except RequestError:
             return None  # the sender finds it again, and answers it alone
 
     def _topics_of(self, plain: _Plain) -> list[Topic] | None:
         """The topics, if all of them are there and take what is sent to them. Call under the writer lock."""
-        topics = [self._store.indexes.topics.named(name) for name in plain.names]
+        topics = list(map(self._store.indexes.topics.named, plain.names))
         known = [topic for topic in topics if topic is not None]
         if len(known) < len(topics):
             return None
-        is_timed = (plain.due != NO_TIME_MS).tolist()
         try:
-            for index, timed in set(zip(plain.which, is_timed, strict=True)):
-                kind = MessageType.DELAY if timed else MessageType.NORMAL
-                check_type(kind, known[index].name, known[index].type)
+            for topic in known:  # each takes what any of them is sent: nearly always, all are the same
+                if len(plain.timed):
+                    check_type(MessageType.DELAY, topic.name, topic.type)
+                if not plain.are_all_timed:
+                    check_type(MessageType.NORMAL, topic.name, topic.type)
         except RequestError:
             return None
         return known
@@ -143,11 +159,11 @@ class ColumnSend(SendingVerb):
             topics = self._topics_of(plain)
             if topics is None:
                 return None
-            topic_ids = np.array([topics[index].id for index in plain.which], np.int64)
-            hashes = hash_texts(plain.ids, topic_seeds(topic_ids, PURPOSE_ID))
-            if len(self._store.indexes.find.find_many(hashes)[0]):
+            topic_ids, queues = self._places(topics, plain)
+            hashes = hash_texts(plain.ids, _seeds(topics, topic_ids))
+            if self._store.indexes.find.has_any(hashes):
                 return None  # perhaps a repeat
-            flags, queues = self._flags(plain.due, now_ms), self._queues(topics, plain.which)
+            flags = self._flags(plain.due, now_ms)
             appended = self._store.writer.put_plain(
                 PlainRows(
                     now_ms,
@@ -155,6 +171,7 @@ class ColumnSend(SendingVerb):
                     queues,
                     flags,
                     plain.due,
+                    plain.timed,
                     plain.ids,
                     hashes,
                     plain.tags,
@@ -165,12 +182,16 @@ class ColumnSend(SendingVerb):
                 )
             )
         self._store.writer.finish(appended)
-        timed = (plain.due != NO_TIME_MS).nonzero()[0]
-        self._sender.hand_over(plain.due[timed], appended.first_seq, flags[timed].astype(np.int64))
-        seqs = np.full(len(plain.due), NO_SEQ, np.int64)
-        seqs[timed] = appended.first_seq + np.arange(len(timed))
-        queues[timed] = NO_QUEUE
-        return PlainAnswers(seqs.tolist(), plain.due.tolist(), queues.tolist(), list(appended.queue_offsets))
+        dues_ms: list[int] = plain.due.tolist()
+        if plain.are_all_timed:
+            if flags.any():
+                self._sender.hand_over(plain.due, appended.first_seq, flags)
+            return PlainAnswers(range(appended.first_seq, appended.first_seq + len(dues_ms)), dues_ms)
+        self._sender.hand_over(plain.due[plain.timed], appended.first_seq, flags[plain.timed])
+        of_some = np.full(len(dues_ms), NO_SEQ, np.int64)
+        of_some[plain.timed] = appended.first_seq + np.arange(len(plain.timed))
+        queues[plain.timed] = NO_QUEUE
+        return PlainAnswers(of_some.tolist(), dues_ms, queues.tolist(), list(appended.queue_offsets))
 
     def _flags(self, due: I64, now_ms: int) -> U8:
         near_end_ms = now_ms + self._settings.lead_ms
@@ -179,96 +200,92 @@ class ColumnSend(SendingVerb):
         is_near = (due != NO_TIME_MS) & (due < near_end_ms)
         return np.where(is_near, np.uint8(FLAG_NEAR), np.uint8(0))
 
-    def _queues(self, topics: list[Topic], which: list[int]) -> I64:
-        index_of = np.array(which, np.int64)
-        queue_ids = np.empty(len(which), np.int64)
+    def _places(self, topics: list[Topic], plain: _Plain) -> tuple[I64, I64]:
+        """The topic id and the queue of each message."""
+        count = len(plain.bodies)
+        if plain.which is None:
+            topic = topics[0]
+            first = self._topics.first_turn(topic, count)
+            return np.full(count, topic.id), np.arange(first, first + count) % topic.queue_count
+        index_of = np.array(plain.which, np.int64)
+        queue_ids = np.empty(count, np.int64)
         for index, topic in enumerate(topics):
             rows = (index_of == index).nonzero()[0]
             first = self._topics.first_turn(topic, len(rows))
             queue_ids[rows] = (first + np.arange(len(rows))) % topic.queue_count
-        return queue_ids
+        return np.array([topic.id for topic in topics], np.int64)[index_of], queue_ids
 
 
-# -- columns of several requests as one -----------------------------------------------------------
+def _seeds(topics: list[Topic], topic_ids: I64) -> U64 | int:
+    return seed_of(topics[0].id, PURPOSE_ID) if len(topics) == 1 else topic_seeds(topic_ids, PURPOSE_ID)
 
 
 def _spans(parts: Sequence[SendColumns]) -> list[tuple[int, int]]:
     return list(pairwise(accumulate(map(len, parts), initial=0)))
 
 
-def _topics(parts: Sequence[SendColumns]) -> tuple[list[str], list[int]]:
-    """Distinct names, and which of them each message is for."""
-    names: dict[str, int] = {}
-    which: list[int] = []
-    for part in parts:
-        own = [names.setdefault(name, len(names)) for name in part.topics]
-        which.extend(repeat(own[0], len(part)) if part.topic is None else map(own.__getitem__, part.topic))
-    return list(names), which
+# -- columns, checked and encoded -----------------------------------------------------------------
 
 
-def _plain_ids(parts: Sequence[SendColumns]) -> list[bytes] | None:
+def _plain_ids(ids: list[str | None] | None) -> list[bytes] | None:
     """The ids, if every message has one and no two are the same."""
-    texts: list[str] = []
-    for part in parts:
-        if part.id is None or None in part.id:
-            return None
-        texts.extend(part.id)  # type: ignore[arg-type]
+    if ids is None or None in ids:
+        return None
+    texts: list[str] = ids  # type: ignore[assignment]
     if len(set(texts)) < len(texts) or not are_words(texts, ID_CHARS_MAX):
         return None
-    return [text.encode() for text in texts]
+    return list(map(str.encode, texts))
 
 
-def _due(parts: Sequence[SendColumns], now_ms: int, latest_ms: int) -> I64 | None:
+def _due(columns: SendColumns, now_ms: int, latest_ms: int) -> I64 | None:
     """When each message is due, if none is too late and none has both a time and a delay."""
-    columns = []
-    for part in parts:
-        given, start_ms = (part.due, 0) if part.delay is None else (part.delay, now_ms)
-        if part.due is not None and part.delay is not None:
-            if any(a is not None and b is not None for a, b in zip(part.due, part.delay, strict=True)):
-                return None
-            later = [None if ms is None else ms + now_ms for ms in part.delay]
-            given, start_ms = [b if a is None else a for a, b in zip(part.due, later, strict=True)], 0
-        if given is None:
-            columns.append(np.full(len(part), NO_TIME_MS))
-        elif None in given:
-            timed = [NO_TIME_MS if at is None else max(at + start_ms, 0) for at in given]
-            columns.append(np.array(timed, np.int64))
-        else:
-            columns.append(np.maximum(np.array(given, np.int64) + start_ms, 0))
-    due = columns[0] if len(columns) == 1 else np.concatenate(columns)
-    return due if int(due.max()) <= latest_ms else None
+    given, start_ms = (columns.due, 0) if columns.delay is None else (columns.delay, now_ms)
+    if columns.due is not None and columns.delay is not None:
+        if any(a is not None and b is not None for a, b in zip(columns.due, columns.delay, strict=True)):
+            return None
+        later = [None if ms is None else ms + now_ms for ms in columns.delay]
+        given, start_ms = [b if a is None else a for a, b in zip(columns.due, later, strict=True)], 0
+    if given is None:
+        return np.full(len(columns), NO_TIME_MS)
+    if None in given:
+        due = np.array([NO_TIME_MS if at is None else max(at + start_ms, 0) for at in given], np.int64)
+        return due if int(due.max()) <= latest_ms else None
+    times: list[int] = given  # type: ignore[assignment]
+    earliest, latest = min(times) + start_ms, max(times) + start_ms
+    if latest > latest_ms:
+        return None
+    due = np.full(len(times), latest) if earliest == latest else np.array(times, np.int64) + start_ms
+    return due if earliest >= 0 else np.maximum(due, 0)
 
 
-def _born(parts: Sequence[SendColumns], now_ms: int) -> I64 | None:
+def _born(born: list[int | None] | None, now_ms: int) -> I64 | None:
     """When each message was made, by whoever made it; None if none says so."""
-    if not any(part.born for part in parts):
+    if not born:
         return None
-    every = chain.from_iterable(part.born or repeat(None, len(part)) for part in parts)
-    return np.array([now_ms if at is None else at for at in every], np.int64)
+    return np.array([now_ms if at is None else at for at in born], np.int64)
 
 
-def _tags(parts: Sequence[SendColumns]) -> list[bytes] | None:
-    if not any(part.tag for part in parts):
+def _tags(tags: list[str] | None) -> list[bytes] | None:
+    if not tags:
         return None
-    tags = list(chain.from_iterable(part.tag or repeat("", len(part)) for part in parts))
     for tag in set(tags) - {""}:
         check_tag(tag)
     return [tag.encode() for tag in tags]
 
 
-def _keys(parts: Sequence[SendColumns]) -> list[bytes] | None:
-    if not any(part.keys for part in parts):
+def _keys(keys: list[list[str] | None] | None) -> list[bytes] | None:
+    if not keys:
         return None
-    keys = [tuple(k or ()) for part in parts for k in part.keys or repeat(None, len(part))]
     for given in keys:
-        check_keys(given)
-    return [" ".join(given).encode() for given in keys]
+        if given:
+            check_keys(given)
+    return [" ".join(given).encode() if given else b"" for given in keys]
 
 
-def _properties(parts: Sequence[SendColumns]) -> list[bytes] | None:
-    if not any(part.props for part in parts):
+def _properties(props: list[dict[str, str] | None] | None) -> list[bytes] | None:
+    if not props:
         return None
-    every = [p or {} for part in parts for p in part.props or repeat(None, len(part))]
-    for given in every:
-        check_properties(given)
-    return [encode_properties(given).encode() for given in every]
+    for given in props:
+        if given:
+            check_properties(given)
+    return [encode_properties(given).encode() if given else b"" for given in props]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from tidemill.core.errors import TooManyRequests
 
@@ -17,8 +15,11 @@ class InFlight:
         self._lock = threading.Lock()  # protects held_bytes
         self.held_bytes = 0
 
-    @contextmanager
-    def hold(self, count: int) -> Iterator[None]:
+    def hold(self, count: int) -> _Held:
+        """A context in which so many bytes are under way; `TooManyRequests` if they are too many."""
+        return _Held(self, count)
+
+    def take(self, count: int) -> None:
         with self._lock:
             # One request alone is always let in, however large.
             if self.held_bytes and self.held_bytes + count > self._bytes_max:
@@ -27,8 +28,23 @@ class InFlight:
                     "send again shortly"
                 )
             self.held_bytes += count
-        try:
-            yield
-        finally:
-            with self._lock:
-                self.held_bytes -= count
+
+    def give_back(self, count: int) -> None:
+        with self._lock:
+            self.held_bytes -= count
+
+
+class _Held:
+    """Bytes counted in on the way in, and out on the way out."""
+
+    __slots__ = ("_count", "_in_flight")
+
+    def __init__(self, in_flight: InFlight, count: int) -> None:
+        self._in_flight = in_flight
+        self._count = count
+
+    def __enter__(self) -> None:
+        self._in_flight.take(self._count)
+
+    def __exit__(self, *_: object) -> None:
+        self._in_flight.give_back(self._count)

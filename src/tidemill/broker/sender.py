@@ -28,7 +28,7 @@ from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import BusyError, RequestError
 from tidemill.core.limits import DEDUPLICATION_MS, LEVEL_WAITING_MAX, NEAR_COUNT_MAX
 from tidemill.core.model import NO_TIME_MS, Draft, Handle, MessageType, Once, Receipt, StoredMessage
-from tidemill.log.arrays import I64
+from tidemill.log.arrays import I64, U8
 from tidemill.release.releaser import Releaser
 from tidemill.store.entry_format import FLAG_FIFO, FLAG_LEVEL, FLAG_NEAR
 from tidemill.store.framing import framed
@@ -326,7 +326,7 @@ class Sender:
         due = np.array([m.deliver_at_ms for m in timed], np.int64)
         self.hand_over(due, first_seq, np.array([m.flags for m in timed], np.int64))
 
-    def hand_over(self, deliver_at_ms: I64, first_seq: int, flags: I64) -> None:
+    def hand_over(self, deliver_at_ms: I64, first_seq: int, flags: I64 | U8) -> None:
         """Give the near ones of newly stored messages to the releaser, and wake it if one comes first.
 
         Those on a level are in their queues already.

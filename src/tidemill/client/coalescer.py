@@ -3,10 +3,11 @@
 There is no thread of its own. A caller that finds a free lane becomes its leader: it takes everything that
 waits, sends it as one request, hands each caller its answer, and passes the lane to one of those who came
 meanwhile. So a lone caller pays nothing, neither a hop nor a wait, and a crowd shares requests as large as
-itself. A few callers have a second lane, so that none waits for another's answer; a crowd goes by one lane,
-because one large request costs the broker half of what two of half its size do. When the last request was
-shared by many, they come back within microseconds of each other; the next leader waits for them, but never
-longer than the linger.
+itself. A few callers have a second lane, so that none waits for another's answer; more of them go by one,
+because one large request costs the broker half of what two of half its size do; and a crowd has two again,
+each of which is called and makes its next request while the broker stores the other's. When the last request
+was shared by many, they come back within microseconds of each other; the next leader waits for them, but
+never longer than the linger.
 
 Those who have their answers are called one after the other, each by the one before it: a crowd that is called
 at once only queues up again, for the interpreter.
@@ -33,7 +34,8 @@ from tidemill.core.send_batch import Answer
 
 LINGER_S: Final = 0.002
 LANES: Final = 2
-_CROWD: Final = 8  # so many callers on their way go by one lane
+_FEW: Final = 8  # fewer callers go by all lanes, and so does
+_CROWD: Final = 28  # a crowd of so many; those between go by one
 
 SendBatch = Callable[[Sequence[Draft]], Sequence[Answer]]
 
@@ -71,6 +73,7 @@ class Coalescer:
         self._waiting: list[_Seat] = []  # callers without a leader's role
         self._free_lanes = lanes
         self._travelling = 0  # callers whose request is under way
+        self._is_crowd = False  # there were many when the last request was answered
         self._expected = 1  # how many are likely to travel with the next leader
         self._lingering: _Seat | None = None  # a leader that waits for company
 
@@ -97,7 +100,7 @@ class Coalescer:
         """Whether the caller leads; if not, it is among those who wait."""
         with self._lock:
             is_open = self._free_lanes > 0 and self._lingering is None
-            if is_open and self._travelling < _CROWD:
+            if is_open and (self._travelling < _FEW or self._is_crowd):
                 self._free_lanes -= 1
                 seat.leads = True
                 return True
@@ -169,7 +172,9 @@ class Coalescer:
         heir: _Seat | None = None
         with self._lock:
             callers = self._travelling + len(self._waiting)
-            self._expected = max(1, callers if callers >= _CROWD else callers // self._lanes)
+            self._is_crowd = callers >= _CROWD
+            goes_by_one = callers >= _FEW and not self._is_crowd
+            self._expected = max(1, callers if goes_by_one else callers // self._lanes)
             if leader.leads:
                 self._travelling -= len(leader.batch)
                 leader.leads = False

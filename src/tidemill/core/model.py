@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum, StrEnum
 
 from tidemill.core.errors import IllegalHandle
+from tidemill.core.frozen import frozen
 
 NO_TIME_MS = -1
 NO_SEQ = -1
@@ -72,7 +73,7 @@ class Via(IntEnum):
     LEVEL = 4
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Draft:
     """A message as a caller gives it. At most one of `deliver_at_ms`, `delay_ms` and `level`."""
 
@@ -91,7 +92,7 @@ class Draft:
     has_made_id: bool = False  # by a library that may give another message the same one
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Handle:
     """Names one timed message for cancel and reschedule. Opaque to callers: pass `str(handle)` around."""
 
@@ -119,7 +120,7 @@ class Handle:
             ) from None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Receipt:
     """The answer to one send."""
 
@@ -133,7 +134,7 @@ class Receipt:
     offset: int = NO_OFFSET  # in that queue
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoredMessage:
     """A message as it lies in the log."""
 
@@ -168,7 +169,7 @@ class PendingMessage:
     handle: Handle
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Delivery:
     """A message handed to a consumer, and the receipt handle to settle it with."""
 

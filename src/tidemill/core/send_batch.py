@@ -8,9 +8,12 @@
 
 Columns: `size` (bytes of the body), `topics` (distinct names) and `topic` (index into them; missing: all 0),
 `id`, `due` (deliver at, ms), `delay` (ms), `level`, `keys`, `tag`, `group`, `props`, `once`. A column that
-would hold only the default is left out. The answer is a JSON object: `broker`, columns `seq` and `due` (-1:
-not timed), `queue` and `offset` (where a message went at once; -1: it waits; left out where all do), and, for
-the few that need it, by index: `repeats`, `notes`, `errors` ([code, message]).
+would hold only the default is left out. Where all messages have the same `size`, `due` or `delay`, that one
+number may stand for the column (`count` says how many they are), and ids that are equally long may come as
+one text, `ids`. The answer is a JSON object: `broker`, columns `seq` and `due` (-1: not timed), `queue` and
+`offset` (where a message went at once; -1: it waits; left out where all do), and, for the few that need it,
+by index: `repeats`, `notes`, `errors` ([code, message]). One number as `seq` is the first message's, and each
+other has the next; one number as `due` is all messages'.
 
 Owns both directions. Columns, because Python's own JSON reads and writes a list of plain values faster than
 any format that is taken apart message by message. Nothing here checks what a message may be: that is the
@@ -22,23 +25,39 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise, repeat
+from dataclasses import replace
+from functools import lru_cache
+from itertools import accumulate, chain, pairwise, repeat
 from types import NoneType
 from typing import Any
 
 from tidemill.core.error_codes import error_of
 from tidemill.core.errors import RequestError, TidemillError
+from tidemill.core.frozen import frozen
 from tidemill.core.limits import FRAME_ROWS_MAX, TIME_MS_MAX
 from tidemill.core.model import NO_OFFSET, NO_QUEUE, NO_SEQ, NO_TIME_MS, Draft, Handle, Once, Receipt
 
 CONTENT_TYPE = "application/x-tidemill-batch"
 _HEAD = struct.Struct("<4sI")
 _MAGIC = b"TMB1"
-_NULLABLE = ("id", "due", "delay")
 
 Answer = Receipt | TidemillError
 
+# What stands for a message in a column that its request left out.
+_DEFAULTS: dict[str, Any] = {
+    "due": None,
+    "delay": None,
+    "level": 0,
+    "id": None,
+    "keys": None,
+    "tag": "",
+    "group": "",
+    "props": None,
+    "once": Once.NO.value,
+    "born": None,
+}
+
+_loads = json.JSONDecoder().decode
 _dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
@@ -47,50 +66,71 @@ _dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 def encode_drafts(drafts: Sequence[Draft]) -> bytes:
     """A request that sends these drafts."""
-    columns: dict[str, Any] = {"size": [len(draft.body) for draft in drafts]}
+    bodies = [draft.body for draft in drafts]
     topics: dict[str, int] = {}
     indexes = [topics.setdefault(draft.topic, len(topics)) for draft in drafts]
-    columns["topics"] = list(topics)
+    columns: dict[str, Any] = {
+        "count": len(drafts),
+        "size": _one_or_all(list(map(len, bodies))),
+        "topics": list(topics),
+    }
     if len(topics) > 1:
         columns["topic"] = indexes
-    given: tuple[tuple[str, list[Any]], ...] = (
-        ("id", [draft.id for draft in drafts]),
+    # A time of 0 is a time: a column that may hold None is left out only where it holds nothing else.
+    for name, times in (
         ("due", [draft.deliver_at_ms for draft in drafts]),
         ("delay", [draft.delay_ms for draft in drafts]),
+    ):
+        if times.count(None) < len(times):
+            columns[name] = _one_or_all(times)
+    columns |= _ids([draft.id for draft in drafts])
+    others: tuple[tuple[str, list[Any]], ...] = (
         ("level", [draft.level for draft in drafts]),
         ("keys", [draft.keys for draft in drafts]),
         ("tag", [draft.tag for draft in drafts]),
         ("group", [draft.message_group for draft in drafts]),
         ("props", [dict(draft.properties) if draft.properties else None for draft in drafts]),
     )
-    # A time of 0 is a time: a column that may hold None is left out only where it holds nothing else.
-    columns |= {
-        name: values
-        for name, values in given
-        if any(values) or (name in _NULLABLE and values.count(None) < len(values))
-    }
-    if any(draft.once is not Once.NO for draft in drafts):
-        columns["once"] = [draft.once.value for draft in drafts]
+    columns |= {name: values for name, values in others if any(values)}
+    onces = [draft.once for draft in drafts]
+    if onces.count(Once.NO) < len(onces):
+        columns["once"] = [once.value for once in onces]
     header = _dumps(columns).encode()
-    return b"".join((_HEAD.pack(_MAGIC, len(header)), header, *[draft.body for draft in drafts]))
+    return b"".join((_HEAD.pack(_MAGIC, len(header)), header, *bodies))
 
 
-@dataclass(frozen=True, slots=True)
+def _one_or_all(values: list[Any]) -> Any:
+    """The value that all of them have, if it is a number; else the values."""
+    first = values[0] if values else None
+    return first if type(first) is int and values.count(first) == len(values) else values
+
+
+def _ids(ids: list[str | None]) -> dict[str, Any]:
+    """The column of ids: one text where they are equally long, as those that the client makes are."""
+    given = ids.count(None)
+    if given == len(ids):
+        return {}
+    if given or len(set(map(len, ids))) > 1:  # type: ignore[arg-type]
+        return {"id": ids}
+    return {"ids": "".join(ids)}  # type: ignore[arg-type]
+
+
+@frozen
 class SendColumns:
     """Many sends as they travel; None stands for a column that would hold only its default."""
 
     topics: list[str]  # distinct names
-    topic: list[int] | None  # which of them each message is for; None: all for the first
     bodies: list[bytes]
-    due: list[int | None] | None
-    delay: list[int | None] | None
-    level: list[int] | None
-    id: list[str | None] | None
-    keys: list[list[str] | None] | None
-    tag: list[str] | None
-    group: list[str] | None
-    props: list[dict[str, str] | None] | None
-    once: list[str] | None
+    topic: list[int] | None = None  # which of them each message is for; None: all for the first
+    due: list[int | None] | None = None
+    delay: list[int | None] | None = None
+    level: list[int] | None = None
+    id: list[str | None] | None = None
+    keys: list[list[str] | None] | None = None
+    tag: list[str] | None = None
+    group: list[str] | None = None
+    props: list[dict[str, str] | None] | None = None
+    once: list[str] | None = None
     born: list[int | None] | None = None  # never travels: what came over a wire was born when it was stored
 
     def __len__(self) -> int:
@@ -117,28 +157,45 @@ class SendColumns:
         return [Draft(*row) for row in rows]
 
 
+def join_columns(parts: Sequence[SendColumns]) -> SendColumns:
+    """What several requests send, as one."""
+    topics: dict[str, int] = {}
+    which: list[int] = []
+    for part in parts:
+        own = [topics.setdefault(name, len(topics)) for name in part.topics]
+        which.extend(own[:1] * len(part) if part.topic is None else map(own.__getitem__, part.topic))
+    joined: dict[str, list[Any]] = {}
+    for name, default in _DEFAULTS.items():
+        columns = [getattr(part, name) for part in parts]
+        if any(column is not None for column in columns):
+            filled = (
+                [default] * len(part) if column is None else column
+                for part, column in zip(parts, columns, strict=True)
+            )
+            joined[name] = list(chain.from_iterable(filled))
+    bodies = list(chain.from_iterable(part.bodies for part in parts))
+    return SendColumns(list(topics), bodies, topic=which if len(topics) > 1 else None, **joined)
+
+
 def decode_columns(data: bytes) -> SendColumns:
     """The sends of a request; `RequestError` if the bytes are not one."""
     header, start = _header(data)
     sizes = header.get("size")
-    if not isinstance(sizes, list) or len(sizes) > FRAME_ROWS_MAX:
-        raise RequestError(f"a batch needs a column `size` of at most {FRAME_ROWS_MAX} values")
-    count = len(sizes)
+    count = len(sizes) if isinstance(sizes, list) else header.get("count")
+    if type(count) is not int or not 0 <= count <= FRAME_ROWS_MAX:
+        raise RequestError(
+            f"a batch needs a column `size` of at most {FRAME_ROWS_MAX} values, or one value and the `count`"
+        )
     topics = _topics(header, count)
-    return SendColumns(
-        topics,
-        _column(header, "topic", count, _are_indexes_below(len(topics))),
-        _bodies(data, start, sizes),
-        _column(header, "due", count, are_ms_or_none),
-        _column(header, "delay", count, are_ms_or_none),
-        _column(header, "level", count, _are_levels),
-        _column(header, "id", count, _are_texts_or_none),
-        _column(header, "keys", count, _are_keys),
-        _column(header, "tag", count, _are_texts),
-        _column(header, "group", count, _are_texts),
-        _column(header, "props", count, _are_properties),
-        _column(header, "once", count, _are_onces),
-    )
+    columns: dict[str, Any] = {}
+    for name, values in header.items():
+        if (is_right := _CHECKS.get(name)) is not None:
+            columns[name] = _column(name, values, count, is_right)
+    if columns.get("topic") is not None and max(columns["topic"], default=0) >= len(topics):
+        raise RequestError("column 'topic' of the batch must hold indexes into `topics`")
+    if "ids" in header:
+        columns["id"] = _cut_ids(header["ids"], count)
+    return SendColumns(topics=topics, bodies=_bodies(data, start, sizes, count), **columns)
 
 
 def decode_drafts(data: bytes) -> list[Draft]:
@@ -149,7 +206,7 @@ def decode_drafts(data: bytes) -> list[Draft]:
 def _header(data: bytes) -> tuple[dict[str, Any], int]:
     try:
         magic, length = _HEAD.unpack_from(data)
-        header = json.loads(data[_HEAD.size : _HEAD.size + length])
+        header = _loads(str(data[_HEAD.size : _HEAD.size + length], "utf-8"))
     except (struct.error, ValueError, RecursionError) as error:
         raise RequestError(f"not a batch of messages: {error}") from None
     if magic != _MAGIC or len(data) < _HEAD.size + length or not isinstance(header, dict):
@@ -157,18 +214,31 @@ def _header(data: bytes) -> tuple[dict[str, Any], int]:
     return header, _HEAD.size + length
 
 
-def _bodies(data: bytes, start: int, sizes: list[Any]) -> list[bytes]:
+def _bodies(data: bytes, start: int, sizes: Any, count: int) -> list[bytes]:
+    if type(sizes) is int:
+        if sizes < 0 or start + sizes * count != len(data):
+            raise RequestError("not a batch of messages: the size is not that of the bodies")
+        return [data[at : at + sizes] for at in range(start, len(data), sizes)] if sizes else [b""] * count
     if not _are_numbers(sizes, TIME_MS_MAX) or min(sizes, default=0) < 0 or start + sum(sizes) != len(data):
         raise RequestError("not a batch of messages: the sizes are not those of the bodies")
     ends = list(accumulate(sizes, initial=start))
     return [data[at:end] for at, end in pairwise(ends)]
 
 
-def _column(header: dict[str, Any], name: str, count: int, is_right: Callable[[list[Any]], bool]) -> Any:
-    """The column of that name, if it is there, checked as a whole."""
-    values = header.get(name)
+def _cut_ids(joined: Any, count: int) -> list[str]:
+    """Ids that are equally long, from the one text they came in."""
+    if type(joined) is not str or (len(joined) % count if count else joined):
+        raise RequestError("`ids` of the batch must be one text of equally long ids")
+    width = len(joined) // count if count else 0
+    return [joined[at : at + width] for at in range(0, len(joined), width)] if width else [""] * count
+
+
+def _column(name: str, values: Any, count: int, is_right: Callable[[list[Any]], bool]) -> list[Any] | None:
+    """A column, checked as a whole; one number stands for all, where that may be."""
     if values is None:
         return None
+    if type(values) is int and name in _MAY_BE_ONE:
+        values = [values] * count
     if not isinstance(values, list) or len(values) != count or not is_right(values):
         raise RequestError(f"column {name!r} of the batch must hold {count} values of its type")
     return values
@@ -210,8 +280,23 @@ def _are_onces(values: list[Any]) -> bool:
     return all(value in ("no", "keep", "replace") for value in values)
 
 
-def _are_indexes_below(count: int) -> Callable[[list[Any]], bool]:
-    return lambda values: _are_numbers(values, count) and min(values, default=0) >= 0
+def _are_indexes(values: list[Any]) -> bool:
+    return _are_numbers(values, FRAME_ROWS_MAX) and min(values, default=0) >= 0
+
+
+_MAY_BE_ONE = ("due", "delay")
+_CHECKS: dict[str, Callable[[list[Any]], bool]] = {
+    "topic": _are_indexes,
+    "due": are_ms_or_none,
+    "delay": are_ms_or_none,
+    "level": _are_levels,
+    "id": _are_texts_or_none,
+    "keys": _are_keys,
+    "tag": _are_texts,
+    "group": _are_texts,
+    "props": _are_properties,
+    "once": _are_onces,
+}
 
 
 def _topics(header: dict[str, Any], count: int) -> list[str]:
@@ -248,17 +333,41 @@ def encode_answers(broker_id: str, answers: Sequence[Answer]) -> bytes:
 
 
 def encode_plain_answers(
-    broker_id: str, seqs: list[int], dues: list[int], queues: list[int], offsets: list[int]
+    broker_id: str,
+    seqs: Sequence[int],
+    dues: list[int],
+    queues: list[int] | None = None,
+    offsets: list[int] | None = None,
 ) -> bytes:
-    """The answer to a request whose messages were all stored anew, with nothing more to say of any."""
+    """The answer to a request whose messages were all stored anew, with nothing more to say of any.
+
+    Without `queues` and `offsets` all of them wait, and with a range for `seqs` each has the next one.
+    """
+    due = _one_or_all(dues)
+    if offsets is None and isinstance(seqs, range) and isinstance(due, int):
+        # What nearly every answer is; to make an encoder takes longer than to write two numbers.
+        return b'{"broker":%b,"seq":%d,"due":%d}' % (_text(broker_id), seqs.start, due)
     return _dumps(_placed(broker_id, seqs, dues, queues, offsets)).encode()
 
 
+@lru_cache(maxsize=8)
+def _text(text: str) -> bytes:
+    return _dumps(text).encode()
+
+
 def _placed(
-    broker_id: str, seqs: list[int], dues: list[int], queues: list[int], offsets: list[int]
+    broker_id: str,
+    seqs: Sequence[int],
+    dues: list[int],
+    queues: list[int] | None,
+    offsets: list[int] | None,
 ) -> dict[str, Any]:
-    columns: dict[str, Any] = {"broker": broker_id, "seq": seqs, "due": dues}
-    if max(offsets, default=NO_OFFSET) > NO_OFFSET:
+    columns: dict[str, Any] = {
+        "broker": broker_id,
+        "seq": seqs.start if isinstance(seqs, range) else seqs,
+        "due": _one_or_all(dues),
+    }
+    if offsets and max(offsets) > NO_OFFSET:
         columns |= {"queue": queues, "offset": offsets}
     return columns
 
@@ -277,8 +386,13 @@ def decode_answers(data: bytes, drafts: Sequence[Draft]) -> list[Answer]:
     """Each draft's answer. The drafts carry ids of their own, as a client's always do."""
     columns = json.loads(data)
     broker, seqs, dues = columns["broker"], columns["seq"], columns["due"]
-    queues = columns.get("queue") or [NO_QUEUE] * len(seqs)
-    offsets = columns.get("offset") or [NO_OFFSET] * len(seqs)
+    count = len(drafts)
+    if type(seqs) is int:
+        seqs = range(seqs, seqs + count)
+    if type(dues) is int:
+        dues = [dues] * count
+    queues = columns.get("queue") or [NO_QUEUE] * count
+    offsets = columns.get("offset") or [NO_OFFSET] * count
     answers: list[Answer] = [
         receipt_of_new(broker, *placed) for placed in zip(drafts, seqs, dues, queues, offsets, strict=True)
     ]

@@ -18,8 +18,6 @@ import fcntl
 import mmap
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -135,20 +133,26 @@ class Disk(Protocol):
         ...
 
 
-@contextmanager
-def _told_apart(path: Path) -> Iterator[None]:
-    """Turn the operating system's complaint into the error that says who must act."""
-    try:
-        yield
-    except OSError as error:
+class _told_apart:
+    """Turns the operating system's complaint into the error that says who must act."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: object) -> None:
+        if error is None or not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
+            return
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull("no room left on the disk; free some space or lower --retention") from error
-        if isinstance(error, FileNotFoundError):
-            raise
         if isinstance(error, FileExistsError | NotADirectoryError):
-            raise StorageError(f"{path} is, or lies below, a file; name a directory") from error
+            raise StorageError(f"{self._path} is, or lies below, a file; name a directory") from error
         raise StorageError(
-            f"{path}: {error.strerror or error}; check the disk and its permissions"
+            f"{self._path}: {error.strerror or error}; check the disk and its permissions"
         ) from error
 
 

@@ -39,6 +39,8 @@ from tidemill.log.sync_order import SyncOrder
 
 # Below this it is cheaper to join header and payload than to write twice.
 _JOIN_BYTES_MAX = 64 * 1024
+# So much room is written before it is needed; little enough to be done between two frames.
+_ZEROED_AHEAD = 1 << 18
 _SUFFIX = ".log"
 
 Opening = Callable[[int], tuple[int, bytes]]
@@ -77,6 +79,7 @@ class SegmentedLog:
         self._syncs = SyncOrder()
         self.synced_end = 0
         self.written_end = 0
+        self._zeroed_end = 0  # up to where the room of the last segment was written before
         self._tail_end = 0  # up to where there is room in the last segment; known once it is recovered
         disk.make_dir(directory)
         self.room = Room(disk, directory, segment_bytes, make_room)
@@ -288,11 +291,24 @@ class SegmentedLog:
             for part in parts:
                 segment.file.write(position, part)
                 position += len(part)
+        end = offset + frame_bytes(length)
+        if end > self._zeroed_end and length <= _JOIN_BYTES_MAX:
+            self._zero_ahead(segment, end)
         with self._sync_lock:
             if not self._unsynced or self._unsynced[-1] is not segment:
                 self._unsynced.append(segment)
-            self.written_end = offset + frame_bytes(length)
+            self.written_end = end
         return offset
+
+    def _zero_ahead(self, segment: _Segment, start: int) -> None:
+        """Write the zeros that are there already, for the small frames that come next.
+
+        Preallocated room is only promised: the first write to a part of it changes the file's map as well,
+        and each sync would have to bring that to the disk too.
+        """
+        end = min(start + _ZEROED_AHEAD, self._tail_end)
+        segment.file.write(start - segment.start, bytes(max(0, end - start)))
+        self._zeroed_end = end
 
     def _roll(self, needed: int, stamp_ms: int, reserved: bool) -> None:
         start = self.written_end

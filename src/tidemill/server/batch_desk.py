@@ -7,7 +7,8 @@ paid per message.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from tidemill.broker.broker import Broker
 from tidemill.broker.column_send import Answers, PlainAnswers
@@ -24,23 +25,37 @@ PATH = "/v1/send-batch"
 Refusals = list[Forbidden | None]
 
 
+class Asked(NamedTuple):
+    """A request that was read."""
+
+    columns: SendColumns
+    refusals: Refusals | None  # None: its caller may send all of it
+
+
 class BatchDesk:
     """Serves requests in columns. Thread-safe."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def answered(self, content: bytes) -> tuple[int, bytes]:
-        """Status and content of the answer to one request."""
-        try:
-            columns = decode_columns(content)
-            return 200, self.encoded(self._stored(columns) if len(columns) else [])
-        except TidemillError as error:
-            return status_of(error), error_bytes(error)
+    def read(self, content: bytes) -> Asked:
+        """What a request of the present caller asks for; raises if it cannot be read."""
+        columns = decode_columns(content)
+        return Asked(columns, self.refusals(columns))
 
-    def _stored(self, columns: SendColumns) -> Answers:
-        refusals = self.refusals(columns)
-        return self.store([columns])[0] if refusals is None else self.store_allowed(columns, refusals)
+    def answers(self, asked: Sequence[Asked]) -> list[tuple[int, bytes]]:
+        """Status and content of the answers to these requests, stored in one go."""
+        try:
+            allowed = [one.columns for one in asked if one.refusals is None and len(one.columns)]
+            stored = iter(self.store(allowed) if allowed else [])
+            return [(200, self.encoded(self._answer(one, stored))) for one in asked]
+        except TidemillError as error:
+            return [(status_of(error), error_bytes(error))] * len(asked)
+
+    def _answer(self, asked: Asked, stored: Iterator[Answers]) -> Answers:
+        if not len(asked.columns):
+            return []
+        return next(stored) if asked.refusals is None else self.store_allowed(asked.columns, asked.refusals)
 
     def refusals(self, columns: SendColumns) -> Refusals | None:
         """Which messages the caller may not send; None where it may send all."""

@@ -2,8 +2,9 @@
 
 Owns the writer lock, the order *plan, append, apply*, and the queue rows that wait until their frame is
 safe. A frame is planned against the indexes under the lock (seqs, queue offsets, what is pending),
-appended, and applied by reading it back: the very code that replays the log after a crash. Callers then
-`finish` it: wait for the sync, publish, wake consumers.
+appended, and applied by reading it back: the very code that replays the log after a crash. (Plain rows are
+applied by that code too, from the columns they were written from.) Callers then `finish` it: wait for the
+sync, publish, wake consumers.
 
 Invariants:
 - frames are applied in log order, each once;
@@ -18,15 +19,16 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
 from tidemill.core.errors import BrokerClosed, UnknownTopic
+from tidemill.core.frozen import frozen
 from tidemill.core.histogram import Histogram
-from tidemill.core.model import NO_TIME_MS, StoredMessage
-from tidemill.log.arrays import I64, U8, U16, U64, Flags, Rows
+from tidemill.core.model import NO_OFFSET, NO_TIME_MS, StoredMessage
+from tidemill.log.arrays import I64, U8, U16, Flags, Rows
 from tidemill.log.disk import Bytes
 from tidemill.log.frame import PLAIN_FORMAT
 from tidemill.log.group_commit import GroupCommit
@@ -51,12 +53,12 @@ from tidemill.store.framing import framed
 from tidemill.store.indexes import Effects, Indexes
 from tidemill.store.message_format import Section, encode_arrow, encode_rows
 from tidemill.store.open_halves import OpenHalf
-from tidemill.store.row_columns import PlainRows
+from tidemill.store.row_columns import PlainRows, Written
 from tidemill.store.topic_queues import TopicQueues, grouped
 from tidemill.store.topics import Topic
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Appended:
     """A frame that was written: where it is, and the seqs it made (in row order of its timed messages)."""
 
@@ -130,14 +132,18 @@ class CommitLog:
             return Appended(done[0].offset, done[-1].end, first_seq, seq_count, offsets)
 
     def put_plain(self, rows: PlainRows) -> Appended:
-        """Append plain messages as rows of one frame; the untimed ones go to their queues."""
+        """Append plain messages as rows of one frame; the untimed ones go to their queues.
+
+        The caller holds the lock and has seen that their topics are there.
+        """
         with self.lock:
-            self._require_topics(set(rows.topic_ids.tolist()))
-            offsets = self._plan(rows.topic_ids, rows.queue_ids, rows.deliver_at_ms)
-            section = rows.encode(offsets, self._indexes.ledger.next_seq)
-            self.reserve([len(section)], len(rows))
-            done = self._append(Kind.MESSAGES, [section], rows.stored_at_ms, id_hashes=rows.id_hashes)
-            return Appended(done.offset, done.end, done.first_seq, done.seq_count, offsets.tolist())
+            offsets = None
+            if not rows.are_all_timed:
+                offsets = self._plan(rows.topic_ids, rows.queue_ids, rows.deliver_at_ms)
+            written = rows.written(NO_OFFSET if offsets is None else offsets, self._indexes.ledger.next_seq)
+            self.reserve([len(written.data)], len(rows))
+            done = self._append(Kind.MESSAGES, [written.data], rows.stored_at_ms, written=written)
+            return done if offsets is None else replace(done, queue_offsets=offsets.tolist())
 
     def reserve(self, payload_bytes: Sequence[int], message_count: int) -> None:
         """Return if frames with these payloads can be appended next, all of them; else `DiskFull`.
@@ -318,7 +324,7 @@ class CommitLog:
         *,
         reserved: bool = False,
         version: int = PLAIN_FORMAT,
-        id_hashes: U64 | None = None,
+        written: Written | None = None,
     ) -> Appended:
         if self._is_closed:
             raise BrokerClosed("the broker is closed")
@@ -326,16 +332,20 @@ class CommitLog:
             raise BrokerClosed("the store stopped after a fault; open it again") from self._broken
         first_seq = self._indexes.ledger.next_seq
         offset = self._log.append(kind, parts, now_ms, reserved=reserved, version=version)
+        end = self._log.written_end
         try:
-            frame = self._log.frame(offset)
-            effects = self._indexes.apply(frame, id_hashes)
+            if written is None:
+                effects = self._indexes.apply(self._log.frame(offset))
+            else:
+                effects = self._indexes.apply_written(written, offset, end, now_ms)
         except BaseException as fault:
             self._broken = fault
             raise
-        self._waiting.append((frame.end, effects))
-        if self._indexes.ledger.next_seq > first_seq:
-            self._seq_ends.append((frame.end, self._indexes.ledger.next_seq))
-        return Appended(offset, frame.end, first_seq, self._indexes.ledger.next_seq - first_seq)
+        self._waiting.append((end, effects))
+        next_seq = self._indexes.ledger.next_seq
+        if next_seq > first_seq:
+            self._seq_ends.append((end, next_seq))
+        return Appended(offset, end, first_seq, next_seq - first_seq)
 
     def finish(self, appended: Appended | None) -> None:
         """Return when the frame may be acknowledged and its queue rows are visible."""

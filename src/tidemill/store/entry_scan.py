@@ -20,15 +20,16 @@ SCAN_ROWS = 1 << 20
 def entry_rows(frame_offset: int, columns: Columns, timed: I64) -> Rows:
     """The entries of the timed rows of a section."""
     rows = np.zeros(len(timed), ENTRY)
-    rows["place"] = np.uint64(frame_offset << 16) | timed.astype(np.uint64)
-    rows["deliver_at_ms"] = columns.deliver_at_ms[timed]
-    rows["stored_at_ms"] = columns.stored_at_ms[timed]
-    rows["id_hash"] = columns.id_hash[timed]
-    rows["size"] = columns.size[timed]
-    rows["topic_id"] = columns.topic_id[timed]
-    rows["queue_id"] = columns.queue_id[timed]
-    rows["flags"] = columns.flags[timed]
-    rows["level"] = columns.level[timed]
+    rows["place"] = timed + (frame_offset << 16)
+    which: I64 | slice = timed if len(timed) < len(columns.deliver_at_ms) else slice(None)
+    rows["deliver_at_ms"] = columns.deliver_at_ms[which]
+    rows["stored_at_ms"] = columns.stored_at_ms[which]
+    rows["id_hash"] = columns.id_hash[which]
+    rows["size"] = columns.size[which]
+    rows["topic_id"] = columns.topic_id[which]
+    rows["queue_id"] = columns.queue_id[which]
+    rows["flags"] = columns.flags[which]
+    rows["level"] = columns.level[which]
     return rows
 
 

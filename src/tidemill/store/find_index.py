@@ -188,6 +188,12 @@ class FindIndex:
         """Every ref with this hash, ascending."""
         return self.find_many(np.array([hashed], np.uint64))[1]
 
+    def has_any(self, hashes: U64) -> bool:
+        """Whether one of them is there: what a send wants to know, whose ids are nearly always new."""
+        if not self._files and self._flushing is None and not self._memory.may_have(hashes):
+            return False
+        return len(self.find_many(hashes)[0]) > 0
+
     def find_many(self, hashes: U64) -> Hits:
         """For each hit: the index into `hashes` and the ref; hits of one hash come in ascending order."""
         order = np.argsort(hashes)

@@ -60,6 +60,10 @@ class FindMemory:
         found = [run.hits(wanted[known]) for run in self.runs()]
         return [(known[at], refs) for at, refs in found]
 
+    def may_have(self, wanted: U64) -> bool:
+        """False only if none of these hashes is there."""
+        return bool(self._filter.known(wanted).any())
+
     def runs(self) -> list[Run]:
         """All pairs."""
         if not self._fresh:

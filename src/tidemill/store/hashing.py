@@ -8,6 +8,7 @@ number of strings.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 
 import numpy as np
 
@@ -17,6 +18,7 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _LENGTH_MULTIPLIER = np.uint64(0xC2B2AE3D27D4EB4F)
 _SEED_MULTIPLIER = np.uint64(0x165667B19E3779F9)
 _SHIFT = np.uint64(32)
+_FINAL_SHIFT = np.uint64(29)
 _WORD = 8
 # Below so many, Python's own integers are quicker than the fixed cost of arrays.
 _FEW = 12
@@ -47,7 +49,7 @@ def hash_slices(data: U8, starts: I64, lengths: I64, seeds: U64) -> U64:
         else:
             word = _masked(words[starts[active] + done], left[active])
             hashes[active] = _mixed(hashes[active], word)
-    return _mixed(hashes, hashes >> np.uint64(29))
+    return _mixed(hashes, hashes >> _FINAL_SHIFT)
 
 
 def hash_text(text: bytes, seed: int) -> int:
@@ -73,25 +75,40 @@ def _mixed(hashes: U64, words: U64) -> U64:
     return mixed
 
 
-def hash_texts(texts: Sequence[bytes], seeds: U64) -> U64:
-    """The same hash for a list of byte strings."""
+def hash_texts(texts: Sequence[bytes], seeds: U64 | int) -> U64:
+    """The same hash for a list of byte strings, each with its own seed or all with one."""
     if len(texts) <= _FEW:
-        return np.array(list(map(hash_text, texts, seeds.tolist())), np.uint64)
-    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-    if (lengths == lengths[0]).all():  # ids mostly are
-        return _hash_equally_long(texts, int(lengths[0]), seeds)
+        each = repeat(seeds) if isinstance(seeds, int) else seeds.tolist()
+        return np.array(list(map(hash_text, texts, each)), np.uint64)
+    sizes = list(map(len, texts))
+    if sizes.count(sizes[0]) == len(sizes):  # ids mostly are
+        return _hash_equally_long(texts, sizes[0], seeds)
+    if isinstance(seeds, int):
+        seeds = np.full(len(texts), seeds, np.uint64)
+    lengths = np.array(sizes, np.int64)
     starts = np.cumsum(lengths) - lengths
     return hash_slices(np.frombuffer(b"".join(texts), np.uint8), starts, lengths, seeds)
 
 
-def _hash_equally_long(texts: Sequence[bytes], length: int, seeds: U64) -> U64:
+def _hash_equally_long(texts: Sequence[bytes], length: int, seeds: U64 | int) -> U64:
     """The same hash where no text is longer than another: the words lie in a grid."""
     zeros = bytes(-length % _WORD)
     grid: U64 = np.frombuffer(zeros.join(texts) + zeros, "<u8").reshape(len(texts), -1)
-    hashes = seeds * _SEED_MULTIPLIER ^ np.uint64(length * _LENGTH_INT & _MASK)
+    if isinstance(seeds, int):
+        hashes = np.full(len(texts), (seeds * _SEED_INT ^ length * _LENGTH_INT) & _MASK, np.uint64)
+    else:
+        hashes = seeds * _SEED_MULTIPLIER ^ np.uint64(length * _LENGTH_INT & _MASK)
     for words in grid.T:
-        hashes = _mixed(hashes, words)
-    return _mixed(hashes, hashes >> np.uint64(29))
+        _mix(hashes, words)
+    _mix(hashes, hashes >> _FINAL_SHIFT)
+    return hashes
+
+
+def _mix(hashes: U64, words: U64) -> None:
+    """What `_mixed` gives, in place: for few texts, making an array takes longer than filling it."""
+    hashes ^= words
+    hashes *= _MULTIPLIER
+    hashes ^= hashes >> _SHIFT
 
 
 def topic_seeds(topic_ids: I64 | U64, purpose: int) -> U64:

@@ -21,7 +21,7 @@ import numpy as np
 
 from tidemill.core.errors import CorruptionError
 from tidemill.core.model import NO_SEQ, NO_TIME_MS, Via
-from tidemill.log.arrays import I64, U64, Flags, Rows
+from tidemill.log.arrays import I64, Flags, Rows
 from tidemill.log.disk import Disk
 from tidemill.log.frame import Frame
 from tidemill.log.row_table import MakeRoom, RowTable
@@ -47,6 +47,7 @@ from tidemill.store.level_queues import LevelQueues
 from tidemill.store.message_format import Columns, Section
 from tidemill.store.open_halves import OpenHalf, OpenHalves
 from tidemill.store.queue_format import QUEUE_ROW
+from tidemill.store.row_columns import Written
 from tidemill.store.topic_queues import Publication, grouped
 from tidemill.store.topics import Topic, TopicTable
 from tidemill.store.totals import Totals
@@ -68,6 +69,9 @@ class Effects:
     publication: Publication | None = None
     settlements: tuple[Settlement, ...] = ()
     forgotten_topic_id: int | None = None
+
+
+NO_EFFECTS = Effects()
 
 
 @dataclass(slots=True)
@@ -97,15 +101,15 @@ class Indexes:
 
     # -- one frame --------------------------------------------------------------------------------
 
-    def apply(self, frame: Frame, id_hashes: U64 | None = None) -> Effects:
-        """Apply a frame read back from the log; `id_hashes` are those of its messages, where known."""
+    def apply(self, frame: Frame) -> Effects:
+        """Apply a frame read back from the log."""
         payload, offset = frame.payload, frame.offset
         match frame.kind:
             case Kind.BASE:
                 self._check_base(Base.read(payload), offset)
-                return Effects()
+                return NO_EFFECTS
             case Kind.MESSAGES:
-                return self._apply_messages(frame, Section(payload, id_hashes))
+                return self._apply_messages(Section(payload), offset, frame.end, frame.stamp_ms)
             case Kind.RELEASE:
                 return self._apply_release(frame, Release.read(payload))
             case Kind.CANCEL:
@@ -125,6 +129,10 @@ class Indexes:
                     f"frame of unknown kind {unknown} at offset {offset}; run `tidemill check`"
                 )
 
+    def apply_written(self, written: Written, offset: int, end: int, stamp_ms: int) -> Effects:
+        """Apply a frame of messages that was just written, without reading it back."""
+        return self._apply_messages(written, offset, end, stamp_ms)
+
     def apply_find_only(self, frame: Frame) -> None:
         """Bring only the find index up to date, for frames the checkpoint already covers."""
         reader: dict[int, Callable[[memoryview], Section | None]] = {
@@ -136,7 +144,8 @@ class Indexes:
         read = reader.get(frame.kind)
         section = read(frame.payload) if read else None
         if section is not None:
-            self._add_to_find(frame.offset, section, section.columns())
+            columns = section.columns()
+            self._add_to_find(frame.offset, section, columns, columns.timed_rows)
 
     # -- base and topics --------------------------------------------------------------------------
 
@@ -175,7 +184,7 @@ class Indexes:
         topic = Topic.from_dict(change.topic)
         if not change.is_deleted:
             self.topics.put(topic)
-            return Effects()
+            return NO_EFFECTS
         self._cancel_topic(topic.id, change.cancel_below_seq)
         self.totals.count_cancelled(np.array([topic.id]), np.array([change.cancelled_count]))
         self.topics.remove(topic.id)
@@ -194,15 +203,18 @@ class Indexes:
 
     # -- messages ---------------------------------------------------------------------------------
 
-    def _apply_messages(self, frame: Frame, section: Section) -> Effects:
+    def _apply_messages(self, section: Section | Written, offset: int, end: int, stamp_ms: int) -> Effects:
         columns = section.columns()
-        self._add_to_find(frame.offset, section, columns)
-        self._add_timed(frame.offset, section, columns)
+        timed = section.timed if isinstance(section, Written) else columns.timed_rows
+        self._add_to_find(offset, section, columns, timed)
+        self._add_timed(offset, section, columns, timed)
         self.totals.count_sent(columns.topic_id)
-        return Effects(self._publish_direct(frame, columns))
+        if len(timed) == section.count:
+            return NO_EFFECTS
+        return Effects(self._publish_direct(offset, end, stamp_ms, columns))
 
     def _apply_send_back(self, frame: Frame, sent_back: SendBack) -> Effects:
-        effects = self._apply_messages(frame, sent_back.section)
+        effects = self._apply_messages(sent_back.section, frame.offset, frame.end, frame.stamp_ms)
         return Effects(effects.publication, tuple(sent_back.settles))
 
     def _apply_half(self, frame: Frame, half: Half) -> Effects:
@@ -210,14 +222,15 @@ class Indexes:
             place = frame.offset << 16 | row
             # One that replaces another was open when it was written, though that one may have been cut since.
             self.open_halves.open(OpenHalf(place, message.topic_id, message.id, message.stored_at_ms))
-        return Effects()
+        return NO_EFFECTS
 
     def _apply_end(self, frame: Frame, end: End) -> Effects:
         self.open_halves.end(end.half_place)
-        return self._apply_messages(frame, end.section) if end.section is not None else Effects()
+        if end.section is None:
+            return NO_EFFECTS
+        return self._apply_messages(end.section, frame.offset, frame.end, frame.stamp_ms)
 
-    def _add_timed(self, offset: int, section: Section, columns: Columns) -> None:
-        timed = columns.timed_rows
+    def _add_timed(self, offset: int, section: Section | Written, columns: Columns, timed: I64) -> None:
         if not len(timed):
             return
         self._check_first_seq(section, offset)
@@ -227,17 +240,16 @@ class Indexes:
         self.due_counts.add(rows["topic_id"], rows["deliver_at_ms"], 1)
         self.levels.add(np.arange(first_seq, first_seq + len(rows)), rows)
 
-    def _check_first_seq(self, section: Section, offset: int) -> None:
+    def _check_first_seq(self, section: Section | Written, offset: int) -> None:
         if section.first_seq != self.ledger.next_seq:
             raise CorruptionError(
                 f"the frame at offset {offset} begins at seq {section.first_seq}, expected "
                 f"{self.ledger.next_seq}; run `tidemill rebuild`"
             )
 
-    def _add_to_find(self, offset: int, section: Section, columns: Columns) -> None:
+    def _add_to_find(self, offset: int, section: Section | Written, columns: Columns, timed: I64) -> None:
         if offset < self.find.covers:
             return
-        timed = columns.timed_rows
         if len(timed) == section.count:
             refs = np.arange(section.first_seq, section.first_seq + section.count, dtype=np.uint64)
         else:
@@ -251,30 +263,28 @@ class Indexes:
             np.concatenate((refs, refs[columns.key_rows])),
         )
 
-    def _publish_direct(self, frame: Frame, columns: Columns) -> Publication | None:
+    def _publish_direct(self, offset: int, end: int, stamp_ms: int, columns: Columns) -> Publication:
         direct = (columns.deliver_at_ms == NO_TIME_MS).nonzero()[0]
-        if not len(direct):
-            return None
         topic_ids, queue_ids = columns.topic_id[direct], columns.queue_id[direct]
         lanes, offsets = self.topics.lanes(topic_ids, queue_ids), columns.queue_offset[direct]
         order, starts, counts = grouped(lanes)
         rows = np.zeros(len(direct), QUEUE_ROW)
-        rows["place"] = np.uint64(frame.offset << 16) | direct[order].astype(np.uint64)
+        rows["place"] = np.uint64(offset << 16) | direct[order].astype(np.uint64)
         rows["seq"] = NO_SEQ
-        rows["released_at_ms"] = frame.stamp_ms
+        rows["released_at_ms"] = stamp_ms
         rows["deliver_at_ms"] = NO_TIME_MS
         rows["via"] = Via.DIRECT
         self.topics.take_offsets(lanes, offsets + 1)
         firsts = order[starts]
         queues = list(zip(topic_ids[firsts].tolist(), queue_ids[firsts].tolist(), strict=True))
-        return Publication(frame.end, queues, offsets[firsts].tolist(), counts.tolist(), rows)
+        return Publication(end, queues, offsets[firsts].tolist(), counts.tolist(), rows)
 
     # -- moving and settling ----------------------------------------------------------------------
 
     def _apply_cancel(self, cancel: Cancel) -> Effects:
         self._cancel(cancel.seqs[cancel.seqs >= self.ledger.head_seq])
         self.totals.count_cancelled(cancel.topic_ids, cancel.counts)
-        return Effects()
+        return NO_EFFECTS
 
     def _cancel(self, seqs: I64) -> None:
         self._settled_rows(seqs[self.ledger.settle(seqs, State.CANCELLED)])
@@ -320,14 +330,15 @@ class Indexes:
         acted[known] = self.ledger.settle(moved.old_seqs[known], State.MOVED)
         self._settled_rows(moved.old_seqs[known & acted])
         columns = moved.section.columns()
-        self._add_to_find(frame.offset, moved.section, columns)
+        timed = columns.timed_rows
+        self._add_to_find(frame.offset, moved.section, columns, timed)
         first_seq = self.ledger.next_seq
-        self._add_timed(frame.offset, moved.section, columns)
+        self._add_timed(frame.offset, moved.section, columns, timed)
         stillborn = first_seq + np.flatnonzero(~acted)
         self.ledger.settle(stillborn, State.MOVED)
         self._settled_rows(stillborn)
         self.totals.moved += len(moved.old_seqs)
-        return Effects()
+        return NO_EFFECTS
 
     def _known_entries(self, seqs: I64) -> tuple[Flags, Rows]:
         """Which seqs are at or above the head, and the entries (zeros where unknown)."""

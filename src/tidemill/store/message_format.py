@@ -21,13 +21,14 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from tidemill.core.errors import CorruptionError
+from tidemill.core.frozen import frozen
 from tidemill.core.model import NO_TIME_MS, MessageType, StoredMessage
 from tidemill.log.arrays import I64, U8, U16, U32, U64, Rows
 from tidemill.log.disk import Bytes
@@ -97,7 +98,7 @@ _COLUMN_NAMES = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Columns:
     """The fixed-width part of every message of a section, and its hashes."""
 
@@ -171,13 +172,9 @@ def encode_arrow(batch: pa.RecordBatch, first_seq: int) -> list[Bytes]:
 
 
 class Section:
-    """Messages read back from a payload. Nothing is copied until a message is asked for.
+    """Messages read back from a payload. Nothing is copied until a message is asked for."""
 
-    Whoever wrote it may know the hashes of the ids already (`id_hashes`), and save their being made again.
-    """
-
-    def __init__(self, data: memoryview, id_hashes: U64 | None = None) -> None:
-        self._id_hashes = id_hashes
+    def __init__(self, data: memoryview) -> None:
         encoding, self.count, self.first_seq = _HEADER.unpack_from(data)
         self._data = data[_HEADER.size :]
         self._batch: pa.RecordBatch | None = None
@@ -262,13 +259,10 @@ class Section:
         starts = self._ends - total
         topic_ids = rows["topic_id"].astype(np.uint64)
         key_rows, key_hashes = _key_hashes(heap, starts + lengths[0] + lengths[1], lengths[2], topic_ids)
-        id_hashes = self._id_hashes
-        if id_hashes is None:
-            id_hashes = hash_slices(heap, starts, lengths[0], topic_seeds(topic_ids, PURPOSE_ID))
         return Columns(
             **{name: rows[name] for name in _COLUMN_NAMES},
             size=(total + ROW.itemsize).astype(np.uint32),
-            id_hash=id_hashes,
+            id_hash=hash_slices(heap, starts, lengths[0], topic_seeds(topic_ids, PURPOSE_ID)),
             key_rows=key_rows,
             key_hashes=key_hashes,
         )

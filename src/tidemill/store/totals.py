@@ -10,6 +10,9 @@ import numpy as np
 
 from tidemill.log.arrays import I64, U32
 
+# Up to so many are counted quicker by Python than with arrays.
+_FEW = 128
+
 
 @dataclass(slots=True)
 class Totals:
@@ -43,6 +46,10 @@ class Totals:
         if len(topic_ids) == 1:
             count = 1 if counts is None else int(counts[0])
             self.by_topic.setdefault(int(topic_ids[0]), [0, 0, 0])[which] += count
+            return
+        if counts is None and len(topic_ids) <= _FEW:
+            for topic_id in topic_ids.tolist():
+                self.by_topic.setdefault(topic_id, [0, 0, 0])[which] += 1
             return
         summed = np.bincount(topic_ids, counts).astype(np.int64)
         for topic_id in np.flatnonzero(summed).tolist():

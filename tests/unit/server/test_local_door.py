@@ -47,6 +47,16 @@ class Caller:
     def say(self, data: bytes) -> None:
         self._socket.sendall(data)
 
+    def do_not_wait(self) -> None:
+        self._socket.setblocking(False)
+
+    def could_say(self, data: bytes) -> bool:
+        """Whether there was room for it; a part of it does not count."""
+        try:
+            return self._socket.send(data) == len(data)
+        except BlockingIOError:
+            return False
+
     def hang_up(self) -> None:
         self._socket.close()
 
@@ -179,14 +189,14 @@ def test_a_request_that_ends_in_the_middle_stores_nothing_and_harms_nobody(door,
 
 
 def test_a_request_that_begins_must_be_whole_in_time(door, monkeypatch, call) -> None:
-    monkeypatch.setattr("tidemill.server.local_door._REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr("tidemill.server.local_connection.REQUEST_SECONDS", 0.05)
     caller = call(door)
     caller.say(_request(b"0123456789")[:-1])
     assert caller.hear()[0] == 408
     assert caller.has_ended()
 
 
-def test_more_callers_than_it_has_threads_for_are_sent_away(door, call) -> None:
+def test_more_callers_than_it_has_room_for_are_sent_away(door, call) -> None:
     callers = [call(door) for _ in range(3)]
     assert all(caller.send(_drafts("orders"))[0] == 200 for caller in callers)
     late = call(door)
@@ -194,19 +204,63 @@ def test_more_callers_than_it_has_threads_for_are_sent_away(door, call) -> None:
     assert callers[0].send(_drafts("orders"))[0] == 200
 
 
-def test_a_caller_for_whom_there_is_no_thread_is_sent_away_and_the_next_is_served(
-    door, monkeypatch, call
-) -> None:
-    start, failures = threading.Thread.start, [RuntimeError("can't start new thread")]
+def test_a_fault_of_ours_ends_the_callers_it_hit_and_no_others(small, call, caplog) -> None:
+    class FaultyDesk(BatchDesk):
+        def answers(self, asked):
+            if any(one.columns.topics == ["fault"] for one in asked):
+                raise KeyError("a fault")
+            return super().answers(asked)
 
-    def fail_once(thread: threading.Thread) -> None:
-        if thread.name == "local-caller" and failures:
-            raise failures.pop()
-        start(thread)
+    door = LocalDoor(FaultyDesk(small.broker), Guard(), 8081)
+    other, hit = call(door), call(door)
+    assert other.send(_drafts("orders"))[0] == 200
+    hit.say(_request(encode_drafts(_drafts("fault"))))
+    assert hit.has_ended()
+    assert other.send(_drafts("orders"))[0] == 200
+    assert "a request at the local door failed" in caplog.text
+    door.close(_PATIENCE_S)
 
-    monkeypatch.setattr(threading.Thread, "start", fail_once)
-    assert call(door).has_ended()
-    assert call(door).send(_drafts("orders"))[0] == 200
+
+def test_requests_that_came_together_are_stored_in_one_frame_and_answered_each(small, call) -> None:
+    gathered, entered, goes_on = [], threading.Event(), threading.Event()
+
+    class SlowDesk(BatchDesk):
+        def answers(self, asked):
+            gathered.append(len(asked))
+            entered.set()
+            assert goes_on.wait(_PATIENCE_S)
+            return super().answers(asked)
+
+    small.broker.topics.create("orders")
+    door = LocalDoor(SlowDesk(small.broker), Guard(), 8081)
+    callers = [call(door) for _ in range(4)]
+    drafts = [
+        [Draft("orders", b"x", id=f"{caller}-{number}", delay_ms=60_000) for number in range(4)]
+        for caller in range(4)
+    ]
+    for caller, own in zip(callers, drafts, strict=True):
+        caller.say(_request(encode_drafts(own)))
+        assert entered.wait(_PATIENCE_S)  # the first is under way when the others come
+    goes_on.set()
+    for caller, own in zip(callers, drafts, strict=True):
+        status, content = caller.hear()
+        assert status == 200
+        assert [answer.id for answer in decode_answers(content, own)] == [draft.id for draft in own]
+    assert gathered == [1, 3]
+    door.close(_PATIENCE_S)
+
+
+def test_who_does_not_read_holds_up_no_other(small, call) -> None:
+    door = LocalDoor(BatchDesk(small.broker), Guard(), 8081)
+    deaf, other = call(door), call(door)
+    wrong = _request(b"no batch")
+    said = 0
+    deaf.do_not_wait()
+    while deaf.could_say(wrong):
+        said += 1
+        assert said < 1_000_000
+    assert other.send(_drafts("orders"))[0] == 200
+    door.close(_PATIENCE_S)
 
 
 def test_a_caller_is_asked_who_it_is_with_every_request(small, tmp_path, call) -> None:
@@ -238,10 +292,10 @@ def test_closing_answers_what_is_under_way_and_takes_no_more(small, call) -> Non
     entered, goes_on = threading.Event(), threading.Event()
 
     class SlowDesk(BatchDesk):
-        def answered(self, content: bytes) -> tuple[int, bytes]:
+        def answers(self, asked):
             entered.set()
             assert goes_on.wait(_PATIENCE_S)
-            return super().answered(content)
+            return super().answers(asked)
 
     door = LocalDoor(SlowDesk(small.broker), Guard(), 8081)
     busy, idle = call(door), call(door)
