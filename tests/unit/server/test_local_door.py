@@ -234,6 +234,11 @@ def test_requests_that_came_together_are_stored_in_one_frame_and_answered_each(s
     small.broker.topics.create("orders")
     door = LocalDoor(SlowDesk(small.broker), Guard(), 8081)
     callers = [call(door) for _ in range(4)]
+    goes_on.set()
+    assert [caller.send(_drafts("orders"))[0] for caller in callers] == [200] * 4  # all have been let in
+    goes_on.clear()
+    entered.clear()
+    gathered.clear()
     drafts = [
         [Draft("orders", b"x", id=f"{caller}-{number}", delay_ms=60_000) for number in range(4)]
         for caller in range(4)
