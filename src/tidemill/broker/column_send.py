@@ -50,9 +50,6 @@ class PlainAnswers(NamedTuple):
         return PlainAnswers(seqs, dues_ms, self.queues[at:end], self.offsets[at:end])
 
 
-# Below so many, the sender is quicker than the fixed cost of columns.
-_FEW = 8
-
 Answers = PlainAnswers | list[Answer]
 
 
@@ -90,8 +87,7 @@ class ColumnSend(SendingVerb):
 
     def send_each(self, drafts: Sequence[Draft], *, creates_topics: bool) -> list[Answer]:
         """Store the drafts that are right; each gets its own answer."""
-        is_worth_it = isinstance(drafts, list | tuple) and len(drafts) >= _FEW
-        columns = columns_of(drafts) if is_worth_it else None
+        columns = columns_of(drafts) if isinstance(drafts, list | tuple) else None
         stored = None if columns is None else self._try_plain([columns])
         if stored is None:
             return self._sender.send_each(drafts, creates_topics=creates_topics)
@@ -116,7 +112,7 @@ class ColumnSend(SendingVerb):
     def _plain(self, columns: SendColumns, body_bytes: int, now_ms: int) -> _Plain | None:
         """The messages, if every one is plain and passes the checks that need no topic."""
         count, bodies = len(columns.bodies), columns.bodies
-        if count < _FEW or not fits_a_frame(count, body_bytes):
+        if not count or not fits_a_frame(count, body_bytes):
             return None
         if (
             body_bytes > self._settings.body_bytes_max

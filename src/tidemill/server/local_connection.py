@@ -57,8 +57,9 @@ class LocalConnection:
         self._known_authorization = ""
 
     @property
-    def is_unread(self) -> bool:
-        return bool(self._unread)
+    def unread_bytes(self) -> int:
+        """What the caller has not taken of its answer."""
+        return len(self._unread)
 
     @property
     def has_more(self) -> bool:

@@ -17,10 +17,9 @@ from __future__ import annotations
 
 import logging
 import secrets
-import selectors
+import select
 import socket
 import threading
-from collections.abc import Iterable
 from contextlib import suppress
 
 from tidemill.core.addresses import local_door_address
@@ -48,16 +47,16 @@ class LocalDoor:
         self._guard = guard
         self._connections_max = connections_max
         self._closing = threading.Event()
-        self._callers: set[LocalConnection] = set()  # changed by the loop's thread alone
-        self._waiting: set[LocalConnection] = set()  # a request of theirs may be here already
+        self._callers: dict[int, LocalConnection] = {}  # by descriptor; changed by the loop's thread alone
+        self._waiting: list[LocalConnection] = []  # a request of theirs may be here already
         # With the port: who has come to another one has come through a proxy, and shall not go round it.
         self.name = f"tidemill-{port}-{secrets.token_hex(16)}"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(local_door_address(self.name))
         self._listener.listen(connections_max)
         self._listener.setblocking(False)
-        self._selector = selectors.EpollSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._epoll = select.epoll()
+        self._epoll.register(self._listener, select.EPOLLIN)
         self._look_at_s = stopwatch_s() + _LOOK_EVERY_S
         self._thread = threading.Thread(target=self._turn, name="local-door", daemon=True)
         self._thread.start()
@@ -67,7 +66,7 @@ class LocalDoor:
         self._closing.set()
         with suppress(OSError):  # it may be closed already
             self._listener.shutdown(socket.SHUT_RDWR)  # which the loop hears
-        for caller in list(self._callers):
+        for caller in list(self._callers.values()):
             if not caller.is_served:
                 caller.hang_up()
         self._thread.join(patience_s)
@@ -77,23 +76,30 @@ class LocalDoor:
     def _turn(self) -> None:
         try:
             while not self._closing.is_set():
-                self._serve(self._whole_requests(self._events()))
+                requests = self._whole_requests()
+                if requests:
+                    self._serve(requests)
                 self._end_those_over()
         finally:
-            self._selector.close()
+            self._epoll.close()
             self._listener.close()
-            for caller in self._callers:
+            for caller in self._callers.values():
                 caller.close()
 
-    def _events(self) -> Iterable[tuple[LocalConnection, int]]:
-        """Callers about whom there is something to do."""
-        found: list[tuple[LocalConnection, int]] = [(caller, 0) for caller in self._waiting]
-        self._waiting = set()
-        for key, events in self._selector.select(0 if found else _LOOK_EVERY_S):
-            if key.fileobj is self._listener:
+    def _whole_requests(self) -> list[tuple[LocalConnection, Request]]:
+        """Wait for something to do; returns the requests that are whole, at most one of each caller."""
+        waiting, self._waiting = self._waiting, []
+        events = self._epoll.poll(0 if waiting else _LOOK_EVERY_S)
+        now_s = stopwatch_s()
+        found: list[tuple[LocalConnection, Request]] = []
+        for caller in waiting:
+            self._look_at(caller, 0, now_s, found)
+        for number, event in events:
+            known = self._callers.get(number)
+            if known is None:
                 self._accept()
-            else:
-                found.append((key.data, events))
+            elif known not in waiting:  # it has had its look
+                self._look_at(known, event, now_s, found)
         return found
 
     def _accept(self) -> None:
@@ -108,39 +114,37 @@ class LocalDoor:
             accepted.close()
             return
         caller = LocalConnection(accepted, stopwatch_s())
-        self._selector.register(accepted, selectors.EVENT_READ, caller)
-        self._callers.add(caller)
+        self._epoll.register(accepted, select.EPOLLIN)
+        self._callers[accepted.fileno()] = caller
 
-    def _whole_requests(
-        self, events: Iterable[tuple[LocalConnection, int]]
-    ) -> list[tuple[LocalConnection, Request]]:
-        """The requests that are whole, at most one of each caller."""
-        found: dict[LocalConnection, Request] = {}
-        now_s = stopwatch_s()
-        for caller, event in events:
-            if caller in found or caller not in self._callers:
-                continue
-            if event & selectors.EVENT_WRITE and not caller.send_more():
+    def _look_at(
+        self,
+        caller: LocalConnection,
+        event: int,
+        now_s: float,
+        found: list[tuple[LocalConnection, Request]],
+    ) -> None:
+        """Do what a caller waits for, and find its next request."""
+        if caller.unread_bytes:  # nothing more is taken from who does not read
+            if not caller.send_more():
                 self._end(caller)
-            elif caller.is_unread:
-                continue  # nothing more is taken from who does not read
-            elif caller.is_leaving or (event & selectors.EVENT_READ and not caller.take(now_s)):
-                self._end(caller)
-            else:
-                self._watch(caller, selectors.EVENT_READ)
-                try:
-                    request = caller.next_request(now_s)
-                except Refused as refused:
-                    self._keep(caller, is_there=caller.refuse(refused, now_s))
-                    continue
-                if request is not None:
-                    found[caller] = request
-        return list(found.items())
+            elif caller.unread_bytes == 0:
+                self._epoll.modify(caller.socket, select.EPOLLIN)
+                self._keep(caller, is_there=True)
+            return
+        if event and not caller.take(now_s):
+            self._end(caller)
+            return
+        try:
+            request = caller.next_request(now_s)
+        except Refused as refused:
+            self._keep(caller, is_there=caller.refuse(refused, now_s))
+            return
+        if request is not None:
+            found.append((caller, request))
 
     def _serve(self, requests: list[tuple[LocalConnection, Request]]) -> None:
         """Have the requests stored in one go, and answer each."""
-        if not requests:
-            return
         for caller, _ in requests:
             caller.is_served = True
         try:
@@ -175,28 +179,23 @@ class LocalDoor:
 
     def _keep(self, caller: LocalConnection, *, is_there: bool) -> None:
         """Go on with a caller that was answered."""
-        if caller.is_unread and is_there:
-            self._watch(caller, selectors.EVENT_WRITE)
+        if caller.unread_bytes and is_there:
+            self._epoll.modify(caller.socket, select.EPOLLOUT)
         elif caller.is_leaving or not is_there or self._closing.is_set():
             self._end(caller)
         elif caller.has_more:
-            self._waiting.add(caller)
-
-    def _watch(self, caller: LocalConnection, event: int) -> None:
-        if self._selector.get_key(caller.socket).events != event:
-            self._selector.modify(caller.socket, event, caller)
+            self._waiting.append(caller)
 
     def _end(self, caller: LocalConnection) -> None:
-        self._selector.unregister(caller.socket)
-        self._callers.discard(caller)
-        caller.close()
+        del self._callers[caller.socket.fileno()]
+        caller.close()  # which the kernel tells epoll as well
 
     def _end_those_over(self) -> None:
         now_s = stopwatch_s()
         if now_s < self._look_at_s:
             return
         self._look_at_s = now_s + _LOOK_EVERY_S
-        for caller in [caller for caller in self._callers if caller.is_over(now_s)]:
+        for caller in [caller for caller in self._callers.values() if caller.is_over(now_s)]:
             farewell = caller.farewell()
             if farewell is None:
                 self._end(caller)
