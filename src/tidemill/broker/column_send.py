@@ -25,7 +25,7 @@ from tidemill.core.frozen import frozen
 from tidemill.core.limits import ID_CHARS_MAX
 from tidemill.core.model import NO_QUEUE, NO_SEQ, NO_TIME_MS, Draft, MessageType
 from tidemill.core.send_batch import SendColumns, join_columns, receipt_of_new
-from tidemill.log.arrays import I64, U8, U64
+from tidemill.log.arrays import I64, U8, U64, all_of
 from tidemill.store.entry_format import FLAG_NEAR
 from tidemill.store.framing import fits_a_frame
 from tidemill.store.hashing import PURPOSE_ID, hash_texts, seed_of, topic_seeds
@@ -180,7 +180,7 @@ class ColumnSend(SendingVerb):
         self._store.writer.finish(appended)
         dues_ms: list[int] = plain.due.tolist()
         if plain.are_all_timed:
-            if flags.any():
+            if np.count_nonzero(flags):
                 self._sender.hand_over(plain.due, appended.first_seq, flags)
             return PlainAnswers(range(appended.first_seq, appended.first_seq + len(dues_ms)), dues_ms)
         self._sender.hand_over(plain.due[plain.timed], appended.first_seq, flags[plain.timed])
@@ -191,9 +191,10 @@ class ColumnSend(SendingVerb):
 
     def _flags(self, due: I64, now_ms: int) -> U8:
         near_end_ms = now_ms + self._settings.lead_ms
-        if int(due.min()) >= near_end_ms or self._sender.near_room() <= 0:
+        is_soon = due < near_end_ms
+        if not np.count_nonzero(is_soon) or self._sender.near_room() <= 0:
             return np.zeros(len(due), np.uint8)
-        is_near = (due != NO_TIME_MS) & (due < near_end_ms)
+        is_near = is_soon & (due != NO_TIME_MS)
         return np.where(is_near, np.uint8(FLAG_NEAR), np.uint8(0))
 
     def _places(self, topics: list[Topic], plain: _Plain) -> tuple[I64, I64]:
@@ -202,7 +203,7 @@ class ColumnSend(SendingVerb):
         if plain.which is None:
             topic = topics[0]
             first = self._topics.first_turn(topic, count)
-            return np.full(count, topic.id), np.arange(first, first + count) % topic.queue_count
+            return all_of(topic.id, count), np.arange(first, first + count) % topic.queue_count
         index_of = np.array(plain.which, np.int64)
         queue_ids = np.empty(count, np.int64)
         for index, topic in enumerate(topics):
@@ -242,7 +243,7 @@ def _due(columns: SendColumns, now_ms: int, latest_ms: int) -> I64 | None:
         later = [None if ms is None else ms + now_ms for ms in columns.delay]
         given, start_ms = [b if a is None else a for a, b in zip(columns.due, later, strict=True)], 0
     if given is None:
-        return np.full(len(columns), NO_TIME_MS)
+        return all_of(NO_TIME_MS, len(columns))
     if None in given:
         due = np.array([NO_TIME_MS if at is None else max(at + start_ms, 0) for at in given], np.int64)
         return due if int(due.max()) <= latest_ms else None
@@ -250,7 +251,7 @@ def _due(columns: SendColumns, now_ms: int, latest_ms: int) -> I64 | None:
     earliest, latest = min(times) + start_ms, max(times) + start_ms
     if latest > latest_ms:
         return None
-    due = np.full(len(times), latest) if earliest == latest else np.array(times, np.int64) + start_ms
+    due = all_of(latest, len(times)) if earliest == latest else np.array(times, np.int64) + start_ms
     return due if earliest >= 0 else np.maximum(due, 0)
 
 

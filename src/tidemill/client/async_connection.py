@@ -103,7 +103,7 @@ class AsyncPool:
                     return answer
         except TimeoutError as error:
             raise ConnectionLost(
-                f"no answer within {timeout_s:g} s", is_stale=False, was_sent=was_sent
+                f"no answer within {timeout_s:g} s", is_stale=False, was_sent=was_sent, was_slow=True
             ) from error
 
     async def _open(self) -> AsyncConnection:

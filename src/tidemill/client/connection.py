@@ -9,22 +9,27 @@ nothing is stale: the broker may as well have died with the work done and the an
 from __future__ import annotations
 
 import socket
+import ssl
+import struct
 import threading
 from collections.abc import Callable
 
 from tidemill.client.endpoint import Answer, Endpoint, MalformedAnswer, read_chunks, read_head
 
+_FIRST_READ_BYTES = 16_384  # more takes room that must be made for it each time
 _READ_BYTES = 262_144
+_TIME = struct.Struct("ll")  # seconds, microseconds
 _KEPT_MAX = 64
 
 
 class ConnectionLost(Exception):
     """The connection broke before the answer was whole."""
 
-    def __init__(self, reason: str, *, is_stale: bool, was_sent: bool = True) -> None:
+    def __init__(self, reason: str, *, is_stale: bool, was_sent: bool = True, was_slow: bool = False) -> None:
         super().__init__(reason)
         self.is_stale = is_stale
         self.was_sent = was_sent
+        self.was_slow = was_slow  # no answer came in time
 
 
 class Connection:
@@ -32,7 +37,7 @@ class Connection:
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
-        self._timeout_s = connected.gettimeout()
+        self._timeout_s = -1.0  # none was set yet
         self.is_fresh = True
         self.is_kept = True
 
@@ -40,20 +45,22 @@ class Connection:
         """Send a request and read its answer."""
         if timeout_s != self._timeout_s:
             self._timeout_s = timeout_s
-            self._socket.settimeout(timeout_s)
+            set_patience(self._socket, timeout_s)
         is_first, self.is_fresh = self.is_fresh, False
         data = b""
         try:
             self._socket.sendall(b"%b%d\r\n\r\n%b" % (head, len(content), content))
-            data = self._socket.recv(_READ_BYTES)
+            data = self._socket.recv(_FIRST_READ_BYTES)
             return self._read(data)
+        except (TimeoutError, BlockingIOError) as error:  # the latter is how the kernel says it
+            self.close()
+            raise ConnectionLost(
+                f"no answer within {timeout_s:g} s", is_stale=False, was_slow=True
+            ) from error
         except (OSError, EOFError, MalformedAnswer) as error:
             self.close()
-            timed_out = isinstance(error, TimeoutError)
-            raise ConnectionLost(
-                f"no answer within {timeout_s:g} s" if timed_out else str(error) or type(error).__name__,
-                is_stale=not is_first and not data and not timed_out,
-            ) from error
+            is_stale = not is_first and not data
+            raise ConnectionLost(str(error) or type(error).__name__, is_stale=is_stale) from error
         except BaseException:  # an interrupt: the answer may come yet, and is nobody's
             self.close()
             raise
@@ -92,6 +99,22 @@ def connect(endpoint: Endpoint, timeout_s: float) -> socket.socket:
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     context = endpoint.tls()
     return connected if context is None else context.wrap_socket(connected, server_hostname=endpoint.host)
+
+
+def set_patience(connected: socket.socket, seconds: float) -> None:
+    """Let sending and receiving wait for so long at most.
+
+    Kept by the kernel where that can be: Python's own time-outs cost a call of `poll`, and a turn at the
+    interpreter, before each read and write.
+    """
+    if isinstance(connected, ssl.SSLSocket) or seconds <= 0:
+        connected.settimeout(seconds)
+        return
+    connected.settimeout(None)
+    whole = int(seconds)
+    value = _TIME.pack(whole, max(1, int((seconds - whole) * 1e6)))
+    for what in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        connected.setsockopt(socket.SOL_SOCKET, what, value)
 
 
 class Pool:

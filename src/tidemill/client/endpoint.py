@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from tidemill.core.addresses import LOCAL_DOOR_HEADER
 from tidemill.core.arguments import require_kind
 from tidemill.core.errors import RequestError
+from tidemill.core.frozen import frozen
 
 DEFAULT_ENDPOINT = "127.0.0.1:8081"
 _DEFAULT_PORT = 8081
@@ -73,7 +74,7 @@ def _tls_context(ca: str, is_verified: bool) -> ssl.SSLContext:
     return context
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Answer:
     """What came back."""
 
@@ -82,7 +83,7 @@ class Answer:
     local_door: str = ""  # what the broker's door for callers on its machine is called
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Head:
     """The head of an answer: its status, and how its content is delimited."""
 

@@ -73,7 +73,7 @@ class ShortWay:
                 return pool.exchange(head, content, timeout_s, is_repeatable=is_repeatable)
             except ConnectionLost as lost:
                 self._leave(pool)
-                if isinstance(lost.__cause__, TimeoutError):
+                if lost.was_slow:
                     raise  # the caller has waited long enough
         answer = self._port.exchange(head, content, timeout_s, is_repeatable=is_repeatable)
         if answer.local_door and self._pool is None:
@@ -120,7 +120,7 @@ class AsyncShortWay:
                 return await pool.exchange(head, content, timeout_s, is_repeatable=is_repeatable)
             except ConnectionLost as lost:
                 self._leave(pool)
-                if isinstance(lost.__cause__, TimeoutError):
+                if lost.was_slow:
                     raise  # the caller has waited long enough
         answer = await self._port.exchange(head, content, timeout_s, is_repeatable=is_repeatable)
         name = answer.local_door

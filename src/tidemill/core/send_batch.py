@@ -57,7 +57,7 @@ _DEFAULTS: dict[str, Any] = {
     "born": None,
 }
 
-_loads = json.JSONDecoder().decode
+_load = json.JSONDecoder().raw_decode
 _dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
@@ -206,10 +206,12 @@ def decode_drafts(data: bytes) -> list[Draft]:
 def _header(data: bytes) -> tuple[dict[str, Any], int]:
     try:
         magic, length = _HEAD.unpack_from(data)
-        header = _loads(str(data[_HEAD.size : _HEAD.size + length], "utf-8"))
+        text = str(data[_HEAD.size : _HEAD.size + length], "utf-8")
+        header, end = _load(text)
     except (struct.error, ValueError, RecursionError) as error:
         raise RequestError(f"not a batch of messages: {error}") from None
-    if magic != _MAGIC or len(data) < _HEAD.size + length or not isinstance(header, dict):
+    is_whole = end == len(text) and len(data) >= _HEAD.size + length
+    if magic != _MAGIC or not is_whole or not isinstance(header, dict):
         raise RequestError("not a batch of messages: it begins with TMB1, a length and a JSON object")
     return header, _HEAD.size + length
 
@@ -384,7 +386,7 @@ def receipt_of_new(
 
 def decode_answers(data: bytes, drafts: Sequence[Draft]) -> list[Answer]:
     """Each draft's answer. The drafts carry ids of their own, as a client's always do."""
-    columns = json.loads(data)
+    columns = json.loads(str(data, "utf-8"))
     broker, seqs, dues = columns["broker"], columns["seq"], columns["due"]
     count = len(drafts)
     if type(seqs) is int:

@@ -180,8 +180,12 @@ class _RealFile:
             return b"".join(parts)
 
     def write(self, offset: int, data: Bytes) -> None:
-        view = memoryview(data).cast("B") if len(data) else memoryview(b"")
         with _told_apart(self.path):
+            written = os.pwrite(self._fd, data, offset)
+            if written == len(data):
+                return
+            offset += written
+            view = memoryview(data).cast("B")[written:]
             while len(view):
                 written = os.pwrite(self._fd, view, offset)
                 view = view[written:]

@@ -66,7 +66,7 @@ def encode_header(
     version: int = PLAIN_FORMAT,
 ) -> bytes:
     """The header for a payload made of `parts`, checksum included."""
-    length = sum(len(part) for part in parts)
+    length = sum(map(len, parts))
     bare = _HEADER.pack(MAGIC, kind, version, 0, length, 0, offset, synced_end, stamp_ms)
     crc = zlib.crc32(bare[16:], zlib.crc32(bare[:12]))
     for part in parts:

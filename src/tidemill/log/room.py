@@ -55,6 +55,9 @@ class Room:
 
         On `DiskFull` nothing more is held than before.
         """
+        if self._has_spare and not sizes and not also_free_bytes:
+            self.is_short = False
+            return
         made: list[Path] = []
         try:
             self._keep_spare()

@@ -20,7 +20,10 @@ import numpy as np
 
 from tidemill.core.errors import DiskFull
 from tidemill.log.arrays import I64, Rows, picked
-from tidemill.log.disk import Disk, DiskFile
+from tidemill.log.disk import Bytes, Disk, DiskFile
+
+# So many are copied to be written: that is quicker than to look at them as bytes.
+_COPIED_ROWS_MAX = 1024
 
 MakeRoom = Callable[[], bool]  # frees some disk space; False when there is none left to free
 
@@ -76,12 +79,13 @@ class RowTable:
         while done < len(rows):
             chunk, row = divmod(first_index + done, self._chunk_rows)
             part = rows[done : done + self._chunk_rows - row]
-            data = np.ascontiguousarray(part).view(np.uint8).data
+            is_small = len(part) <= _COPIED_ROWS_MAX
+            data: Bytes = part.tobytes() if is_small else np.ascontiguousarray(part).view(np.uint8).data
             self._write_with_room(chunk, row * self._dtype.itemsize, data)
             self._dirty.add(chunk)
             done += len(part)
 
-    def _write_with_room(self, chunk: int, position: int, data: memoryview) -> None:
+    def _write_with_room(self, chunk: int, position: int, data: Bytes) -> None:
         while True:
             try:
                 self._file(chunk, create=True).write(position, data)

@@ -270,7 +270,7 @@ class SegmentedLog:
         version: int = PLAIN_FORMAT,
     ) -> int:
         """Write one frame and return its offset. Not synced. `DiskFull` leaves the log as it was."""
-        needed = frame_bytes(sum(len(part) for part in parts))
+        needed = frame_bytes(_total(parts))
         if not reserved:
             self.room.set_aside([])
         if self.written_end + needed > self._tail_end:
@@ -281,7 +281,7 @@ class SegmentedLog:
         offset = self.written_end
         segment = self._segments[-1]
         header = encode_header(kind, parts, offset, self.synced_end, stamp_ms, version)
-        length = sum(len(part) for part in parts)
+        length = _total(parts)
         position = offset - segment.start
         if length <= _JOIN_BYTES_MAX:
             segment.file.write(position, b"".join((header, *parts)))
@@ -365,7 +365,8 @@ class SegmentedLog:
         finally:
             with self._sync_lock:
                 self.synced_end = max(self.synced_end, self._syncs.end(own, is_safe=is_safe))
-                if is_safe:  # the last of them may have grown while it was synced; the others are sealed
+                # The last of them may have grown while it was synced; the others are sealed.
+                if is_safe and len(dirty) > 1:
                     self._forget_unsynced(dirty[:-1])
         return self.synced_end
 
@@ -405,3 +406,7 @@ class SegmentedLog:
 
     def _index_of(self, offset: int) -> int:
         return max(0, bisect.bisect_right(self._segments, offset, key=lambda segment: segment.start) - 1)
+
+
+def _total(parts: Sequence[Bytes]) -> int:
+    return len(parts[0]) if len(parts) == 1 else sum(map(len, parts))

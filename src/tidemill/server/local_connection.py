@@ -19,7 +19,7 @@ SILENT_SECONDS: Final = 60.0  # a kept connection may be silent for so long
 REQUEST_SECONDS: Final = 10.0  # a request that has begun is whole by then
 UNREAD_SECONDS: Final = 10.0  # an answer is taken by then
 _HEAD_BYTES_MAX = 16_384
-_READ_BYTES = 1 << 18
+_READ_BYTES = 1 << 14  # more takes room that must be made for it each time
 _HEAD_END = b"\r\n\r\n"
 _REQUEST_LINE = f"POST {PATH} HTTP/1.1".encode()
 

@@ -57,7 +57,8 @@ class LocalDoor:
         self._listener.setblocking(False)
         self._epoll = select.epoll()
         self._epoll.register(self._listener, select.EPOLLIN)
-        self._look_at_s = stopwatch_s() + _LOOK_EVERY_S
+        self._now_s = stopwatch_s()  # when the loop last woke up
+        self._look_at_s = self._now_s + _LOOK_EVERY_S
         self._thread = threading.Thread(target=self._turn, name="local-door", daemon=True)
         self._thread.start()
 
@@ -79,7 +80,6 @@ class LocalDoor:
                 requests = self._whole_requests()
                 if requests:
                     self._serve(requests)
-                self._end_those_over()
         finally:
             self._epoll.close()
             self._listener.close()
@@ -90,19 +90,23 @@ class LocalDoor:
         """Wait for something to do; returns the requests that are whole, at most one of each caller."""
         waiting, self._waiting = self._waiting, []
         events = self._epoll.poll(0 if waiting else _LOOK_EVERY_S)
-        now_s = stopwatch_s()
+        self._now_s = stopwatch_s()
         found: list[tuple[LocalConnection, Request]] = []
         for caller in waiting:
-            self._look_at(caller, 0, now_s, found)
-        for number, event in events:
+            self._look_at(caller, found, is_readable=False)
+        for number, _ in events:
             known = self._callers.get(number)
             if known is None:
-                self._accept()
+                self._accept(number)
             elif known not in waiting:  # it has had its look
-                self._look_at(known, event, now_s, found)
+                self._look_at(known, found, is_readable=True)
+        if self._now_s >= self._look_at_s:  # now that all that had come was looked at
+            self._end_those_over()
         return found
 
-    def _accept(self) -> None:
+    def _accept(self, number: int) -> None:
+        if number != self._listener.fileno():
+            return  # a caller that is over
         try:
             accepted, _ = self._listener.accept()
         except OSError as error:
@@ -113,16 +117,12 @@ class LocalDoor:
         if len(self._callers) >= self._connections_max:
             accepted.close()
             return
-        caller = LocalConnection(accepted, stopwatch_s())
+        caller = LocalConnection(accepted, self._now_s)
         self._epoll.register(accepted, select.EPOLLIN)
         self._callers[accepted.fileno()] = caller
 
     def _look_at(
-        self,
-        caller: LocalConnection,
-        event: int,
-        now_s: float,
-        found: list[tuple[LocalConnection, Request]],
+        self, caller: LocalConnection, found: list[tuple[LocalConnection, Request]], *, is_readable: bool
     ) -> None:
         """Do what a caller waits for, and find its next request."""
         if caller.unread_bytes:  # nothing more is taken from who does not read
@@ -132,13 +132,13 @@ class LocalDoor:
                 self._epoll.modify(caller.socket, select.EPOLLIN)
                 self._keep(caller, is_there=True)
             return
-        if event and not caller.take(now_s):
+        if is_readable and not caller.take(self._now_s):
             self._end(caller)
             return
         try:
-            request = caller.next_request(now_s)
+            request = caller.next_request(self._now_s)
         except Refused as refused:
-            self._keep(caller, is_there=caller.refuse(refused, now_s))
+            self._keep(caller, is_there=caller.refuse(refused, self._now_s))
             return
         if request is not None:
             found.append((caller, request))
@@ -154,10 +154,9 @@ class LocalDoor:
             for caller, _ in requests:
                 self._end(caller)
             return
-        now_s = stopwatch_s()
         for (caller, _), (status, content) in zip(requests, answers, strict=True):
             caller.is_served = False
-            self._keep(caller, is_there=caller.answer(status, content, now_s))
+            self._keep(caller, is_there=caller.answer(status, content, self._now_s))
 
     def _answers(self, requests: list[Request]) -> list[tuple[int, bytes]]:
         answers: list[tuple[int, bytes]] = []
@@ -191,13 +190,10 @@ class LocalDoor:
         caller.close()  # which the kernel tells epoll as well
 
     def _end_those_over(self) -> None:
-        now_s = stopwatch_s()
-        if now_s < self._look_at_s:
-            return
-        self._look_at_s = now_s + _LOOK_EVERY_S
-        for caller in [caller for caller in self._callers.values() if caller.is_over(now_s)]:
+        self._look_at_s = self._now_s + _LOOK_EVERY_S
+        for caller in [caller for caller in self._callers.values() if caller.is_over(self._now_s)]:
             farewell = caller.farewell()
             if farewell is None:
                 self._end(caller)
             else:
-                self._keep(caller, is_there=caller.refuse(farewell, now_s))
+                self._keep(caller, is_there=caller.refuse(farewell, self._now_s))

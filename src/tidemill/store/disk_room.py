@@ -65,6 +65,7 @@ class RoomView:
 
 
 _GONE = RoomView(0, 0, 0, 0, is_low=False, is_full=False, is_gone=True)
+_IS_GONE = _GONE.word
 
 
 def warning_line(refusal_line: int, total_bytes: int, margin_bytes: int) -> int:
@@ -104,9 +105,9 @@ class DiskRoom:
 
     def require_kept_back(self) -> None:
         """Return if the ballast is whole or can be made whole; `DiskFull` if not, or if all is gone."""
-        if self._said == _GONE.word or self._log.written_end >= self._look_at_end:
+        if self._said == _IS_GONE or self._log.written_end >= self._look_at_end:
             self.look()
-        if self._said == _GONE.word:
+        if self._said == _IS_GONE:
             raise DiskFull(
                 f"{self._directory} leads no longer to the data directory; bring it back, then send again"
             )

@@ -52,6 +52,10 @@ class DueCounts:
             self._change(value >> _MINUTE_BITS, value & (1 << _MINUTE_BITS) - 1, sign * count)
 
     def _add_few(self, topic_ids: list[int], deliver_at_ms: list[int], sign: int) -> None:
+        topic_id, first_ms, count = topic_ids[0], deliver_at_ms[0], len(topic_ids)
+        if topic_ids.count(topic_id) == count and deliver_at_ms.count(first_ms) == count:
+            self._change(topic_id, first_ms // MINUTE_MS, sign * count)
+            return
         changes: dict[tuple[int, int], int] = {}
         for topic_id, due_ms in zip(topic_ids, deliver_at_ms, strict=True):
             place = topic_id, due_ms // MINUTE_MS

@@ -62,7 +62,7 @@ class FindMemory:
 
     def may_have(self, wanted: U64) -> bool:
         """False only if none of these hashes is there."""
-        return bool(self._filter.known(wanted).any())
+        return bool(np.count_nonzero(self._filter.known(wanted)))
 
     def runs(self) -> list[Run]:
         """All pairs."""

@@ -95,7 +95,8 @@ def _hash_equally_long(texts: Sequence[bytes], length: int, seeds: U64 | int) ->
     zeros = bytes(-length % _WORD)
     grid: U64 = np.frombuffer(zeros.join(texts) + zeros, "<u8").reshape(len(texts), -1)
     if isinstance(seeds, int):
-        hashes = np.full(len(texts), (seeds * _SEED_INT ^ length * _LENGTH_INT) & _MASK, np.uint64)
+        hashes = np.empty(len(texts), np.uint64)
+        hashes.fill((seeds * _SEED_INT ^ length * _LENGTH_INT) & _MASK)
     else:
         hashes = seeds * _SEED_MULTIPLIER ^ np.uint64(length * _LENGTH_INT & _MASK)
     for words in grid.T:

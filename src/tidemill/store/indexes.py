@@ -238,7 +238,8 @@ class Indexes:
         first_seq = self.ledger.grow(len(timed))
         self.entries.write(first_seq, rows)
         self.due_counts.add(rows["topic_id"], rows["deliver_at_ms"], 1)
-        self.levels.add(np.arange(first_seq, first_seq + len(rows)), rows)
+        if not isinstance(section, Written):  # those are plain: on no level
+            self.levels.add(np.arange(first_seq, first_seq + len(rows)), rows)
 
     def _check_first_seq(self, section: Section | Written, offset: int) -> None:
         if section.first_seq != self.ledger.next_seq:

@@ -110,7 +110,7 @@ class Columns:
     stored_at_ms: I64
     deliver_at_ms: I64
     queue_offset: I64
-    size: U32
+    size: U32 | I64
     id_hash: U64
     key_rows: I64  # rows that have a key, once for each of its keys
     key_hashes: U64

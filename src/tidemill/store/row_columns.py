@@ -17,7 +17,7 @@ import numpy as np
 
 from tidemill.core.frozen import frozen
 from tidemill.core.model import NO_TIME_MS, MessageType
-from tidemill.log.arrays import I64, U8, U64, Rows
+from tidemill.log.arrays import I64, U8, U64, Rows, all_of
 from tidemill.store.hashing import PURPOSE_KEY, hash_texts, topic_seeds
 from tidemill.store.message_format import ROW, Columns, rows_header
 
@@ -109,7 +109,7 @@ class PlainRows:
             stored_at_ms=rows["stored_at_ms"],
             deliver_at_ms=self.deliver_at_ms,
             queue_offset=rows["queue_offset"],
-            size=np.full(len(rows), size, np.uint32),
+            size=all_of(size, len(rows)) if isinstance(size, int) else size,
             id_hash=self.id_hashes,
             key_rows=key_rows,
             key_hashes=key_hashes,

@@ -48,8 +48,9 @@ class Totals:
             self.by_topic.setdefault(int(topic_ids[0]), [0, 0, 0])[which] += count
             return
         if counts is None and len(topic_ids) <= _FEW:
-            for topic_id in topic_ids.tolist():
-                self.by_topic.setdefault(topic_id, [0, 0, 0])[which] += 1
+            each = topic_ids.tolist()
+            for topic_id in set(each):
+                self.by_topic.setdefault(topic_id, [0, 0, 0])[which] += each.count(topic_id)
             return
         summed = np.bincount(topic_ids, counts).astype(np.int64)
         for topic_id in np.flatnonzero(summed).tolist():
