@@ -157,7 +157,7 @@ def check_id(message_id: str) -> None:
 
 def are_words(texts: Sequence[str], chars_max: int) -> bool:
     """Whether each of many ids would pass, looked at all at once."""
-    lengths = list(map(len, texts))
+    lengths = set(map(len, texts))
     return min(lengths) > 0 and max(lengths) <= chars_max and not _SPACED.search("".join(texts))
 
 

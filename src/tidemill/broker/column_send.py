@@ -25,7 +25,7 @@ from tidemill.core.frozen import frozen
 from tidemill.core.limits import ID_CHARS_MAX
 from tidemill.core.model import NO_QUEUE, NO_SEQ, NO_TIME_MS, Draft, MessageType
 from tidemill.core.send_batch import SendColumns, join_columns, receipt_of_new
-from tidemill.log.arrays import I64, U8, U64, all_of
+from tidemill.log.arrays import I64, U8, U64, all_of, numbers_to
 from tidemill.store.entry_format import FLAG_NEAR
 from tidemill.store.framing import fits_a_frame
 from tidemill.store.hashing import PURPOSE_ID, hash_texts, seed_of, topic_seeds
@@ -59,7 +59,7 @@ class _Plain:
 
     names: list[str]
     which: list[int] | None  # None: all are for the first
-    due: I64
+    due: I64 | int  # one number: of all
     timed: I64  # rows
     ids: list[bytes]
     tags: list[bytes] | None
@@ -70,7 +70,7 @@ class _Plain:
 
     @property
     def are_all_timed(self) -> bool:
-        return len(self.timed) == len(self.due)
+        return len(self.timed) == len(self.bodies)
 
 
 class ColumnSend(SendingVerb):
@@ -124,7 +124,10 @@ class ColumnSend(SendingVerb):
             due = _due(columns, now_ms, now_ms + self._settings.max_delay_ms)
             if ids is None or due is None:
                 return None
-            timed = (due != NO_TIME_MS).nonzero()[0]
+            if isinstance(due, int):
+                timed = numbers_to(0 if due == NO_TIME_MS else count)
+            else:
+                timed = (due != NO_TIME_MS).nonzero()[0]
             texts = _tags(columns.tag), _keys(columns.keys), _properties(columns.props)
             born = _born(columns.born, now_ms)
             return _Plain(columns.topics, columns.topic, due, timed, ids, *texts, bodies, born)
@@ -156,7 +159,7 @@ class ColumnSend(SendingVerb):
             if topics is None:
                 return None
             topic_ids, queues = self._places(topics, plain)
-            hashes = hash_texts(plain.ids, _seeds(topics, topic_ids))
+            hashes = hash_texts(plain.ids, _seeds(topic_ids))
             if self._store.indexes.find.has_any(hashes):
                 return None  # perhaps a repeat
             flags = self._flags(plain.due, now_ms)
@@ -178,32 +181,42 @@ class ColumnSend(SendingVerb):
                 )
             )
         self._store.writer.finish(appended)
-        dues_ms: list[int] = plain.due.tolist()
+        count = len(plain.bodies)
+        self._hand_over(plain, appended.first_seq, flags)
+        dues_ms = [plain.due] * count if isinstance(plain.due, int) else plain.due.tolist()
         if plain.are_all_timed:
-            if np.count_nonzero(flags):
-                self._sender.hand_over(plain.due, appended.first_seq, flags)
-            return PlainAnswers(range(appended.first_seq, appended.first_seq + len(dues_ms)), dues_ms)
-        self._sender.hand_over(plain.due[plain.timed], appended.first_seq, flags[plain.timed])
-        of_some = np.full(len(dues_ms), NO_SEQ, np.int64)
+            return PlainAnswers(range(appended.first_seq, appended.first_seq + count), dues_ms)
+        of_some = all_of(NO_SEQ, count)
         of_some[plain.timed] = appended.first_seq + np.arange(len(plain.timed))
         queues[plain.timed] = NO_QUEUE
         return PlainAnswers(of_some.tolist(), dues_ms, queues.tolist(), list(appended.queue_offsets))
 
-    def _flags(self, due: I64, now_ms: int) -> U8:
+    def _hand_over(self, plain: _Plain, first_seq: int, flags: U8 | int) -> None:
+        """Give the near ones to the releaser."""
+        if isinstance(flags, int) and not flags:
+            return
+        count = len(plain.bodies)
+        due = all_of(plain.due, count) if isinstance(plain.due, int) else plain.due
+        flags_of = all_of(flags, count) if isinstance(flags, int) else flags
+        self._sender.hand_over(due[plain.timed], first_seq, flags_of[plain.timed])
+
+    def _flags(self, due: I64 | int, now_ms: int) -> U8 | int:
         near_end_ms = now_ms + self._settings.lead_ms
+        if isinstance(due, int):
+            return FLAG_NEAR if NO_TIME_MS < due < near_end_ms and self._sender.near_room() > 0 else 0
         is_soon = due < near_end_ms
         if not np.count_nonzero(is_soon) or self._sender.near_room() <= 0:
-            return np.zeros(len(due), np.uint8)
+            return 0
         is_near = is_soon & (due != NO_TIME_MS)
         return np.where(is_near, np.uint8(FLAG_NEAR), np.uint8(0))
 
-    def _places(self, topics: list[Topic], plain: _Plain) -> tuple[I64, I64]:
-        """The topic id and the queue of each message."""
+    def _places(self, topics: list[Topic], plain: _Plain) -> tuple[I64 | int, I64]:
+        """The topic id of each message, or of all, and the queue of each."""
         count = len(plain.bodies)
         if plain.which is None:
             topic = topics[0]
             first = self._topics.first_turn(topic, count)
-            return all_of(topic.id, count), np.arange(first, first + count) % topic.queue_count
+            return topic.id, (numbers_to(count) + first) % topic.queue_count
         index_of = np.array(plain.which, np.int64)
         queue_ids = np.empty(count, np.int64)
         for index, topic in enumerate(topics):
@@ -213,8 +226,10 @@ class ColumnSend(SendingVerb):
         return np.array([topic.id for topic in topics], np.int64)[index_of], queue_ids
 
 
-def _seeds(topics: list[Topic], topic_ids: I64) -> U64 | int:
-    return seed_of(topics[0].id, PURPOSE_ID) if len(topics) == 1 else topic_seeds(topic_ids, PURPOSE_ID)
+def _seeds(topic_ids: I64 | int) -> U64 | int:
+    if isinstance(topic_ids, int):
+        return seed_of(topic_ids, PURPOSE_ID)
+    return topic_seeds(topic_ids, PURPOSE_ID)
 
 
 def _spans(parts: Sequence[SendColumns]) -> list[tuple[int, int]]:
@@ -234,8 +249,8 @@ def _plain_ids(ids: list[str | None] | None) -> list[bytes] | None:
     return list(map(str.encode, texts))
 
 
-def _due(columns: SendColumns, now_ms: int, latest_ms: int) -> I64 | None:
-    """When each message is due, if none is too late and none has both a time and a delay."""
+def _due(columns: SendColumns, now_ms: int, latest_ms: int) -> I64 | int | None:
+    """When each message is due, or all are, if none is too late and none has both a time and a delay."""
     given, start_ms = (columns.due, 0) if columns.delay is None else (columns.delay, now_ms)
     if columns.due is not None and columns.delay is not None:
         if any(a is not None and b is not None for a, b in zip(columns.due, columns.delay, strict=True)):
@@ -243,16 +258,15 @@ def _due(columns: SendColumns, now_ms: int, latest_ms: int) -> I64 | None:
         later = [None if ms is None else ms + now_ms for ms in columns.delay]
         given, start_ms = [b if a is None else a for a, b in zip(columns.due, later, strict=True)], 0
     if given is None:
-        return all_of(NO_TIME_MS, len(columns))
+        return NO_TIME_MS
+    first = given[0]
+    if first is not None and given.count(first) == len(given):
+        return max(first + start_ms, 0) if first + start_ms <= latest_ms else None
     if None in given:
         due = np.array([NO_TIME_MS if at is None else max(at + start_ms, 0) for at in given], np.int64)
         return due if int(due.max()) <= latest_ms else None
-    times: list[int] = given  # type: ignore[assignment]
-    earliest, latest = min(times) + start_ms, max(times) + start_ms
-    if latest > latest_ms:
-        return None
-    due = all_of(latest, len(times)) if earliest == latest else np.array(times, np.int64) + start_ms
-    return due if earliest >= 0 else np.maximum(due, 0)
+    due = np.maximum(np.array(given, np.int64) + start_ms, 0)
+    return due if int(due.max()) <= latest_ms else None
 
 
 def _born(born: list[int | None] | None, now_ms: int) -> I64 | None:

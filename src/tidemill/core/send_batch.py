@@ -239,8 +239,8 @@ def _column(name: str, values: Any, count: int, is_right: Callable[[list[Any]], 
     """A column, checked as a whole; one number stands for all, where that may be."""
     if values is None:
         return None
-    if type(values) is int and name in _MAY_BE_ONE:
-        values = [values] * count
+    if type(values) is int and name in _MAY_BE_ONE and -TIME_MS_MAX < values < TIME_MS_MAX:
+        return [values] * count
     if not isinstance(values, list) or len(values) != count or not is_right(values):
         raise RequestError(f"column {name!r} of the batch must hold {count} values of its type")
     return values

@@ -139,7 +139,7 @@ class CommitLog:
         with self.lock:
             offsets = None
             if not rows.are_all_timed:
-                offsets = self._plan(rows.topic_ids, rows.queue_ids, rows.deliver_at_ms)
+                offsets = self._plan(*rows.places())
             written = rows.written(NO_OFFSET if offsets is None else offsets, self._indexes.ledger.next_seq)
             self.reserve([len(written.data)], len(rows))
             done = self._append(Kind.MESSAGES, [written.data], rows.stored_at_ms, written=written)

@@ -67,6 +67,7 @@ ROW = np.dtype(
 )
 _ROW_STRUCT = struct.Struct("<4qI2H2B3H3I")  # the same bytes, quicker for one row
 assert ROW.itemsize == _ROW_STRUCT.size == 60
+_ROW_NAMES: tuple[str, ...] = ROW.names or ()
 _LENGTHS = ("id_bytes", "tag_bytes", "keys_bytes", "group_bytes", "properties_bytes", "body_bytes")
 
 SCHEMA = pa.schema(
@@ -156,6 +157,16 @@ def encode_rows(messages: Sequence[StoredMessage], queue_offsets: Sequence[int],
             )
         )
     return b"".join((rows_header(len(messages), first_seq), *rows, *heap))
+
+
+def filled_rows(count: int, **columns: Any) -> Rows:
+    """So many rows with these columns, each an array, or the one number that all have; the rest is zero."""
+    same = [value if type(value := columns.get(name, 0)) is int else 0 for name in _ROW_NAMES]
+    rows: Rows = np.frombuffer(bytearray(_ROW_STRUCT.pack(*same) * count), ROW)
+    for name, value in columns.items():
+        if type(value) is not int:
+            rows[name] = value
+    return rows
 
 
 def rows_header(count: int, first_seq: int) -> bytes:

@@ -18,8 +18,8 @@ import numpy as np
 from tidemill.core.frozen import frozen
 from tidemill.core.model import NO_TIME_MS, MessageType
 from tidemill.log.arrays import I64, U8, U64, Rows, all_of
-from tidemill.store.hashing import PURPOSE_KEY, hash_texts, topic_seeds
-from tidemill.store.message_format import ROW, Columns, rows_header
+from tidemill.store.hashing import PURPOSE_KEY, hash_texts, seed_of, topic_seeds
+from tidemill.store.message_format import ROW, Columns, filled_rows, rows_header
 
 _NO_ROWS = np.empty(0, np.int64)
 _NO_HASHES = np.empty(0, np.uint64)
@@ -44,10 +44,10 @@ class PlainRows:
     """Columns of messages that are all stored at the same moment. Texts are encoded already."""
 
     stored_at_ms: int
-    topic_ids: I64
+    topic_ids: I64 | int  # one number stands for all messages, here and below
     queue_ids: I64
-    flags: U8
-    deliver_at_ms: I64  # NO_TIME_MS: not timed
+    flags: U8 | int
+    deliver_at_ms: I64 | int  # NO_TIME_MS: not timed
     timed: I64  # rows that are
     ids: Sequence[bytes]
     id_hashes: U64
@@ -64,38 +64,46 @@ class PlainRows:
     def are_all_timed(self) -> bool:
         return len(self.timed) == len(self.bodies)
 
+    def places(self) -> tuple[I64, I64, I64]:
+        """Topic id, queue and due time of each message."""
+        count = len(self.bodies)
+        topic_ids, due_ms = self.topic_ids, self.deliver_at_ms
+        return (
+            all_of(topic_ids, count) if isinstance(topic_ids, int) else topic_ids,
+            self.queue_ids,
+            all_of(due_ms, count) if isinstance(due_ms, int) else due_ms,
+        )
+
     def written(self, queue_offsets: I64 | int, first_seq: int) -> Written:
         """The section of these messages, whose timed ones have the seqs from `first_seq` on."""
         count = len(self.bodies)
-        rows = np.zeros(count, ROW)
-        rows["born_at_ms"] = self.stored_at_ms if self.born_at_ms is None else self.born_at_ms
-        rows["stored_at_ms"] = self.stored_at_ms
-        rows["deliver_at_ms"] = self.deliver_at_ms
-        rows["queue_offset"] = queue_offsets
-        rows["topic_id"] = self.topic_ids
-        rows["queue_id"] = self.queue_ids
-        rows["type"] = MessageType.DELAY
-        if not self.are_all_timed:
-            rows["type"][self.deliver_at_ms == NO_TIME_MS] = MessageType.NORMAL
-        rows["flags"] = self.flags
-        given = [
-            (name, texts)
-            for name, texts in (
-                ("id_bytes", self.ids),
-                ("tag_bytes", self.tags),
-                ("keys_bytes", self.keys),
-                ("properties_bytes", self.properties),
-                ("body_bytes", self.bodies),
-            )
-            if texts is not None
-        ]
-        size = ROW.itemsize
-        for name, texts in given:
-            lengths = _lengths(texts)
-            rows[name] = lengths
-            size = size + lengths  # type: ignore[assignment]
-        heap = chain.from_iterable(zip(*[texts for _, texts in given], strict=True))
+        texts = {
+            "id_bytes": self.ids,
+            "tag_bytes": self.tags,
+            "keys_bytes": self.keys,
+            "properties_bytes": self.properties,
+            "body_bytes": self.bodies,
+        }
+        given = [column for column in texts.values() if column is not None]
+        lengths = {name: _lengths(column) for name, column in texts.items() if column is not None}
+        born_at_ms = self.stored_at_ms if self.born_at_ms is None else self.born_at_ms
+        rows = filled_rows(
+            count,
+            stored_at_ms=self.stored_at_ms,
+            born_at_ms=born_at_ms,
+            deliver_at_ms=self.deliver_at_ms,
+            queue_offset=queue_offsets,
+            topic_id=self.topic_ids,
+            queue_id=self.queue_ids,
+            type=int(MessageType.DELAY if len(self.timed) else MessageType.NORMAL),
+            flags=self.flags,
+            **lengths,
+        )
+        if 0 < len(self.timed) < count:
+            rows["type"][rows["deliver_at_ms"] == NO_TIME_MS] = MessageType.NORMAL
+        heap = chain.from_iterable(zip(*given, strict=True))
         data = b"".join((rows_header(count, first_seq), rows.tobytes(), *heap))
+        size = ROW.itemsize + sum(lengths.values())
         return Written(data, count, first_seq, self._columns(rows, size), self.timed)
 
     def _columns(self, rows: Rows, size: I64 | int) -> Columns:
@@ -107,7 +115,7 @@ class PlainRows:
             level=rows["level"],
             flags=rows["flags"],
             stored_at_ms=rows["stored_at_ms"],
-            deliver_at_ms=self.deliver_at_ms,
+            deliver_at_ms=rows["deliver_at_ms"],
             queue_offset=rows["queue_offset"],
             size=all_of(size, len(rows)) if isinstance(size, int) else size,
             id_hash=self.id_hashes,
@@ -123,8 +131,12 @@ class PlainRows:
         if not pairs:
             return _NO_ROWS, _NO_HASHES
         key_rows = np.array([row for row, _ in pairs], np.int64)
-        seeds = topic_seeds(self.topic_ids[key_rows], PURPOSE_KEY)
-        return key_rows, hash_texts([key for _, key in pairs], seeds)
+        return key_rows, hash_texts([key for _, key in pairs], self._key_seeds(key_rows))
+
+    def _key_seeds(self, key_rows: I64) -> U64 | int:
+        if isinstance(self.topic_ids, int):
+            return seed_of(self.topic_ids, PURPOSE_KEY)
+        return topic_seeds(self.topic_ids[key_rows], PURPOSE_KEY)
 
 
 def _lengths(texts: Sequence[bytes]) -> I64 | int:
