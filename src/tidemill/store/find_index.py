@@ -190,9 +190,10 @@ class FindIndex:
 
     def has_any(self, hashes: U64) -> bool:
         """Whether one of them is there: what a send wants to know, whose ids are nearly always new."""
-        if not self._files and self._flushing is None and not self._memory.may_have(hashes):
-            return False
-        return len(self.find_many(hashes)[0]) > 0
+        memories = [self._memory] if self._flushing is None else [self._memory, self._flushing.memory]
+        return any(memory.has_any(hashes) for memory in memories) or any(
+            file.run.has_any(hashes) for file in self._files
+        )
 
     def find_many(self, hashes: U64) -> Hits:
         """For each hit: the index into `hashes` and the ref; hits of one hash come in ascending order."""

@@ -17,8 +17,8 @@ from tidemill.store.find_runs import Hits, Pairs, Run, joined, merged
 _FRESH_PAIRS_MAX = 1024
 # Runs from here on are not merged any more: that would hold up the writer.
 _LARGE_RUN = 1 << 14
-# With so many cells for each pair, one hash in a hundred passes without being there when the memory is full.
-_CELLS_PER_PAIR = 16
+# With so many cells for each pair, one hash in 250 passes without being there when the memory is full.
+_CELLS_PER_PAIR = 32
 
 
 class FindMemory:
@@ -60,9 +60,10 @@ class FindMemory:
         found = [run.hits(wanted[known]) for run in self.runs()]
         return [(known[at], refs) for at, refs in found]
 
-    def may_have(self, wanted: U64) -> bool:
-        """False only if none of these hashes is there."""
-        return bool(np.count_nonzero(self._filter.known(wanted)))
+    def has_any(self, wanted: U64) -> bool:
+        """Whether there is a pair with one of these hashes."""
+        known = self._filter.known(wanted)
+        return bool(np.count_nonzero(known)) and any(run.has_any(wanted[known]) for run in self.runs())
 
     def runs(self) -> list[Run]:
         """All pairs."""

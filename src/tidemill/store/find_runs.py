@@ -35,6 +35,13 @@ class Run:
             self.pairs, self.is_sorted = in_order(*self.pairs), True
         return self.pairs
 
+    def has_any(self, wanted: U64) -> bool:
+        """Whether there is a pair with one of these hashes."""
+        hashes, _ = self.in_order()
+        if not len(hashes):
+            return False
+        return bool(np.count_nonzero(hashes.take(hashes.searchsorted(wanted), mode="clip") == wanted))
+
     def hits(self, wanted: U64) -> Hits:
         """Every pair with one of these hashes, which are quickest found in ascending order."""
         hashes, refs = self.in_order()
