@@ -137,20 +137,7 @@ class Client(ConsumeVerbs, TableVerbs, RetryVerbs):
         it is answered instead; `once="replace"` moves it to the new time.
         """
         return self._send(
-            draft_of(
-                topic,
-                body,
-                delay=delay,
-                at=at,
-                level=level,
-                key=key,
-                keys=keys,
-                tag=tag,
-                group=group,
-                properties=properties,
-                once=once,
-                id=id,
-            )
+            draft_of(topic, body, delay, at, level, key, keys, tag, group, properties, once, id)
         )
 
     def send_draft(self, draft: Draft) -> Receipt:

@@ -43,15 +43,14 @@ SendBatch = Callable[[Sequence[Draft]], Sequence[Answer]]
 class _Seat:
     """A caller that waits: for its answer, or to be told to lead."""
 
-    __slots__ = ("answer", "batch", "draft", "fault", "following", "gate", "has_left", "leads", "size")
+    __slots__ = ("answer", "batch", "draft", "fault", "following", "gate", "has_left", "leads")
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
-        self.size = weight_of(draft)
         self.answer: Answer | None = None
         self.fault: TidemillError | None = None
         self.leads = False  # it has a lane
-        self.batch: list[_Seat] = []  # a leader and those who travel with it
+        self.batch: Sequence[_Seat] = ()  # a leader and those who travel with it
         self.following: _Seat | None = None  # whom to call next
         self.has_left = False  # it was interrupted
         self.gate = threading.Lock()
@@ -69,6 +68,7 @@ class Coalescer:
         self._send_batch = send_batch
         self._linger_s = min(linger_s, LINGER_S)
         self._lanes = lanes
+        self._main_thread = threading.main_thread().ident
         self._lock = threading.Lock()  # protects everything below
         self._waiting: list[_Seat] = []  # callers without a leader's role
         self._free_lanes = lanes
@@ -79,13 +79,14 @@ class Coalescer:
 
     def send(self, draft: Draft) -> Answer:
         """The answer to one send: a receipt or an error of this message. Raises if the request failed."""
-        if threading.get_ident() == threading.main_thread().ident:
+        if threading.get_ident() == self._main_thread:
             return self._send_batch([draft])[0]
         seat = _Seat(draft)
         try:
             if not self._takes_a_lane(seat):
                 seat.gate.acquire()
-                _call_following(seat)
+                if seat.following is not None:
+                    _call_following(seat)
             if seat.answer is None and seat.fault is None:
                 self._lead(seat)
         except BaseException:
@@ -136,9 +137,9 @@ class Coalescer:
         with self._lock:
             if self._lingering is leader:
                 self._lingering = None
-            count, size = 0, leader.size
+            count, size = 0, weight_of(leader.draft)
             for seat in self._waiting:
-                size += seat.size
+                size += weight_of(seat.draft)
                 if count + 1 >= MESSAGES_MAX or size > BYTES_MAX:
                     break
                 count += 1

@@ -31,7 +31,6 @@ _ONCES = {"true": True, "false": False}  # as a table may have it; the rest is a
 def draft_of(
     topic: str,
     body: Body,
-    *,
     delay: Span | None = None,
     at: Moment | None = None,
     level: int = 0,
