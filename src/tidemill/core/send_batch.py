@@ -181,7 +181,7 @@ def decode_columns(data: bytes) -> SendColumns:
     """The sends of a request; `RequestError` if the bytes are not one."""
     header, start = _header(data)
     sizes = header.get("size")
-    count = len(sizes) if isinstance(sizes, list) else header.get("count")
+    count = len(sizes) if isinstance(sizes, list) else header.get("count") if type(sizes) is int else None
     if type(count) is not int or not 0 <= count <= FRAME_ROWS_MAX:
         raise RequestError(
             f"a batch needs a column `size` of at most {FRAME_ROWS_MAX} values, or one value and the `count`"

@@ -73,7 +73,9 @@ def _said(answer) -> object:
 
 def _all_said(answers) -> list[object]:
     if isinstance(answers, PlainAnswers):
-        return [(*placed, False) for placed in zip(*answers, strict=True)]
+        nowhere = [-1] * len(answers.dues_ms)
+        columns = [nowhere if column is None else column for column in answers]
+        return [(*placed, False) for placed in zip(*columns, strict=True)]
     return [_said(answer) for answer in answers]
 
 
@@ -201,3 +203,25 @@ def test_a_request_that_is_sent_again_is_stored_once(small) -> None:
     assert [answer.is_repeat for answer in again] == [True] * 20
     assert [answer.handle.seq for answer in again] == list(first.seqs)
     assert small.broker.status().pending == 20
+
+
+@pytest.mark.parametrize("delay_ms", [HOUR_MS, 5, 0, None], ids=["far", "near", "due", "untimed"])
+@pytest.mark.parametrize("count", [1, 2, 33])
+def test_messages_that_share_their_time_are_stored_as_alone(make_small, delay_ms, count) -> None:
+    ways = [make_small(), make_small()]
+    drafts = [
+        Draft("orders", bytes(number), delay_ms=delay_ms, id=f"{number:04d}") for number in range(count)
+    ]
+    for small in ways:
+        small.broker.topics.create("orders")
+    (found,) = ways[0].broker.send_columns([decode_columns(encode_drafts(drafts))])
+    assert isinstance(found, PlainAnswers)
+    assert _all_said(found) == [_said(answer) for answer in _the_senders_way(ways[1], drafts)]
+    assert _stored(ways[0]) == _stored(ways[1])
+    for small in ways:
+        small.advance(10)
+    received = [
+        sorted(delivery.message.id for delivery in small.broker.receive("orders", "g", count=64))
+        for small in ways
+    ]
+    assert received[0] == received[1] == ([] if delay_ms == HOUR_MS else sorted(draft.id for draft in drafts))

@@ -355,3 +355,29 @@ def test_a_few_have_a_second_lane_and_a_crowd_goes_by_one(on_the_way, waits) -> 
     gate.set()
     newcomer.join(120)
     assert not newcomer.is_alive() and not coalescer._waiting
+
+
+def test_a_crowd_goes_by_two_requests_at_once_and_everybody_is_answered() -> None:
+    count = 40
+    one_is_large, another_goes = threading.Event(), threading.Event()
+
+    def send(drafts):
+        if one_is_large.is_set():
+            another_goes.set()
+        elif len(drafts) > 8:
+            one_is_large.set()
+            assert another_goes.wait(30)
+        else:  # the first few, until everybody else waits behind them
+            while len(coalescer._waiting) < count - 2 and not one_is_large.is_set():
+                another_goes.wait(0.001)
+        return [_answer(draft) for draft in drafts]
+
+    coalescer = Coalescer(send)
+    answered: list[str] = []
+
+    def act(number: int) -> None:
+        names = [f"{number}-{turn}" for turn in range(20)]
+        answered.extend([coalescer.send(Draft("t", b"", id=name)).id for name in names])
+
+    _in_threads(act, count)
+    assert sorted(answered) == sorted(f"{number}-{turn}" for number in range(count) for turn in range(20))

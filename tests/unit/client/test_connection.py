@@ -136,3 +136,24 @@ def test_endpoints_are_read(text, shown) -> None:
 def test_what_is_no_endpoint_is_refused(text) -> None:
     with pytest.raises(RequestError):
         Endpoint.parse(text)
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for_longer_than_was_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        endpoint = Endpoint("127.0.0.1", listener.getsockname()[1])
+        pool = Pool(lambda: connect(endpoint, 5.0))
+        with pytest.raises(ConnectionLost, match=r"no answer within 0\.05 s") as caught:
+            pool.exchange(request_head(endpoint, "GET", "/", "", ""), b"", 0.05, is_repeatable=True)
+        assert (caught.value.was_slow, caught.value.is_stale, caught.value.was_sent) == (True, False, True)
+        pool.close()
+
+
+def test_a_server_that_does_not_read_is_not_waited_for_either() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        endpoint = Endpoint("127.0.0.1", listener.getsockname()[1])
+        pool = Pool(lambda: connect(endpoint, 5.0))
+        with pytest.raises(ConnectionLost, match="no answer within"):
+            pool.exchange(
+                request_head(endpoint, "POST", "/", "", ""), bytes(64 << 20), 0.05, is_repeatable=True
+            )
+        pool.close()

@@ -13,10 +13,12 @@ from tidemill.core.errors import IllegalTopic, RequestError
 from tidemill.core.model import Draft, Handle, Once, Receipt
 from tidemill.core.send_batch import (
     decode_answers,
+    decode_columns,
     decode_drafts,
     encode_answers,
     encode_drafts,
     encode_plain_answers,
+    join_columns,
 )
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -39,6 +41,21 @@ _DRAFTS = st.builds(
 @given(st.lists(_DRAFTS, max_size=5))
 def test_drafts_come_back_as_they_went(drafts) -> None:
     assert decode_drafts(encode_drafts(drafts)) == drafts
+
+
+def test_what_all_messages_share_is_said_once() -> None:
+    drafts = [Draft("t", b"12345", id=f"id-{number}", delay_ms=60_000) for number in range(3)]
+    content = encode_drafts(drafts)
+    length = struct.unpack_from("<4sI", content)[1]
+    header = json.loads(content[8 : 8 + length])
+    assert header == {"count": 3, "size": 5, "topics": ["t"], "delay": 60_000, "ids": "id-0id-1id-2"}
+    assert decode_drafts(content) == drafts
+
+
+@given(st.lists(st.lists(_DRAFTS, max_size=4), max_size=4))
+def test_requests_are_joined_in_their_order(requests) -> None:
+    joined = join_columns([decode_columns(encode_drafts(drafts)) for drafts in requests])
+    assert joined.drafts() == [draft for drafts in requests for draft in drafts]
 
 
 def test_answers_come_back_as_they_went() -> None:
@@ -64,6 +81,17 @@ def test_answers_of_messages_that_all_wait_say_nothing_of_queues() -> None:
     content = encode_plain_answers("B", [7, -1], [1_000, -1], [-1, 2], [-1, 5])
     assert [(r.queue, r.offset) for r in decode_answers(content, drafts)] == [(-1, -1), (2, 5)]
     assert decode_answers(encode_answers("B", []), []) == []
+    content = encode_plain_answers("B", range(7, 9), [1_000, 1_000])
+    assert json.loads(content) == {"broker": "B", "seq": 7, "due": 1_000}
+    assert [(r.handle.seq, r.deliver_at_ms) for r in decode_answers(content, drafts)] == [
+        (7, 1_000),
+        (8, 1_000),
+    ]
+    content = encode_plain_answers("B", range(7, 9), [1_000, 1_001])
+    assert [(r.handle.seq, r.deliver_at_ms) for r in decode_answers(content, drafts)] == [
+        (7, 1_000),
+        (8, 1_001),
+    ]
 
 
 def _request(header: object, bodies: bytes = b"") -> bytes:
@@ -91,6 +119,21 @@ def _request(header: object, bodies: bytes = b"") -> bytes:
         {"size": [0], "topics": ["t"], "props": [{"a": 1}]},
         {"size": [0], "topics": ["t"], "once": ["never"]},
         {"size": [0], "topics": ["t"], "once": [[]]},
+        {"size": 0, "topics": ["t"]},
+        {"size": 0, "count": -1, "topics": ["t"]},
+        {"size": 0, "count": True, "topics": ["t"]},
+        {"size": 0, "count": 1 << 40, "topics": ["t"]},
+        {"size": -1, "count": 1, "topics": ["t"]},
+        {"size": 2, "count": 1, "topics": ["t"]},
+        {"size": 1 << 80, "count": 1, "topics": ["t"]},
+        {"size": True, "count": 0, "topics": ["t"]},
+        {"size": 0, "count": 2, "topics": ["t"], "ids": "abc"},
+        {"size": 0, "count": 2, "topics": ["t"], "ids": ["a", "b"]},
+        {"size": 0, "count": 0, "topics": [], "ids": "a"},
+        {"size": 0, "count": 1, "topics": ["t"], "delay": 1 << 60},
+        {"size": 0, "count": 1, "topics": ["t"], "due": -(1 << 60)},
+        {"size": 0, "count": 1, "topics": ["t"], "level": 3},
+        {"size": 0, "count": 1, "topics": ["t"], "delay": True},
     ],
 )
 def test_a_wrong_shape_is_refused(header) -> None:
@@ -106,9 +149,12 @@ def test_garbage_is_refused(data) -> None:
 
 @given(st.recursive(st.none() | st.integers() | st.text(max_size=3), lambda c: st.lists(c, max_size=3)))
 def test_any_column_is_taken_or_refused(value) -> None:
-    for name in ("size", "topics", "topic", "id", "due", "delay", "level", "keys", "tag", "props", "once"):
-        header = {"size": [0], "topics": ["t"], name: value}
-        try:
-            decode_drafts(_request(header))
-        except RequestError:
-            continue
+    for name in (
+        *("size", "count", "topics", "topic", "ids", "id", "due", "delay", "level"),
+        *("keys", "tag", "props", "once"),
+    ):
+        for sized in ({"size": [0]}, {"size": 0, "count": 1}):
+            try:
+                decode_drafts(_request({**sized, "topics": ["t"], name: value}))
+            except RequestError:
+                continue

@@ -336,3 +336,28 @@ def test_reading_below_the_written_end_checks_every_frame(small):
         list(small.log.frames(0, small.log.written_end))
     with pytest.raises(CorruptionError, match="no frame at offset"):
         small.log.frame(at + 8)
+
+
+def test_small_frames_are_written_over_room_that_was_written_before(tmp_path, monkeypatch) -> None:
+    """Zeros go before the frames, never over them, and nowhere outside the segment."""
+    monkeypatch.setattr("tidemill.log.segments._ZEROED_AHEAD", 256)
+    small = SmallLog(tmp_path / "log")
+    writes: list[tuple[int, bytes]] = []
+    payloads = [bytes([number]) * (number % 90) for number in range(1, 200)]
+    small.append(payloads[0])
+    file_type = type(small.log._segments[-1].file)
+    write = file_type.write
+
+    def watched(file, offset: int, data) -> None:
+        writes.append((offset, bytes(data)))
+        assert offset + len(data) <= max(SEGMENT, file.size())
+        write(file, offset, data)
+
+    monkeypatch.setattr(file_type, "write", watched)
+    for payload in payloads[1:]:
+        small.append(payload)
+    zeros = [data for _, data in writes if data and not any(data)]
+    assert 10 < len(zeros) < len(payloads) / 2
+    small.log.sync()
+    small.reopen(power_cut=True)
+    assert small.payloads() == payloads

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import threading
 from contextlib import ExitStack
@@ -56,6 +57,10 @@ class Caller:
             return self._socket.send(data) == len(data)
         except BlockingIOError:
             return False
+
+    def wait_a_little(self) -> None:
+        """Until the door has ended this connection, for a twentieth of a second at most."""
+        select.select([], [], [self._socket], 0.05)
 
     def hang_up(self) -> None:
         self._socket.close()
@@ -265,6 +270,25 @@ def test_who_does_not_read_holds_up_no_other(small, call) -> None:
         said += 1
         assert said < 1_000_000
     assert other.send(_drafts("orders"))[0] == 200
+    door.close(_PATIENCE_S)
+
+
+def test_who_does_not_read_for_long_is_sent_away(small, call, monkeypatch) -> None:
+    monkeypatch.setattr("tidemill.server.local_connection.UNREAD_SECONDS", 0.05)
+    door = LocalDoor(BatchDesk(small.broker), Guard(), 8081, connections_max=1)
+    deaf = call(door)
+    deaf.do_not_wait()
+    while deaf.could_say(_request(b"no batch")):
+        continue
+    for _ in range(600):  # its place is free as soon as it is sent away
+        late = call(door)
+        try:
+            assert late.send(_drafts("orders"))[0] == 200
+            break
+        except (AssertionError, OSError):
+            deaf.wait_a_little()
+    else:
+        pytest.fail("whoever does not read keeps the place")
     door.close(_PATIENCE_S)
 
 
