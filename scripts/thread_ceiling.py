@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from tidemill.client.coalescer import Coalescer
 from tidemill.client.drafts import draft_of
 from tidemill.core.model import Draft
-from tidemill.core.send_batch import Answer, decode_answers, encode_drafts, encode_plain_answers
+from tidemill.core.send_answers import Answer, decode_answers, encode_plain_answers
+from tidemill.core.send_batch import encode_drafts
 
 _THREADS = 32
 _TURNS = 3_000

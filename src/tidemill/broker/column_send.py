@@ -24,7 +24,8 @@ from tidemill.core.errors import RequestError
 from tidemill.core.frozen import frozen
 from tidemill.core.limits import ID_CHARS_MAX
 from tidemill.core.model import NO_QUEUE, NO_SEQ, NO_TIME_MS, Draft, MessageType
-from tidemill.core.send_batch import SendColumns, join_columns, receipt_of_new
+from tidemill.core.send_answers import receipt_of_new
+from tidemill.core.send_batch import SendColumns, join_columns
 from tidemill.log.arrays import I64, U8, U64, all_of, numbers_to
 from tidemill.store.entry_format import FLAG_NEAR
 from tidemill.store.framing import fits_a_frame

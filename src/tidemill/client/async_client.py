@@ -57,7 +57,8 @@ from tidemill.core.draft_kinds import check_kinds
 from tidemill.core.durations import Moment, Span, as_duration_ms, as_time_ms
 from tidemill.core.errors import RequestError, TidemillError
 from tidemill.core.model import CancelAnswer, Draft, Once, Receipt, TopicType
-from tidemill.core.send_batch import CONTENT_TYPE, Answer, decode_answers
+from tidemill.core.send_answers import Answer, decode_answers
+from tidemill.core.send_batch import CONTENT_TYPE
 
 T = TypeVar("T")
 _JSON = "application/json"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from tidemill.client.request_room import BYTES_MAX, MESSAGES_MAX, weight_of
 from tidemill.client.retrying import Unreachable
 from tidemill.core.model import Draft
-from tidemill.core.send_batch import Answer
+from tidemill.core.send_answers import Answer
 
 _LANES = 2
 

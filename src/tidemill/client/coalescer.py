@@ -30,7 +30,7 @@ from typing import Final
 from tidemill.client.request_room import BYTES_MAX, MESSAGES_MAX, weight_of
 from tidemill.core.errors import TidemillError
 from tidemill.core.model import Draft
-from tidemill.core.send_batch import Answer
+from tidemill.core.send_answers import Answer
 
 LINGER_S: Final = 0.002
 LANES: Final = 2

@@ -29,7 +29,7 @@ from tidemill.core.error_codes import error_of
 from tidemill.core.errors import BrokerClosed, BusyError, Forbidden, RequestError, TidemillError, Unauthorized
 from tidemill.core.limits import FRAME_ROWS_MAX, MIB
 from tidemill.core.model import CancelAnswer, Handle
-from tidemill.core.send_batch import Answer
+from tidemill.core.send_answers import Answer
 
 _BATCH_BYTES = 12 * MIB
 _AHEAD = 3  # batches that may be unanswered: the broker shuts out who has sent too much at once

@@ -18,7 +18,8 @@ from tidemill.core.durations import format_duration
 from tidemill.core.errors import Forbidden, IllegalDelay, RequestError, Unauthorized
 from tidemill.core.limits import MAX_DELAY_MS, TIME_MS_MAX
 from tidemill.core.model import Draft
-from tidemill.core.send_batch import Answer, encode_drafts
+from tidemill.core.send_answers import Answer
+from tidemill.core.send_batch import encode_drafts
 
 _NOT_OF_A_MESSAGE = (Unauthorized, Forbidden)  # who calls is not a message's fault
 

@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Any, overload
 
 from tidemill.core.model import NO_TIME_MS, Handle, Receipt
-from tidemill.core.send_batch import Answer
+from tidemill.core.send_answers import Answer
 
 
 @dataclass(frozen=True, slots=True)

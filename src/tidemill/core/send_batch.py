@@ -1,4 +1,4 @@
-"""The wire form of many sends at once, and of their answers: what a client puts together, a door takes apart.
+"""The wire form of many sends at once: what a client puts together, a door takes apart.
 
     offset  bytes  field of a request
     0       4      magic "TMB1"
@@ -10,14 +10,12 @@ Columns: `size` (bytes of the body), `topics` (distinct names) and `topic` (inde
 `id`, `due` (deliver at, ms), `delay` (ms), `level`, `keys`, `tag`, `group`, `props`, `once`. A column that
 would hold only the default is left out. Where all messages have the same `size`, `due` or `delay`, that one
 number may stand for the column (`count` says how many they are), and ids that are equally long may come as
-one text, `ids`. The answer is a JSON object: `broker`, columns `seq` and `due` (-1: not timed), `queue` and
-`offset` (where a message went at once; -1: it waits; left out where all do), and, for the few that need it,
-by index: `repeats`, `notes`, `errors` ([code, message]). One number as `seq` is the first message's, and each
-other has the next; one number as `due` is all messages'.
+one text, `ids`.
 
-Owns both directions. Columns, because Python's own JSON reads and writes a list of plain values faster than
-any format that is taken apart message by message. Nothing here checks what a message may be: that is the
-broker's admission; here only the shape is checked, so that no request, however made, breaks the door.
+Owns both directions; `send_answers.py` has the answers. Columns, because Python's own JSON reads and writes a
+list of plain values faster than any format that is taken apart message by message. Nothing here checks what a
+message may be: that is the broker's admission; here only the shape is checked, so that no request, however
+made, breaks the door.
 """
 
 from __future__ import annotations
@@ -25,23 +23,18 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import lru_cache
 from itertools import accumulate, chain, pairwise, repeat
 from types import NoneType
 from typing import Any
 
-from tidemill.core.error_codes import error_of
-from tidemill.core.errors import RequestError, TidemillError
+from tidemill.core.errors import RequestError
 from tidemill.core.frozen import frozen
 from tidemill.core.limits import FRAME_ROWS_MAX, TIME_MS_MAX
-from tidemill.core.model import NO_OFFSET, NO_QUEUE, NO_SEQ, NO_TIME_MS, Draft, Handle, Once, Receipt
+from tidemill.core.model import Draft, Once
 
 CONTENT_TYPE = "application/x-tidemill-batch"
 _HEAD = struct.Struct("<4sI")
 _MAGIC = b"TMB1"
-
-Answer = Receipt | TidemillError
 
 # What stands for a message in a column that its request left out.
 _DEFAULTS: dict[str, Any] = {
@@ -58,7 +51,7 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 _load = json.JSONDecoder().raw_decode
-_dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 # -- requests -------------------------------------------------------------------------------------
@@ -71,7 +64,7 @@ def encode_drafts(drafts: Sequence[Draft]) -> bytes:
     indexes = [topics.setdefault(draft.topic, len(topics)) for draft in drafts]
     columns: dict[str, Any] = {
         "count": len(drafts),
-        "size": _one_or_all(list(map(len, bodies))),
+        "size": one_or_all(list(map(len, bodies))),
         "topics": list(topics),
     }
     if len(topics) > 1:
@@ -82,7 +75,7 @@ def encode_drafts(drafts: Sequence[Draft]) -> bytes:
         ("delay", [draft.delay_ms for draft in drafts]),
     ):
         if times.count(None) < len(times):
-            columns[name] = _one_or_all(times)
+            columns[name] = one_or_all(times)
     columns |= _ids([draft.id for draft in drafts])
     others: tuple[tuple[str, list[Any]], ...] = (
         ("level", [draft.level for draft in drafts]),
@@ -95,11 +88,11 @@ def encode_drafts(drafts: Sequence[Draft]) -> bytes:
     onces = [draft.once for draft in drafts]
     if onces.count(Once.NO) < len(onces):
         columns["once"] = [once.value for once in onces]
-    header = _dumps(columns).encode()
+    header = dumps(columns).encode()
     return b"".join((_HEAD.pack(_MAGIC, len(header)), header, *bodies))
 
 
-def _one_or_all(values: list[Any]) -> Any:
+def one_or_all(values: list[Any]) -> Any:
     """The value that all of them have, if it is a number; else the values."""
     first = values[0] if values else None
     return first if type(first) is int and values.count(first) == len(values) else values
@@ -306,104 +299,3 @@ def _topics(header: dict[str, Any], count: int) -> list[str]:
     if not isinstance(names, list) or not _are_texts(names) or (count and not names):
         raise RequestError("a batch needs the list `topics`")
     return names
-
-
-# -- answers --------------------------------------------------------------------------------------
-
-
-def encode_answers(broker_id: str, answers: Sequence[Answer]) -> bytes:
-    """The answer to a request: what became of each message, in its order."""
-    rows: list[tuple[int, int, int, int]] = []
-    repeats: dict[int, str] = {}
-    notes: dict[int, str] = {}
-    errors: dict[int, list[str]] = {}
-    for index, answer in enumerate(answers):
-        if isinstance(answer, Receipt):
-            seq = answer.handle.seq if answer.handle is not None else NO_SEQ
-            rows.append((seq, answer.deliver_at_ms, answer.queue, answer.offset))
-            if answer.is_repeat:
-                repeats[index] = answer.id
-            if answer.note:
-                notes[index] = answer.note
-        else:
-            rows.append((NO_SEQ, NO_TIME_MS, NO_QUEUE, NO_OFFSET))
-            errors[index] = [answer.code, str(answer)]
-    columns = _placed(broker_id, *([row[at] for row in rows] for at in range(4)))
-    special = (("repeats", repeats), ("notes", notes), ("errors", errors))
-    columns |= {name: values for name, values in special if values}
-    return _dumps(columns).encode()
-
-
-def encode_plain_answers(
-    broker_id: str,
-    seqs: Sequence[int],
-    dues: list[int],
-    queues: list[int] | None = None,
-    offsets: list[int] | None = None,
-) -> bytes:
-    """The answer to a request whose messages were all stored anew, with nothing more to say of any.
-
-    Without `queues` and `offsets` all of them wait, and with a range for `seqs` each has the next one.
-    """
-    due = _one_or_all(dues)
-    if offsets is None and isinstance(seqs, range) and isinstance(due, int):
-        # What nearly every answer is; to make an encoder takes longer than to write two numbers.
-        return b'{"broker":%b,"seq":%d,"due":%d}' % (_text(broker_id), seqs.start, due)
-    return _dumps(_placed(broker_id, seqs, dues, queues, offsets)).encode()
-
-
-@lru_cache(maxsize=8)
-def _text(text: str) -> bytes:
-    return _dumps(text).encode()
-
-
-def _placed(
-    broker_id: str,
-    seqs: Sequence[int],
-    dues: list[int],
-    queues: list[int] | None,
-    offsets: list[int] | None,
-) -> dict[str, Any]:
-    columns: dict[str, Any] = {
-        "broker": broker_id,
-        "seq": seqs.start if isinstance(seqs, range) else seqs,
-        "due": _one_or_all(dues),
-    }
-    if offsets and max(offsets) > NO_OFFSET:
-        columns |= {"queue": queues, "offset": offsets}
-    return columns
-
-
-def receipt_of_new(
-    broker_id: str, draft: Draft, seq: int, due_ms: int, queue: int = NO_QUEUE, offset: int = NO_OFFSET
-) -> Receipt:
-    """The receipt of a draft with an id of its own that was stored anew."""
-    message_id = draft.id or ""
-    if due_ms == NO_TIME_MS:
-        return Receipt(message_id, draft.topic, None, due_ms, queue=queue, offset=offset)
-    return Receipt(message_id, draft.topic, Handle(broker_id, draft.topic, message_id, seq), due_ms)
-
-
-def decode_answers(data: bytes, drafts: Sequence[Draft]) -> list[Answer]:
-    """Each draft's answer. The drafts carry ids of their own, as a client's always do."""
-    columns = json.loads(str(data, "utf-8"))
-    broker, seqs, dues = columns["broker"], columns["seq"], columns["due"]
-    count = len(drafts)
-    if type(seqs) is int:
-        seqs = range(seqs, seqs + count)
-    if type(dues) is int:
-        dues = [dues] * count
-    queues = columns.get("queue") or [NO_QUEUE] * count
-    offsets = columns.get("offset") or [NO_OFFSET] * count
-    answers: list[Answer] = [
-        receipt_of_new(broker, *placed) for placed in zip(drafts, seqs, dues, queues, offsets, strict=True)
-    ]
-    repeats, notes = columns.get("repeats", {}), columns.get("notes", {})
-    for index in {*repeats, *notes}:
-        at = int(index)
-        named = replace(drafts[at], id=repeats.get(index) or drafts[at].id)
-        receipt = receipt_of_new(broker, named, seqs[at], dues[at], queues[at], offsets[at])
-        answers[at] = replace(receipt, is_repeat=index in repeats, note=notes.get(index, ""))
-    for index, (code, message) in columns.get("errors", {}).items():
-        answers[int(index)] = error_of(code, message)
-    return answers

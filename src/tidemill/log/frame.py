@@ -57,6 +57,11 @@ def frame_bytes(payload_bytes: int) -> int:
     return (HEADER_BYTES + payload_bytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
+def payload_bytes(parts: Sequence[Bytes]) -> int:
+    """The length of a payload made of `parts`."""
+    return len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+
+
 def encode_header(
     kind: int,
     parts: Sequence[Bytes],
@@ -66,7 +71,7 @@ def encode_header(
     version: int = PLAIN_FORMAT,
 ) -> bytes:
     """The header for a payload made of `parts`, checksum included."""
-    length = sum(map(len, parts))
+    length = payload_bytes(parts)
     bare = _HEADER.pack(MAGIC, kind, version, 0, length, 0, offset, synced_end, stamp_ms)
     crc = zlib.crc32(bare[16:], zlib.crc32(bare[:12]))
     for part in parts:

@@ -31,16 +31,16 @@ from tidemill.log.frame import (
     encode_header,
     frame_bytes,
     newest_synced_end_after,
+    payload_bytes,
 )
 from tidemill.log.head_record import HeadRecord
 from tidemill.log.room import Room
 from tidemill.log.row_table import MakeRoom
 from tidemill.log.sync_order import SyncOrder
+from tidemill.log.zeros_ahead import ZerosAhead
 
 # Below this it is cheaper to join header and payload than to write twice.
 _JOIN_BYTES_MAX = 64 * 1024
-# So much room is written before it is needed; little enough to be done between two frames.
-_ZEROED_AHEAD = 1 << 18
 _SUFFIX = ".log"
 
 Opening = Callable[[int], tuple[int, bytes]]
@@ -79,7 +79,7 @@ class SegmentedLog:
         self._syncs = SyncOrder()
         self.synced_end = 0
         self.written_end = 0
-        self._zeroed_end = 0  # up to where the room of the last segment was written before
+        self._zeros = ZerosAhead()
         self._tail_end = 0  # up to where there is room in the last segment; known once it is recovered
         disk.make_dir(directory)
         self.room = Room(disk, directory, segment_bytes, make_room)
@@ -270,7 +270,7 @@ class SegmentedLog:
         version: int = PLAIN_FORMAT,
     ) -> int:
         """Write one frame and return its offset. Not synced. `DiskFull` leaves the log as it was."""
-        needed = frame_bytes(_total(parts))
+        needed = frame_bytes(payload_bytes(parts))
         if not reserved:
             self.room.set_aside([])
         if self.written_end + needed > self._tail_end:
@@ -281,7 +281,7 @@ class SegmentedLog:
         offset = self.written_end
         segment = self._segments[-1]
         header = encode_header(kind, parts, offset, self.synced_end, stamp_ms, version)
-        length = _total(parts)
+        length = payload_bytes(parts)
         position = offset - segment.start
         if length <= _JOIN_BYTES_MAX:
             segment.file.write(position, b"".join((header, *parts)))
@@ -292,23 +292,13 @@ class SegmentedLog:
                 segment.file.write(position, part)
                 position += len(part)
         end = offset + frame_bytes(length)
-        if end > self._zeroed_end and length <= _JOIN_BYTES_MAX:
-            self._zero_ahead(segment, end)
+        if length <= _JOIN_BYTES_MAX:
+            self._zeros.go_before(segment.file, segment.start, end, self._tail_end)
         with self._sync_lock:
             if not self._unsynced or self._unsynced[-1] is not segment:
                 self._unsynced.append(segment)
             self.written_end = end
         return offset
-
-    def _zero_ahead(self, segment: _Segment, start: int) -> None:
-        """Write the zeros that are there already, for the small frames that come next.
-
-        Preallocated room is only promised: the first write to a part of it changes the file's map as well,
-        and each sync would have to bring that to the disk too.
-        """
-        end = min(start + _ZEROED_AHEAD, self._tail_end)
-        segment.file.write(start - segment.start, bytes(max(0, end - start)))
-        self._zeroed_end = end
 
     def _roll(self, needed: int, stamp_ms: int, reserved: bool) -> None:
         start = self.written_end
@@ -406,7 +396,3 @@ class SegmentedLog:
 
     def _index_of(self, offset: int) -> int:
         return max(0, bisect.bisect_right(self._segments, offset, key=lambda segment: segment.start) - 1)
-
-
-def _total(parts: Sequence[Bytes]) -> int:
-    return len(parts[0]) if len(parts) == 1 else sum(map(len, parts))

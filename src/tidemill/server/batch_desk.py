@@ -15,7 +15,8 @@ from tidemill.broker.column_send import Answers, PlainAnswers
 from tidemill.broker.planned_send import Answer
 from tidemill.core.errors import Forbidden, RequestError, TidemillError
 from tidemill.core.model import Once
-from tidemill.core.send_batch import SendColumns, decode_columns, encode_answers, encode_plain_answers
+from tidemill.core.send_answers import encode_answers, encode_plain_answers
+from tidemill.core.send_batch import SendColumns, decode_columns
 from tidemill.server.admin_errors import error_bytes, status_of
 from tidemill.server.caller import caller
 from tidemill.server.rejects import REJECTS

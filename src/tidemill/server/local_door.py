@@ -59,6 +59,9 @@ class LocalDoor:
         self._epoll.register(self._listener, select.EPOLLIN)
         self._now_s = stopwatch_s()  # when the loop last woke up
         self._look_at_s = self._now_s + _LOOK_EVERY_S
+        self._begin()
+
+    def _begin(self) -> None:
         self._thread = threading.Thread(target=self._turn, name="local-door", daemon=True)
         self._thread.start()
 
@@ -81,10 +84,16 @@ class LocalDoor:
                 if requests:
                     self._serve(requests)
         finally:
-            self._epoll.close()
-            self._listener.close()
-            for caller in self._callers.values():
-                caller.close()
+            if self._closing.is_set():
+                self._let_go()
+            else:  # a fault of ours: it is told where all are, and another thread goes on
+                self._begin()
+
+    def _let_go(self) -> None:
+        self._epoll.close()
+        self._listener.close()
+        for caller in self._callers.values():
+            caller.close()
 
     def _whole_requests(self) -> list[tuple[LocalConnection, Request]]:
         """Wait for something to do; returns the requests that are whole, at most one of each caller."""
@@ -147,13 +156,13 @@ class LocalDoor:
         """Have the requests stored in one go, and answer each."""
         for caller, _ in requests:
             caller.is_served = True
+        answers = None
         try:
             answers = self._answers([request for _, request in requests])
-        except Exception:  # a fault of ours: those it hit go by the port, the others stay
-            logger.exception("a request at the local door failed")
-            for caller, _ in requests:
-                self._end(caller)
-            return
+        finally:
+            if answers is None:  # those that a fault of ours has hit go by the port, the others stay
+                for caller, _ in requests:
+                    self._end(caller)
         for (caller, _), (status, content) in zip(requests, answers, strict=True):
             caller.is_served = False
             self._keep(caller, is_there=caller.answer(status, content, self._now_s))

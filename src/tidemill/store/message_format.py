@@ -65,9 +65,8 @@ ROW = np.dtype(
         ("body_bytes", "<u4"),
     ]
 )
-_ROW_STRUCT = struct.Struct("<4qI2H2B3H3I")  # the same bytes, quicker for one row
-assert ROW.itemsize == _ROW_STRUCT.size == 60
-_ROW_NAMES: tuple[str, ...] = ROW.names or ()
+ROW_STRUCT = struct.Struct("<4qI2H2B3H3I")  # the same bytes, quicker for one row
+assert ROW.itemsize == ROW_STRUCT.size == 60
 _LENGTHS = ("id_bytes", "tag_bytes", "keys_bytes", "group_bytes", "properties_bytes", "body_bytes")
 
 SCHEMA = pa.schema(
@@ -143,7 +142,7 @@ def encode_rows(messages: Sequence[StoredMessage], queue_offsets: Sequence[int],
         )
         heap.extend(texts)
         rows.append(
-            _ROW_STRUCT.pack(
+            ROW_STRUCT.pack(
                 message.born_at_ms,
                 message.stored_at_ms,
                 message.deliver_at_ms,
@@ -157,16 +156,6 @@ def encode_rows(messages: Sequence[StoredMessage], queue_offsets: Sequence[int],
             )
         )
     return b"".join((rows_header(len(messages), first_seq), *rows, *heap))
-
-
-def filled_rows(count: int, **columns: Any) -> Rows:
-    """So many rows with these columns, each an array, or the one number that all have; the rest is zero."""
-    same = [value if type(value := columns.get(name, 0)) is int else 0 for name in _ROW_NAMES]
-    rows: Rows = np.frombuffer(bytearray(_ROW_STRUCT.pack(*same) * count), ROW)
-    for name, value in columns.items():
-        if type(value) is not int:
-            rows[name] = value
-    return rows
 
 
 def rows_header(count: int, first_seq: int) -> bytes:
@@ -259,7 +248,7 @@ class Section:
     # rows
 
     def _lengths_of_one(self) -> tuple[int, ...]:
-        return _ROW_STRUCT.unpack_from(self._data)[-len(_LENGTHS) :]
+        return ROW_STRUCT.unpack_from(self._data)[-len(_LENGTHS) :]
 
     def _columns_of_rows(self) -> Columns:
         rows = self._rows

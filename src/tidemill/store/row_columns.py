@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +20,9 @@ from tidemill.core.frozen import frozen
 from tidemill.core.model import NO_TIME_MS, MessageType
 from tidemill.log.arrays import I64, U8, U64, Rows, all_of
 from tidemill.store.hashing import PURPOSE_KEY, hash_texts, seed_of, topic_seeds
-from tidemill.store.message_format import ROW, Columns, filled_rows, rows_header
+from tidemill.store.message_format import ROW, ROW_STRUCT, Columns, rows_header
 
+_ROW_NAMES: tuple[str, ...] = ROW.names or ()
 _NO_ROWS = np.empty(0, np.int64)
 _NO_HASHES = np.empty(0, np.uint64)
 
@@ -87,7 +89,7 @@ class PlainRows:
         given = [column for column in texts.values() if column is not None]
         lengths = {name: _lengths(column) for name, column in texts.items() if column is not None}
         born_at_ms = self.stored_at_ms if self.born_at_ms is None else self.born_at_ms
-        rows = filled_rows(
+        rows = _filled_rows(
             count,
             stored_at_ms=self.stored_at_ms,
             born_at_ms=born_at_ms,
@@ -144,3 +146,13 @@ def _lengths(texts: Sequence[bytes]) -> I64 | int:
     lengths = list(map(len, texts))
     first = lengths[0]
     return first if lengths.count(first) == len(lengths) else np.array(lengths, np.int64)
+
+
+def _filled_rows(count: int, **columns: Any) -> Rows:
+    """So many rows with these columns, each an array, or the one number that all have; the rest is zero."""
+    same = [value if type(value := columns.get(name, 0)) is int else 0 for name in _ROW_NAMES]
+    rows: Rows = np.frombuffer(bytearray(ROW_STRUCT.pack(*same) * count), ROW)
+    for name, value in columns.items():
+        if type(value) is not int:
+            rows[name] = value
+    return rows

@@ -11,15 +11,8 @@ from hypothesis import strategies as st
 
 from tidemill.core.errors import IllegalTopic, RequestError
 from tidemill.core.model import Draft, Handle, Once, Receipt
-from tidemill.core.send_batch import (
-    decode_answers,
-    decode_columns,
-    decode_drafts,
-    encode_answers,
-    encode_drafts,
-    encode_plain_answers,
-    join_columns,
-)
+from tidemill.core.send_answers import decode_answers, encode_answers, encode_plain_answers
+from tidemill.core.send_batch import decode_columns, decode_drafts, encode_drafts, join_columns
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 _DRAFTS = st.builds(

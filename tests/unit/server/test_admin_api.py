@@ -10,7 +10,8 @@ import pytest
 from asgi_caller import AsgiCaller
 from small_broker import START_MS, SmallBroker
 from tidemill.core.model import Draft, Handle, Receipt
-from tidemill.core.send_batch import decode_answers, encode_drafts
+from tidemill.core.send_answers import decode_answers
+from tidemill.core.send_batch import encode_drafts
 from tidemill.server.admin_api import admin_app
 
 

@@ -12,7 +12,8 @@ import pytest
 from tidemill.broker.broker import Broker
 from tidemill.core.limits import MIB
 from tidemill.core.model import Draft, Once
-from tidemill.core.send_batch import CONTENT_TYPE, decode_answers, encode_drafts
+from tidemill.core.send_answers import decode_answers
+from tidemill.core.send_batch import CONTENT_TYPE, encode_drafts
 from tidemill.server.admin_api import admin_app
 from tidemill.server.app import Door, Opened
 from tidemill.server.authority import Authority

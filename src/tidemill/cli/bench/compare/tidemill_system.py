@@ -17,7 +17,7 @@ from tidemill.cli.bench.serve_process import ServeProcess
 from tidemill.client.client import Client
 from tidemill.core.errors import StorageError, TidemillError
 from tidemill.core.model import CancelAnswer, Receipt
-from tidemill.core.send_batch import Answer
+from tidemill.core.send_answers import Answer
 from tidemill.log.disk import RealDisk
 
 _TOPIC = "compare"
