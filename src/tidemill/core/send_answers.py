@@ -1,9 +1,9 @@
 """The wire form of the answers to many sends at once: what a door puts together, a client takes apart.
 
 An answer is a JSON object: `broker`, columns `seq` and `due` (-1: not timed), `queue` and `offset` (where a
-message went at once; -1: it waits; left out where all do), and, for the few that need it, by index: `repeats`,
-`notes`, `errors` ([code, message]). One number as `seq` is the first message's, and each other has the next;
-one number as `due` is all messages'.
+message went at once; -1: it waits; left out where all do), and, for the few that need it, by index:
+`repeats`, `notes`, `errors` ([code, message]). One number as `seq` is the first message's, and each other has
+the next; one number as `due` is all messages'.
 
 Owns both directions; `send_batch.py` has the requests.
 """
