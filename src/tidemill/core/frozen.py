@@ -8,6 +8,7 @@ slots, and is frozen by becoming one of the class itself: a third of that. Every
 from __future__ import annotations
 
 from dataclasses import MISSING, Field, dataclass, field, fields
+from inspect import signature
 from typing import Any, TypeVar, dataclass_transform
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ def frozen(cls: type[T]) -> type[T]:
     lines += [f"self.{each.name} = {each.name}" for each in fields(made)]
     lines.append("self.__class__ = _frozen")
     exec(f"def __init__({', '.join(arguments)}):{_INDENT}{_INDENT.join(lines)}", known)
+    made.__signature__ = signature(made)  # as people know it, with the defaults it says
     init = known["__init__"]
     init.__qualname__ = f"{made.__qualname__}.__init__"
     init.__annotations__ = made.__init__.__annotations__

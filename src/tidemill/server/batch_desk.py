@@ -74,6 +74,8 @@ class BatchDesk:
         try:
             return self._broker.send_columns(requests)
         except UnicodeError as error:
+            if len(requests) > 1:  # nothing was stored; the text is in one of them, and the others are sound
+                return [self.store([request])[0] for request in requests]
             refusal = RequestError(f"a text is not valid Unicode: {error.reason}")  # type: ignore[attr-defined]
             return [[refusal] * len(request) for request in requests]
 

@@ -19,7 +19,7 @@ SILENT_SECONDS: Final = 60.0  # a kept connection may be silent for so long
 REQUEST_SECONDS: Final = 10.0  # a request that has begun is whole by then
 UNREAD_SECONDS: Final = 10.0  # an answer is taken by then
 _HEAD_BYTES_MAX = 16_384
-_READ_BYTES = 1 << 14  # more takes room that must be made for it each time
+_READ_BYTES = 1 << 14  # of a request whose length is not known yet; more needs room to be made each time
 _HEAD_END = b"\r\n\r\n"
 _REQUEST_LINE = f"POST {PATH} HTTP/1.1".encode()
 
@@ -71,7 +71,7 @@ class LocalConnection:
     def take(self, now_s: float) -> bool:
         """Take what has come; False if the caller has ended the connection."""
         try:
-            piece = self.socket.recv(_READ_BYTES)
+            piece = self.socket.recv(_READ_BYTES if self._missing <= 0 else self._missing)
         except BlockingIOError:
             return True
         except OSError:

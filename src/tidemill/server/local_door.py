@@ -195,7 +195,8 @@ class LocalDoor:
             self._waiting.append(caller)
 
     def _end(self, caller: LocalConnection) -> None:
-        del self._callers[caller.socket.fileno()]
+        self._callers.pop(caller.socket.fileno(), None)
+        self._waiting = [other for other in self._waiting if other is not caller]
         caller.close()  # which the kernel tells epoll as well
 
     def _end_those_over(self) -> None:

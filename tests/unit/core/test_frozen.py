@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -41,6 +42,10 @@ def test_it_holds_what_the_dataclass_would_hold(arguments: dict[str, Any]) -> No
     assert repr(quick) == repr(plain).replace("Plain", "Quick")
     assert quick == Quick(**arguments) != Quick(2)
     assert quick.doubled() == 2
+
+
+def test_it_is_made_as_the_dataclass_says() -> None:
+    assert str(signature(Quick)) == str(signature(Plain))
 
 
 def test_each_has_a_default_of_its_own() -> None:
