@@ -37,15 +37,16 @@ class Connection:
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
-        self._timeout_s = -1.0  # none was set yet
+        self._patience = (-1.0, False)  # none was set yet
         self.is_fresh = True
         self.is_kept = True
 
     def exchange(self, head: bytes, content: bytes, timeout_s: float) -> Answer:
         """Send a request and read its answer."""
-        if timeout_s != self._timeout_s:
-            self._timeout_s = timeout_s
-            set_patience(self._socket, timeout_s)
+        patience = timeout_s, threading.get_ident() == threading.main_thread().ident
+        if patience != self._patience:
+            self._patience = patience
+            _set_patience(self._socket, *patience)
         is_first, self.is_fresh = self.is_fresh, False
         data = b""
         try:
@@ -101,13 +102,14 @@ def connect(endpoint: Endpoint, timeout_s: float) -> socket.socket:
     return connected if context is None else context.wrap_socket(connected, server_hostname=endpoint.host)
 
 
-def set_patience(connected: socket.socket, seconds: float) -> None:
+def _set_patience(connected: socket.socket, seconds: float, is_main_thread: bool) -> None:
     """Let sending and receiving wait for so long at most.
 
     Kept by the kernel where that can be: Python's own time-outs cost a call of `poll`, and a turn at the
-    interpreter, before each read and write.
+    interpreter, before each read and write. But the kernel's begin anew after a signal, and those come to the
+    main thread.
     """
-    if isinstance(connected, ssl.SSLSocket) or seconds <= 0:
+    if isinstance(connected, ssl.SSLSocket) or is_main_thread or seconds <= 0:
         connected.settimeout(seconds)
         return
     connected.settimeout(None)

@@ -32,6 +32,7 @@ HORIZON_MS_MAX = 62 * DAY_MS  # of a forecast by minutes
 # What a frame may hold: a place packs (frame offset, row) into 63 bits, 16 of them for the row.
 ROW_BITS = 16
 FRAME_ROWS_MAX = 1 << ROW_BITS
+SHARED_ROWS_MAX = 4096  # messages of a request that says once what they share
 LOG_OFFSET_MAX = 1 << (63 - ROW_BITS)
 FRAME_BYTES_MAX = 64 * MIB
 # Of a request that comes by the local door; what is larger gains nothing there.

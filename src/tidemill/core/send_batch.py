@@ -9,8 +9,8 @@
 Columns: `size` (bytes of the body), `topics` (distinct names) and `topic` (index into them; missing: all 0),
 `id`, `due` (deliver at, ms), `delay` (ms), `level`, `keys`, `tag`, `group`, `props`, `once`. A column that
 would hold only the default is left out. Where all messages have the same `size`, `due` or `delay`, that one
-number may stand for the column (`count` says how many they are), and ids that are equally long may come as
-one text, `ids`.
+number may stand for the column (`count` says how many they are, 4,096 at most), and ids that are equally long
+may come as one text, `ids`.
 
 Owns both directions; `send_answers.py` has the answers. Columns, because Python's own JSON reads and writes a
 list of plain values faster than any format that is taken apart message by message. Nothing here checks what a
@@ -29,7 +29,7 @@ from typing import Any
 
 from tidemill.core.errors import RequestError
 from tidemill.core.frozen import frozen
-from tidemill.core.limits import FRAME_ROWS_MAX, TIME_MS_MAX
+from tidemill.core.limits import FRAME_ROWS_MAX, SHARED_ROWS_MAX, TIME_MS_MAX
 from tidemill.core.model import Draft, Once
 
 CONTENT_TYPE = "application/x-tidemill-batch"
@@ -60,11 +60,12 @@ dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 def encode_drafts(drafts: Sequence[Draft]) -> bytes:
     """A request that sends these drafts."""
     bodies = [draft.body for draft in drafts]
+    sizes = list(map(len, bodies))
     topics: dict[str, int] = {}
     indexes = [topics.setdefault(draft.topic, len(topics)) for draft in drafts]
     columns: dict[str, Any] = {
         "count": len(drafts),
-        "size": one_or_all(list(map(len, bodies))),
+        "size": one_or_all(sizes) if len(sizes) <= SHARED_ROWS_MAX else sizes,
         "topics": list(topics),
     }
     if len(topics) > 1:
@@ -94,8 +95,8 @@ def encode_drafts(drafts: Sequence[Draft]) -> bytes:
 
 def one_or_all(values: list[Any]) -> Any:
     """The value that all of them have, if it is a number; else the values."""
-    first = values[0] if values else None
-    return first if type(first) is int and values.count(first) == len(values) else values
+    are_same = bool(values) and values.count(values[0]) == len(values) and set(map(type, values)) == {int}
+    return values[0] if are_same else values
 
 
 def _ids(ids: list[str | None]) -> dict[str, Any]:
@@ -173,12 +174,15 @@ def join_columns(parts: Sequence[SendColumns]) -> SendColumns:
 def decode_columns(data: bytes) -> SendColumns:
     """The sends of a request; `RequestError` if the bytes are not one."""
     header, start = _header(data)
-    sizes = header.get("size")
-    count = len(sizes) if isinstance(sizes, list) else header.get("count") if type(sizes) is int else None
-    if type(count) is not int or not 0 <= count <= FRAME_ROWS_MAX:
-        raise RequestError(
-            f"a batch needs a column `size` of at most {FRAME_ROWS_MAX} values, or one value and the `count`"
-        )
+    sizes: Any = header.get("size")
+    is_list = isinstance(sizes, list)
+    count = header.get("count", len(sizes) if is_list else None)
+    if type(count) is not int or not (len(sizes) == count if is_list else type(sizes) is int):
+        raise RequestError("a batch needs a column `size`, or one value and the `count`")
+    # Of what costs a caller nothing, not as many as of what it must write down.
+    most = FRAME_ROWS_MAX if is_list else SHARED_ROWS_MAX
+    if not 0 <= count <= most:
+        raise RequestError(f"a batch has at most {most} messages, {count} were announced; send it in parts")
     topics = _topics(header, count)
     columns: dict[str, Any] = {}
     for name, values in header.items():

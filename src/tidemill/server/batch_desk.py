@@ -8,6 +8,7 @@ paid per message.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 from tidemill.broker.broker import Broker
@@ -22,6 +23,8 @@ from tidemill.server.caller import caller
 from tidemill.server.rejects import REJECTS
 
 PATH = "/v1/send-batch"
+# So many messages of several requests are stored in one go.
+JOINED_MESSAGES_MAX = 4096
 
 Refusals = list[Forbidden | None]
 
@@ -45,18 +48,32 @@ class BatchDesk:
         return Asked(columns, self.refusals(columns))
 
     def answers(self, asked: Sequence[Asked]) -> list[tuple[int, bytes]]:
-        """Status and content of the answers to these requests, stored in one go."""
-        try:
-            allowed = [one.columns for one in asked if one.refusals is None and len(one.columns)]
-            stored = iter(self.store(allowed) if allowed else [])
-            return [(200, self.encoded(self._answer(one, stored))) for one in asked]
-        except TidemillError as error:
-            return [(status_of(error), error_bytes(error))] * len(asked)
+        """Status and content of the answers to these requests, as many as may be stored in one go."""
+        answers: list[tuple[int, bytes]] = []
+        for part in _in_parts(asked):
+            answers.extend(self._answers_of_part(part))
+        return answers
 
-    def _answer(self, asked: Asked, stored: Iterator[Answers]) -> Answers:
-        if not len(asked.columns):
-            return []
-        return next(stored) if asked.refusals is None else self.store_allowed(asked.columns, asked.refusals)
+    def _answers_of_part(self, asked: Sequence[Asked]) -> list[tuple[int, bytes]]:
+        allowed = [one.columns for one in asked if one.refusals is None]
+        try:
+            stored: Iterator[Answers | TidemillError] = iter(self.store(allowed) if allowed else [])
+        except TidemillError as error:
+            stored = repeat(error)
+        return [self._answer(next(stored) if one.refusals is None else self._partly(one)) for one in asked]
+
+    def _partly(self, asked: Asked) -> Answers | TidemillError:
+        """What became of a request of which some is refused: its own errors are nobody else's."""
+        assert asked.refusals is not None
+        try:
+            return self.store_allowed(asked.columns, asked.refusals)
+        except TidemillError as error:
+            return error
+
+    def _answer(self, answers: Answers | TidemillError) -> tuple[int, bytes]:
+        if isinstance(answers, TidemillError):
+            return status_of(answers), error_bytes(answers)
+        return 200, self.encoded(answers)
 
     def refusals(self, columns: SendColumns) -> Refusals | None:
         """Which messages the caller may not send; None where it may send all."""
@@ -91,3 +108,15 @@ class BatchDesk:
         for refusal in [answer for answer in answers if isinstance(answer, TidemillError)]:
             REJECTS.add("http", refusal.code)
         return encode_answers(self._broker.id, answers)
+
+
+def _in_parts(asked: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
+    """The requests in parts of not too many messages; nobody waits long for what others send."""
+    start = count = 0
+    for index, one in enumerate(asked):
+        count += len(one.columns)
+        if index > start and count > JOINED_MESSAGES_MAX:
+            yield asked[start:index]
+            start, count = index, len(one.columns)
+    if start < len(asked):
+        yield asked[start:]

@@ -20,7 +20,7 @@ from tidemill.core.errors import BodyTooLarge, RequestError, TidemillError
 from tidemill.core.limits import FRAME_BYTES_MAX
 from tidemill.core.send_batch import SendColumns, decode_columns
 from tidemill.server.admin_errors import error_bytes, status_of
-from tidemill.server.batch_desk import BatchDesk
+from tidemill.server.batch_desk import JOINED_MESSAGES_MAX, BatchDesk
 from tidemill.server.batching import Batcher
 
 Event = MutableMapping[str, Any]
@@ -43,6 +43,8 @@ class BatchDoor:
             executor,
             in_flight_max=1,  # what comes meanwhile is joined, which saves more than overlapping gains
             batch_max=_JOINED_MAX,
+            size_max=JOINED_MESSAGES_MAX,
+            size_of=len,
         )
 
     def point_to(self, local_door: str) -> None:

@@ -30,7 +30,7 @@ class Batcher(Generic[Item, Answer]):
         *,
         in_flight_max: int,
         batch_max: int,
-        bytes_max: int = 0,
+        size_max: int = 0,
         size_of: Callable[[Item], int] | None = None,
         pause_s: float = 0.0,
     ) -> None:
@@ -38,7 +38,7 @@ class Batcher(Generic[Item, Answer]):
         self._executor = executor
         self._in_flight_max = in_flight_max
         self._batch_max = batch_max
-        self._bytes_max = bytes_max
+        self._size_max = size_max
         self._size_of = size_of
         self._pause_s = pause_s
         self._in_flight = 0
@@ -93,7 +93,7 @@ class Batcher(Generic[Item, Answer]):
         total = 0
         for index in range(count):
             total += self._size_of(self._items[index])
-            if total > self._bytes_max and index:
+            if total > self._size_max and index:
                 return index
         return count
 

@@ -103,17 +103,20 @@ class LocalConnection:
         if self._missing > 0:
             return None
         self._data, self._missing = data[start + length :], 0
-        self._deadline_s = now_s + (REQUEST_SECONDS if self._data else SILENT_SECONDS)
+        self.has_been_read(now_s)
         return Request(authorization, data[start : start + length])
 
     def _read_head(self, head: bytes) -> tuple[str, int]:
         """Who calls, and how long the content is. Heads of one caller differ in their last line at most."""
         lines, _, last = head.rpartition(b"\r\n")
         name, _, value = last.partition(b":")
-        if lines and lines == self._known_lines and name.lower() == b"content-length":
+        ends_in_length = name.lower() == b"content-length"
+        if lines and lines == self._known_lines and ends_in_length:
             return self._known_authorization, _length(value)
         authorization, length = read_head(head)
-        self._known_lines, self._known_authorization = lines, authorization
+        # The last line may say who calls; then the others do not.
+        self._known_lines = lines if ends_in_length else b""
+        self._known_authorization = authorization
         return authorization, length
 
     # -- answers ----------------------------------------------------------------------------------
@@ -137,6 +140,10 @@ class LocalConnection:
             return False
         self._unread = self._unread[sent:]
         return True
+
+    def has_been_read(self, now_s: float) -> None:
+        """A request of the caller, or by the caller an answer, was read: it may take its time again."""
+        self._deadline_s = now_s + (REQUEST_SECONDS if self._data else SILENT_SECONDS)
 
     def _send(self, data: bytes, now_s: float) -> bool:
         self._unread = data

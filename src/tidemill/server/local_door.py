@@ -121,7 +121,8 @@ class LocalDoor:
         except OSError as error:
             if not self._closing.is_set() and not isinstance(error, BlockingIOError):
                 logger.warning("the local door takes nobody: %s", error.strerror)
-                self._closing.wait(_LOOK_EVERY_S)  # too many open files, perhaps: that passes
+                # Too many open files, perhaps: that passes. Those who are in are served meanwhile.
+                self._epoll.modify(self._listener, 0)
             return
         if len(self._callers) >= self._connections_max:
             accepted.close()
@@ -138,6 +139,7 @@ class LocalDoor:
             if not caller.send_more():
                 self._end(caller)
             elif caller.unread_bytes == 0:
+                caller.has_been_read(self._now_s)
                 self._epoll.modify(caller.socket, select.EPOLLIN)
                 self._keep(caller, is_there=True)
             return
@@ -201,6 +203,7 @@ class LocalDoor:
 
     def _end_those_over(self) -> None:
         self._look_at_s = self._now_s + _LOOK_EVERY_S
+        self._epoll.modify(self._listener, select.EPOLLIN)
         for caller in [caller for caller in self._callers.values() if caller.is_over(self._now_s)]:
             farewell = caller.farewell()
             if farewell is None:

@@ -61,7 +61,7 @@ class Producing:
             self._senders,
             in_flight_max=_BATCHES_IN_FLIGHT,
             batch_max=_BATCH_COUNT_MAX,
-            bytes_max=_BATCH_BYTES_MAX,
+            size_max=_BATCH_BYTES_MAX,
             size_of=lambda draft: len(draft.body),
             pause_s=_PAUSE_S,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import ssl
 import threading
@@ -156,4 +157,38 @@ def test_a_server_that_does_not_read_is_not_waited_for_either() -> None:
             pool.exchange(
                 request_head(endpoint, "POST", "/", "", ""), bytes(64 << 20), 0.05, is_repeatable=True
             )
+        pool.close()
+
+
+def test_signals_do_not_make_the_main_thread_wait_longer() -> None:
+    assert threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            endpoint = Endpoint("127.0.0.1", listener.getsockname()[1])
+            pool = Pool(lambda: connect(endpoint, 5.0))
+            with pytest.raises(ConnectionLost, match="no answer within"):
+                pool.exchange(request_head(endpoint, "GET", "/", "", ""), b"", 0.1, is_repeatable=True)
+            pool.close()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_thread_waits_no_longer_than_was_said_either() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        endpoint = Endpoint("127.0.0.1", listener.getsockname()[1])
+        pool, lost = Pool(lambda: connect(endpoint, 5.0)), []
+
+        def ask() -> None:
+            try:
+                pool.exchange(request_head(endpoint, "GET", "/", "", ""), b"", 0.05, is_repeatable=True)
+            except ConnectionLost as error:
+                lost.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join(60)
+        assert [(error.was_slow, str(error)) for error in lost] == [(True, "no answer within 0.05 s")]
         pool.close()

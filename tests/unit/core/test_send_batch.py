@@ -45,6 +45,22 @@ def test_what_all_messages_share_is_said_once() -> None:
     assert decode_drafts(content) == drafts
 
 
+@pytest.mark.parametrize("odd", [True, 1.0])
+def test_what_only_looks_the_same_is_not_said_once(odd) -> None:
+    """What is refused alone is refused in company too."""
+    for drafts in (
+        [Draft("t", b"", delay_ms=odd)],
+        [Draft("t", b"", delay_ms=1), Draft("t", b"", delay_ms=odd)],
+    ):
+        with pytest.raises(RequestError):
+            decode_drafts(encode_drafts(drafts))
+
+
+def test_more_than_may_share_are_written_down_each() -> None:
+    drafts = [Draft("t", b"", id="a")] * 5_000
+    assert decode_drafts(encode_drafts(drafts)) == drafts
+
+
 @given(st.lists(st.lists(_DRAFTS, max_size=4), max_size=4))
 def test_requests_are_joined_in_their_order(requests) -> None:
     joined = join_columns([decode_columns(encode_drafts(drafts)) for drafts in requests])
@@ -120,6 +136,11 @@ def _request(header: object, bodies: bytes = b"") -> bytes:
         {"size": 2, "count": 1, "topics": ["t"]},
         {"size": 1 << 80, "count": 1, "topics": ["t"]},
         {"size": True, "count": 0, "topics": ["t"]},
+        {"size": 0, "count": 4097, "topics": ["t"]},
+        {"size": [0, 0], "count": 5, "topics": ["t"]},
+        {"size": "", "count": 3, "topics": ["t"]},
+        {"size": {}, "count": 3, "topics": ["t"]},
+        {"count": 3, "topics": ["t"]},
         {"size": 0, "count": 2, "topics": ["t"], "ids": "abc"},
         {"size": 0, "count": 2, "topics": ["t"], "ids": ["a", "b"]},
         {"size": 0, "count": 0, "topics": [], "ids": "a"},

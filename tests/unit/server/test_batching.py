@@ -44,7 +44,7 @@ def test_a_batch_is_bounded_in_count_and_bytes() -> None:
 
     async def main() -> list[int]:
         batcher: Batcher[bytes, int] = Batcher(
-            keep, executor, in_flight_max=1, batch_max=3, bytes_max=10, size_of=len
+            keep, executor, in_flight_max=1, batch_max=3, size_max=10, size_of=len
         )
         return list(await asyncio.gather(*(batcher.submit(b"x" * size) for size in (1, 1, 1, 1, 8, 20, 1))))
 

@@ -11,7 +11,7 @@ import pytest
 
 from tidemill.client.endpoint import read_head
 from tidemill.core.addresses import local_door_address
-from tidemill.core.errors import TidemillError
+from tidemill.core.errors import DiskFull, TidemillError
 from tidemill.core.limits import LOCAL_REQUEST_BYTES_MAX
 from tidemill.core.model import Draft, Receipt
 from tidemill.core.send_answers import decode_answers
@@ -57,6 +57,10 @@ class Caller:
             return self._socket.send(data) == len(data)
         except BlockingIOError:
             return False
+
+    def peek(self) -> None:
+        """Wait until something is there to be read."""
+        self._socket.recv(1, socket.MSG_PEEK)
 
     def hang_up(self) -> None:
         self._socket.close()
@@ -287,6 +291,68 @@ def test_who_does_not_read_holds_up_no_other(small, call) -> None:
     door.close(_PATIENCE_S)
 
 
+def test_who_reads_late_but_reads_is_served_on(small, call, monkeypatch) -> None:
+    """Its time is over when the door, busy with another, looks again; by then it has read."""
+    monkeypatch.setattr("tidemill.server.local_connection.UNREAD_SECONDS", 0.0)
+    entered, goes_on = threading.Event(), threading.Event()
+
+    class SlowDesk(BatchDesk):
+        def answers(self, asked):
+            if asked[0].columns.topics == ["slow"]:
+                entered.set()
+                assert goes_on.wait(_PATIENCE_S)
+            return super().answers(asked)
+
+    door = LocalDoor(SlowDesk(small.broker), Guard(), 8081)
+    late, slow = call(door), call(door)
+    refused = [Draft("no good name! " * 9, b"", id=f"id-{number}") for number in range(3_000)]
+    slow.say(_request(encode_drafts(_drafts("slow")))[:-1])
+    late.say(_request(encode_drafts(refused)) + _request(encode_drafts(_drafts("orders"))))
+    late.peek()  # the first answer has begun to come
+    slow.say(b"0")
+    assert entered.wait(_PATIENCE_S)
+    reader = threading.Thread(target=late.hear)
+    reader.start()
+    goes_on.set()
+    assert slow.hear()[0] == 200
+    reader.join(_PATIENCE_S)
+    assert late.hear()[0] == 200
+    door.close(_PATIENCE_S)
+
+
+def test_one_that_is_refused_in_part_gives_its_errors_to_nobody_else(small, tmp_path) -> None:
+    class FullDesk(BatchDesk):
+        def store_allowed(self, columns, refusals):
+            raise DiskFull("no room")
+
+    desk = FullDesk(small.broker)
+    sound, partly = (desk.read(encode_drafts(_drafts("orders"))) for _ in range(2))
+    asked = [partly._replace(refusals=[None]), sound]
+    (status, _), (other, content) = desk.answers(asked)
+    assert (status, other) == (507, 200)
+    assert isinstance(decode_answers(content, _drafts("orders"))[0], Receipt)
+
+
+def test_many_messages_of_many_requests_are_stored_in_parts(small, monkeypatch) -> None:
+    monkeypatch.setattr("tidemill.server.batch_desk.JOINED_MESSAGES_MAX", 5)
+    desk, stored, store = BatchDesk(small.broker), [], small.broker.send_columns
+
+    def watched(requests):
+        stored.append([len(request) for request in requests])
+        return store(requests)
+
+    monkeypatch.setattr(small.broker, "send_columns", watched)
+    requests = [
+        [Draft("orders", b"", id=f"{request}-{number}") for number in range(count)]
+        for request, count in enumerate([2, 3, 1, 9, 0, 4, 2])
+    ]
+    answers = desk.answers([desk.read(encode_drafts(drafts)) for drafts in requests])
+    assert stored == [[2, 3], [1], [9], [0, 4], [2]]
+    for (status, content), drafts in zip(answers, requests, strict=True):
+        assert status == 200
+        assert [answer.id for answer in decode_answers(content, drafts)] == [draft.id for draft in drafts]
+
+
 def test_who_does_not_read_for_long_is_sent_away(small, call, monkeypatch) -> None:
     monkeypatch.setattr("tidemill.server.local_connection.UNREAD_SECONDS", 0.05)
     door = LocalDoor(BatchDesk(small.broker), Guard(), 8081)
@@ -313,6 +379,21 @@ def test_a_caller_is_asked_who_it_is_with_every_request(small, tmp_path, call) -
     assert "may not send" in str(refused)
     file.write_text(_FILE.replace("shop-token-1", "shop-token-2"))
     assert caller.send(drafts, "shop-token-1")[0] == 401
+    door.close(_PATIENCE_S)
+
+
+def test_nobody_is_taken_for_the_one_before_wherever_the_line_stands(small, tmp_path, call) -> None:
+    file = tmp_path / "auth.toml"
+    file.write_text(_FILE)
+    file.chmod(0o600)
+    door = LocalDoor(BatchDesk(small.broker), Guard(Authority(file)), 8081)
+    content = encode_drafts(_drafts("orders"))
+    length = b"Content-Length: %d\r\n" % len(content)
+    first = b"POST /v1/send-batch HTTP/1.1\r\n" + length
+    caller = call(door)
+    for last, status in ((b"Authorization: Bearer shop-token-1\r\n", 200), (length, 401)):
+        caller.say(first + last + b"\r\n" + content)
+        assert caller.hear()[0] == status
     door.close(_PATIENCE_S)
 
 
