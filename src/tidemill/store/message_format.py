@@ -32,6 +32,7 @@ from tidemill.core.frozen import frozen
 from tidemill.core.model import NO_TIME_MS, MessageType, StoredMessage
 from tidemill.log.arrays import I64, U8, U16, U32, U64, Rows
 from tidemill.log.disk import Bytes
+from tidemill.store.arrow_values import ArrowValues
 from tidemill.store.hashing import (
     PURPOSE_ID,
     PURPOSE_KEY,
@@ -178,6 +179,7 @@ class Section:
         encoding, self.count, self.first_seq = _HEADER.unpack_from(data)
         self._data = data[_HEADER.size :]
         self._batch: pa.RecordBatch | None = None
+        self._values: ArrowValues | None = None
         self._rows: Rows | None = None
         if encoding == _ENCODING_ARROW:
             self._batch = pa.ipc.read_record_batch(pa.py_buffer(self._data), SCHEMA)
@@ -234,8 +236,9 @@ class Section:
         """The messages of these rows, cheaper than one by one."""
         if self._batch is None:
             return [self._row_message(row) for row in rows]
-        chosen = self._batch.take(pa.array(rows, pa.int64()))
-        columns = (chosen.column(name).to_pylist() for name in _MESSAGE_FIELDS)
+        if self._values is None:
+            self._values = ArrowValues(self._batch, _MESSAGE_FIELDS)
+        columns = self._values.at(np.array(rows, np.int64))
         return [_message_of(*values) for values in zip(*columns, strict=True)]
 
     def to_arrow(self) -> pa.RecordBatch:
