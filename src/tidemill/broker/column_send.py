@@ -26,7 +26,7 @@ from tidemill.core.limits import ID_CHARS_MAX
 from tidemill.core.model import NO_QUEUE, NO_SEQ, NO_TIME_MS, Draft, MessageType
 from tidemill.core.send_answers import receipt_of_new
 from tidemill.core.send_batch import SendColumns, join_columns
-from tidemill.log.arrays import I64, U8, U64, all_of, numbers_to
+from tidemill.log.arrays import I64, U8, U64, all_of, each_of, numbers_to
 from tidemill.store.entry_format import FLAG_NEAR
 from tidemill.store.framing import fits_a_frame
 from tidemill.store.hashing import PURPOSE_ID, hash_texts, seed_of, topic_seeds
@@ -159,11 +159,11 @@ class ColumnSend(SendingVerb):
             topics = self._topics_of(plain)
             if topics is None:
                 return None
-            topic_ids, queues = self._places(topics, plain)
+            topic_ids = _topic_ids(topics, plain)
             hashes = hash_texts(plain.ids, _seeds(topic_ids))
             if self._store.indexes.find.has_any(hashes):
                 return None  # perhaps a repeat
-            flags = self._flags(plain.due, now_ms)
+            flags, queues = self._flags(plain.due, now_ms), self._queues(topics, plain)
             appended = self._store.writer.put_plain(
                 PlainRows(
                     now_ms,
@@ -197,8 +197,7 @@ class ColumnSend(SendingVerb):
         if isinstance(flags, int) and not flags:
             return
         count = len(plain.bodies)
-        due = all_of(plain.due, count) if isinstance(plain.due, int) else plain.due
-        flags_of = all_of(flags, count) if isinstance(flags, int) else flags
+        due, flags_of = each_of(plain.due, count), each_of(flags, count)
         self._sender.hand_over(due[plain.timed], first_seq, flags_of[plain.timed])
 
     def _flags(self, due: I64 | int, now_ms: int) -> U8 | int:
@@ -211,20 +210,27 @@ class ColumnSend(SendingVerb):
         is_near = is_soon & (due != NO_TIME_MS)
         return np.where(is_near, np.uint8(FLAG_NEAR), np.uint8(0))
 
-    def _places(self, topics: list[Topic], plain: _Plain) -> tuple[I64 | int, I64]:
-        """The topic id of each message, or of all, and the queue of each."""
+    def _queues(self, topics: list[Topic], plain: _Plain) -> I64:
+        """The queue of each message. Their turns are taken: only for what is then stored."""
         count = len(plain.bodies)
         if plain.which is None:
             topic = topics[0]
             first = self._topics.first_turn(topic, count)
-            return topic.id, (numbers_to(count) + first) % topic.queue_count
+            return (numbers_to(count) + first) % topic.queue_count
         index_of = np.array(plain.which, np.int64)
         queue_ids = np.empty(count, np.int64)
         for index, topic in enumerate(topics):
             rows = (index_of == index).nonzero()[0]
             first = self._topics.first_turn(topic, len(rows))
             queue_ids[rows] = (first + np.arange(len(rows))) % topic.queue_count
-        return np.array([topic.id for topic in topics], np.int64)[index_of], queue_ids
+        return queue_ids
+
+
+def _topic_ids(topics: list[Topic], plain: _Plain) -> I64 | int:
+    """The topic id of each message, or of all."""
+    if plain.which is None:
+        return topics[0].id
+    return np.array([topics[index].id for index in plain.which], np.int64)
 
 
 def _seeds(topic_ids: I64 | int) -> U64 | int:
@@ -265,8 +271,8 @@ def _due(columns: SendColumns, now_ms: int, latest_ms: int) -> I64 | int | None:
         return max(first + start_ms, 0) if first + start_ms <= latest_ms else None
     if None in given:
         due = np.array([NO_TIME_MS if at is None else max(at + start_ms, 0) for at in given], np.int64)
-        return due if int(due.max()) <= latest_ms else None
-    due = np.maximum(np.array(given, np.int64) + start_ms, 0)
+    else:
+        due = np.maximum(np.array(given, np.int64) + start_ms, 0)
     return due if int(due.max()) <= latest_ms else None
 
 

@@ -85,8 +85,7 @@ class Coalescer:
         try:
             if not self._takes_a_lane(seat):
                 seat.gate.acquire()
-                if seat.following is not None:
-                    _call_following(seat)
+                _call_following(seat)
             if seat.answer is None and seat.fault is None:
                 self._lead(seat)
         except BaseException:

@@ -23,6 +23,11 @@ def all_of(value: int, count: int) -> I64:
     return made
 
 
+def each_of(values: Any, count: int) -> Any:
+    """A column: the values, or so many times the one number that stands for all of them."""
+    return all_of(values, count) if isinstance(values, int) else values
+
+
 _FIRST_NUMBERS = np.arange(1 << 13)
 _FIRST_NUMBERS.flags.writeable = False
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from tidemill.core.frozen import frozen
 from tidemill.core.model import NO_TIME_MS, MessageType
-from tidemill.log.arrays import I64, U8, U64, Rows, all_of
+from tidemill.log.arrays import I64, U8, U64, Rows, each_of
 from tidemill.store.hashing import PURPOSE_KEY, hash_texts, seed_of, topic_seeds
 from tidemill.store.message_format import ROW, ROW_STRUCT, Columns, rows_header
 
@@ -69,12 +69,7 @@ class PlainRows:
     def places(self) -> tuple[I64, I64, I64]:
         """Topic id, queue and due time of each message."""
         count = len(self.bodies)
-        topic_ids, due_ms = self.topic_ids, self.deliver_at_ms
-        return (
-            all_of(topic_ids, count) if isinstance(topic_ids, int) else topic_ids,
-            self.queue_ids,
-            all_of(due_ms, count) if isinstance(due_ms, int) else due_ms,
-        )
+        return each_of(self.topic_ids, count), self.queue_ids, each_of(self.deliver_at_ms, count)
 
     def written(self, queue_offsets: I64 | int, first_seq: int) -> Written:
         """The section of these messages, whose timed ones have the seqs from `first_seq` on."""
@@ -119,7 +114,7 @@ class PlainRows:
             stored_at_ms=rows["stored_at_ms"],
             deliver_at_ms=rows["deliver_at_ms"],
             queue_offset=rows["queue_offset"],
-            size=all_of(size, len(rows)) if isinstance(size, int) else size,
+            size=each_of(size, len(rows)),
             id_hash=self.id_hashes,
             key_rows=key_rows,
             key_hashes=key_hashes,

@@ -225,3 +225,13 @@ def test_messages_that_share_their_time_are_stored_as_alone(make_small, delay_ms
         for small in ways
     ]
     assert received[0] == received[1] == ([] if delay_ms == HOUR_MS else sorted(draft.id for draft in drafts))
+
+
+def test_what_is_not_stored_takes_no_turn_at_the_queues(make_small) -> None:
+    ways = [make_small(), make_small()]
+    first, later = ([Draft("orders", b"x", id=f"{name}{number}") for number in range(3)] for name in "ab")
+    for small in ways:
+        small.broker.topics.create("orders")
+    for drafts in (first, first, later):
+        (found,) = ways[0].broker.send_columns([decode_columns(encode_drafts(drafts))])
+        assert _all_said(found) == [_said(answer) for answer in _the_senders_way(ways[1], drafts)]
