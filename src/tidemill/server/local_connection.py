@@ -113,7 +113,7 @@ class LocalConnection:
         ends_in_length = name.lower() == b"content-length"
         if lines and lines == self._known_lines and ends_in_length:
             return self._known_authorization, _length(value)
-        authorization, length = read_head(head)
+        authorization, length = _parsed_head(head)
         # The last line may say who calls; then the others do not.
         self._known_lines = lines if ends_in_length else b""
         self._known_authorization = authorization
@@ -176,7 +176,7 @@ class LocalConnection:
         self.socket.close()
 
 
-def read_head(head: bytes) -> tuple[str, int]:
+def _parsed_head(head: bytes) -> tuple[str, int]:
     """Who calls, and how long the content is; `Refused` if it is not a head of ours."""
     request_line, *lines = head.split(b"\r\n")
     if request_line != _REQUEST_LINE:
