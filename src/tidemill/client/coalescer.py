@@ -88,6 +88,7 @@ class Coalescer:
                 _call_following(seat)
             if seat.answer is None and seat.fault is None:
                 self._lead(seat)
+                seat.batch = ()  # which it is in itself: nobody would let go of those who travelled with it
         except BaseException:
             self._leave(seat)
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 import threading
+import weakref
 from contextlib import suppress
 
 import pytest
@@ -147,7 +148,8 @@ def test_the_main_thread_shares_nothing_that_an_interrupt_could_leave_half_done(
         own = threading.Lock()  # an Event that is shared could itself be left half done
         own.acquire()
         entered.release()
-        own.acquire(timeout=60)
+        for _ in range(600):  # a signal that comes just before it waits is seen when it has waited
+            own.acquire(timeout=0.1)
         raise AssertionError("nothing was raised")
 
     coalescer = Coalescer(send, linger_s=0)
@@ -381,3 +383,32 @@ def test_a_crowd_goes_by_two_requests_at_once_and_everybody_is_answered() -> Non
 
     _in_threads(act, count)
     assert sorted(answered) == sorted(f"{number}-{turn}" for number in range(count) for turn in range(20))
+
+
+def test_what_was_answered_is_let_go_of_without_the_garbage_collector() -> None:
+    """A crowd would keep it at work: whoever leads holds those who travel with it, itself among them."""
+
+    class Told:
+        """An answer that can be asked whether it is still there."""
+
+    told: list[weakref.ref[Told]] = []
+
+    def send(drafts):
+        answers = [Told() for _ in drafts]
+        told.extend(map(weakref.ref, answers))
+        return answers
+
+    coalescer = Coalescer(send)
+
+    def several(number: int) -> None:
+        for _ in range(20):
+            coalescer.send(Draft("t", b"", id=str(number)))
+
+    gc.collect()
+    gc.disable()
+    try:
+        _in_threads(several, 8)
+        assert len(told) == 160
+        assert [answer for answer in told if answer() is not None] == []
+    finally:
+        gc.enable()
