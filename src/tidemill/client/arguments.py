@@ -68,6 +68,10 @@ def handles_of(handles: Iterable[Handle | str]) -> list[Handle | str]:
     return several
 
 
+def parsed_handles(handles: Iterable[Handle | str]) -> list[Handle]:
+    return [handle if isinstance(handle, Handle) else Handle.parse(handle) for handle in handles]
+
+
 def optional_time(value: Moment | None) -> int | None:
     return None if value is None else as_time_ms(value)
 

@@ -30,7 +30,6 @@ from tidemill.client.answers import (
 )
 from tidemill.client.arguments import (
     can_come_back,
-    handles_of,
     optional_ms,
     optional_time,
     policy_of,
@@ -43,14 +42,16 @@ from tidemill.client.arguments import (
 from tidemill.client.async_coalescer import AsyncCoalescer
 from tidemill.client.async_connection import AsyncPool, connect
 from tidemill.client.async_consume_verbs import AsyncConsumeVerbs
+from tidemill.client.async_table_verbs import AsyncTableVerbs
+from tidemill.client.closing import Closing
 from tidemill.client.connection import ConnectionLost
-from tidemill.client.drafts import Body, chunked, draft_of, drafts_of_table, with_id
+from tidemill.client.drafts import Body, draft_of, with_id
 from tidemill.client.endpoint import DEFAULT_ENDPOINT, Endpoint, request_head
+from tidemill.client.flight_link import FlightLink
 from tidemill.client.forking import in_a_forked_child
 from tidemill.client.parting import encoded, send_parted_async
 from tidemill.client.request_room import in_requests
 from tidemill.client.retrying import Patience, busy_ones, error_in, is_worth_a_retry
-from tidemill.client.scheduled import Scheduled
 from tidemill.client.short_way import AsyncShortWay
 from tidemill.client.verbs import Call, HandleLike
 from tidemill.core.draft_kinds import check_kinds
@@ -63,10 +64,9 @@ from tidemill.core.send_batch import CONTENT_TYPE
 T = TypeVar("T")
 _JSON = "application/json"
 _BATCH_PATH = "/v1/send-batch"
-_CHUNK = 4096  # handles in one request
 
 
-class AsyncClient(AsyncConsumeVerbs):
+class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs):
     """A connection to a broker, for one event loop at a time. Close it or use it as a context manager.
 
     `https://host:port` is TLS: `ca` names a file of certificates to trust, `insecure` trusts any.
@@ -87,10 +87,20 @@ class AsyncClient(AsyncConsumeVerbs):
         self._timeout_s = timeout_of(timeout)
         self._policy = policy_of(retry_for)
         self._loop: asyncio.AbstractEventLoop | None = None  # to which what `_begin` makes belongs
-        self._is_closed = False
         self._batch_head = request_head(self.endpoint, "POST", _BATCH_PATH, CONTENT_TYPE, self._token)
+        self._begin_tables()
         self._begin()
         in_a_forked_child(self, AsyncClient._begin_in_child)
+
+    def _begin_tables(self) -> None:
+        self._closing = Closing()
+        self._flight = FlightLink(
+            self.endpoint,
+            self._token,
+            self._policy,
+            lambda: self._on_the_loop(self._ask(verbs.health())),
+            self._closing,
+        )
 
     def _begin(self) -> None:
         self._pool = AsyncPool(lambda: connect(self.endpoint))
@@ -100,9 +110,17 @@ class AsyncClient(AsyncConsumeVerbs):
     def _begin_in_child(self) -> None:
         """The loop is the parent's, and so are the connections on it."""
         self._loop = None
-        self._short_way.leave_to_parent()
-        self._pool.leave_to_parent()
+        was_closed = self._is_closed
+        for shared in (self._flight, self._short_way, self._pool):
+            shared.leave_to_parent()
+        self._begin_tables()
         self._begin()
+        if was_closed:
+            self._closing.set()
+
+    @property
+    def _is_closed(self) -> bool:
+        return self._closing.is_set()
 
     # -- sending ----------------------------------------------------------------------------------
 
@@ -124,20 +142,7 @@ class AsyncClient(AsyncConsumeVerbs):
     ) -> Receipt:
         """Send one message, durably; raises what is wrong with it."""
         return await self._send(
-            draft_of(
-                topic,
-                body,
-                delay=delay,
-                at=at,
-                level=level,
-                key=key,
-                keys=keys,
-                tag=tag,
-                group=group,
-                properties=properties,
-                once=once,
-                id=id,
-            )
+            draft_of(topic, body, delay, at, level, key, keys, tag, group, properties, once, id)
         )
 
     async def send_draft(self, draft: Draft) -> Receipt:
@@ -175,10 +180,6 @@ class AsyncClient(AsyncConsumeVerbs):
                 answers[index] = answer
         return answers
 
-    async def schedule(self, table: Any, *, topic: str | None = None) -> Scheduled:
-        """Send the rows of an Arrow table, a pandas frame or an iterable of mappings; each has its answer."""
-        return Scheduled([await self.send_many(drafts_of_table(table, topic))])
-
     async def _send_batch(self, drafts: Sequence[Draft]) -> Sequence[Answer]:
         return await send_parted_async(self._send_whole, drafts)
 
@@ -207,11 +208,6 @@ class AsyncClient(AsyncConsumeVerbs):
     async def cancel(self, handle: HandleLike) -> CancelAnswer:
         """Cancel one message; says definitely what became of it."""
         return (await self._ask(verbs.cancel([handle])))[0]
-
-    async def cancel_many(self, handles: Iterable[HandleLike]) -> list[CancelAnswer]:
-        """Cancel many messages; says definitely of each what became of it."""
-        parts = chunked(handles_of(handles), _CHUNK)
-        return [answer for part in parts for answer in await self._ask(verbs.cancel(part))]
 
     async def cancel_where(
         self, topic: str, *, key: str | None = None, start: Moment | None = None, end: Moment | None = None
@@ -386,9 +382,11 @@ class AsyncClient(AsyncConsumeVerbs):
 
     async def close(self) -> None:
         """Close the connections; whoever waits for a retry gives up at its next attempt."""
-        self._is_closed = True
+        self._closing.set()
         self._short_way.close()
         self._pool.close()
+        if self._flight.is_connected:
+            await asyncio.to_thread(self._flight.close)
 
     async def __aenter__(self) -> AsyncClient:
         return self

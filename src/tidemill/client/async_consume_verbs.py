@@ -21,7 +21,9 @@ T = TypeVar("T")
 class AsyncConsumeVerbs:
     """Part of `AsyncClient`."""
 
-    _is_closed: bool
+    @property
+    def _is_closed(self) -> bool:
+        raise NotImplementedError
 
     async def _ask(self, call: Call[T]) -> T:
         raise NotImplementedError

@@ -34,6 +34,7 @@ from tidemill.client.arguments import (
     handles_of,
     optional_ms,
     optional_time,
+    parsed_handles,
     policy_of,
     timeout_of,
     token_of,
@@ -46,7 +47,7 @@ from tidemill.client.connection import ConnectionLost, Pool, connect
 from tidemill.client.consume_verbs import ConsumeVerbs
 from tidemill.client.drafts import Body, chunked, draft_of, drafts_of_table, with_id
 from tidemill.client.endpoint import DEFAULT_ENDPOINT, Endpoint, request_head
-from tidemill.client.flight_link import FlightLink, as_arrow
+from tidemill.client.flight_link import FEW_HANDLES, HANDLES_IN_A_REQUEST, FlightLink, as_arrow
 from tidemill.client.forking import in_a_forked_child
 from tidemill.client.parting import encoded, send_parted
 from tidemill.client.request_room import in_requests
@@ -59,15 +60,13 @@ from tidemill.client.verbs import Call, HandleLike
 from tidemill.core.draft_kinds import check_kinds
 from tidemill.core.durations import Moment, Span, as_duration_ms, as_time_ms
 from tidemill.core.errors import RequestError, TidemillError
-from tidemill.core.model import CancelAnswer, Draft, Handle, Once, Receipt, TopicType
+from tidemill.core.model import CancelAnswer, Draft, Once, Receipt, TopicType
 from tidemill.core.send_answers import Answer, decode_answers
 from tidemill.core.send_batch import CONTENT_TYPE
 
 T = TypeVar("T")
 _JSON = "application/json"
 _BATCH_PATH = "/v1/send-batch"
-_CHUNK = 4096  # handles in one request
-_FEW = 256  # handles that are cancelled over HTTP
 
 
 class Client(ConsumeVerbs, TableVerbs, RetryVerbs):
@@ -200,9 +199,10 @@ class Client(ConsumeVerbs, TableVerbs, RetryVerbs):
     def cancel_many(self, handles: Iterable[HandleLike]) -> list[CancelAnswer]:
         """Cancel many messages; says definitely of each what became of it."""
         handles = handles_of(handles)
-        if len(handles) <= _FEW or not self._flight.is_offered():
-            return [answer for part in chunked(handles, _CHUNK) for answer in self._ask(verbs.cancel(part))]
-        return self._flight.cancel([h if isinstance(h, Handle) else Handle.parse(h) for h in handles])
+        if len(handles) > FEW_HANDLES and self._flight.is_offered():
+            return self._flight.cancel(parsed_handles(handles))
+        parts = chunked(handles, HANDLES_IN_A_REQUEST)
+        return [answer for part in parts for answer in self._ask(verbs.cancel(part))]
 
     def cancel_where(
         self, topic: str, *, key: str | None = None, start: Moment | None = None, end: Moment | None = None

@@ -15,7 +15,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tidemill.client.closing import Closing
 from tidemill.client.endpoint import Endpoint
@@ -31,6 +31,8 @@ from tidemill.core.limits import FRAME_ROWS_MAX, MIB
 from tidemill.core.model import CancelAnswer, Handle
 from tidemill.core.send_answers import Answer
 
+FEW_HANDLES: Final = 256  # are cancelled over HTTP,
+HANDLES_IN_A_REQUEST: Final = 4096  # so many at once, where there is no Flight
 _BATCH_BYTES = 12 * MIB
 _AHEAD = 3  # batches that may be unanswered: the broker shuts out who has sent too much at once
 _PATIENCE_S = 600.0
@@ -88,6 +90,11 @@ class FlightLink:
             return False
         with self._lock:
             return self._connection() is not None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is something to close, as far as can be told without waiting."""
+        return self._client is not None
 
     def close(self) -> None:
         with self._lock:

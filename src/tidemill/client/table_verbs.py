@@ -76,13 +76,23 @@ class TableVerbs:
 
         Raises what is wrong with it. `schedule` answers row by row instead, and takes any number of them.
         """
-        whole = as_arrow(table)
-        if whole is None:
-            raise RequestError(f"a {type(table).__name__} is no table; give an Arrow table or a pandas frame")
-        return self._flight.put_whole(whole, topic) if whole.num_rows else nothing_stored()
+        return stored_whole(self._flight, table, topic)
 
     def cancel_table(self, table: Any) -> Any:
         """Cancel the rows of an Arrow table with `topic`, `id` and `seq`; the answers as an Arrow column."""
-        import pyarrow as pa
+        return answers_column(self._flight, table)
 
-        return pa.chunked_array(self._flight.cancel_rows(table), pa.string())
+
+def stored_whole(flight: FlightLink, table: Any, topic: str | None) -> StoredPart:
+    """A table that was stored as one batch; raises what is wrong with it."""
+    whole = as_arrow(table)
+    if whole is None:
+        raise RequestError(f"a {type(table).__name__} is no table; give an Arrow table or a pandas frame")
+    return flight.put_whole(whole, topic) if whole.num_rows else nothing_stored()
+
+
+def answers_column(flight: FlightLink, rows: Any) -> Any:
+    """What became of each row that was to be cancelled, as an Arrow column."""
+    import pyarrow as pa
+
+    return pa.chunked_array(flight.cancel_rows(rows), pa.string())

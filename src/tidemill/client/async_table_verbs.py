@@ -1,0 +1,149 @@
+"""The verbs of `AsyncClient` for whole tables: the same as those of `Client`, awaited.
+
+Flight waits where it is called, so it is called in threads, and the event loop goes on. A task that is
+cancelled does not wait for its call, which comes to its end all the same.
+
+Invariant: the event loop never waits for `FlightLink`, which may itself wait for the loop: to learn where the
+door is, and to send the rows of a batch one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
+
+from tidemill.client import verbs
+from tidemill.client.arguments import handles_of, parsed_handles, table_request
+from tidemill.client.drafts import chunked, drafts_of_table
+from tidemill.client.flight_link import FEW_HANDLES, HANDLES_IN_A_REQUEST, FlightLink, as_arrow
+from tidemill.client.scheduled import Scheduled, StoredPart
+from tidemill.client.table_verbs import answers_column, stored_whole
+from tidemill.client.verbs import Call, HandleLike
+from tidemill.core.durations import Moment
+from tidemill.core.errors import TidemillError
+from tidemill.core.model import CancelAnswer, Draft, Receipt
+
+T = TypeVar("T")
+
+
+class AsyncTableVerbs:
+    """Part of `AsyncClient`; docs/flight.md has the tables' columns."""
+
+    _flight: FlightLink
+    _loop: asyncio.AbstractEventLoop | None
+
+    async def _ask(self, call: Call[T]) -> T:
+        raise NotImplementedError
+
+    async def send_many(self, drafts: Iterable[Draft]) -> list[Receipt | TidemillError]:
+        raise NotImplementedError
+
+    def _come_home(self) -> None:
+        raise NotImplementedError
+
+    # -- schedule and cancel ----------------------------------------------------------------------
+
+    async def schedule(self, table: Any, *, topic: str | None = None) -> Scheduled:
+        """Send the rows of an Arrow table, a pandas frame or an iterable of mappings; each has its answer.
+
+        Tables go through the broker's Flight door where it has one, which is much faster.
+        """
+        scheduled = await self._in_thread(self._scheduled_by_flight, table, topic)
+        if scheduled is None:
+            return Scheduled([await self.send_many(drafts_of_table(table, topic))])
+        return scheduled
+
+    def _scheduled_by_flight(self, table: Any, topic: str | None) -> Scheduled | None:
+        """What became of a table; None if it is none, or there is no door for it. In a thread."""
+        whole = as_arrow(table)
+        if whole is None or not whole.num_rows or not self._flight.is_offered():
+            return None
+
+        def row_by_row(part: Any) -> list[Receipt | TidemillError]:
+            return self._on_the_loop(self.send_many(drafts_of_table(part, topic)))
+
+        return self._flight.schedule(whole, topic, row_by_row)
+
+    async def schedule_whole(self, table: Any, *, topic: str | None = None) -> StoredPart:
+        """Send an Arrow table of at most 65,536 rows as one batch, stored whole or not at all."""
+        return await self._in_thread(stored_whole, self._flight, table, topic)
+
+    async def cancel_many(self, handles: Iterable[HandleLike]) -> list[CancelAnswer]:
+        """Cancel many messages; says definitely of each what became of it."""
+        handles = handles_of(handles)
+        if len(handles) > FEW_HANDLES and await self._in_thread(self._flight.is_offered):
+            return await self._in_thread(self._flight.cancel, parsed_handles(handles))
+        parts = chunked(handles, HANDLES_IN_A_REQUEST)
+        return [answer for part in parts for answer in await self._ask(verbs.cancel(part))]
+
+    async def cancel_table(self, table: Any) -> Any:
+        """Cancel the rows of an Arrow table with `topic`, `id` and `seq`; the answers as an Arrow column."""
+        return await self._in_thread(answers_column, self._flight, table)
+
+    # -- looking ----------------------------------------------------------------------------------
+
+    async def pending_table(
+        self,
+        topic: str | None = None,
+        *,
+        key: str | None = None,
+        start: Moment | None = None,
+        end: Moment | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Any:
+        """All that waits, as an Arrow table."""
+        return await self.read_table(table_request("pending", topic, start, end, columns) | {"key": key})
+
+    async def history_table(
+        self,
+        topic: str | None = None,
+        *,
+        start: Moment | None = None,
+        end: Moment | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Any:
+        """Every release there is a record of, as an Arrow table."""
+        return await self.read_table(table_request("history", topic, start, end, columns))
+
+    async def messages_table(
+        self,
+        topic: str,
+        *,
+        offsets: dict[int, int] | None = None,
+        start: Moment | None = None,
+        end: Moment | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Any:
+        """What is in a topic's queues, from these offsets on, as an Arrow table; nothing is taken."""
+        request = table_request("messages", topic, start, end, columns)
+        return await self.read_table(request | {"offsets": offsets})
+
+    async def read_table(self, request: dict[str, Any]) -> Any:
+        """What a request asks for as an Arrow table; a request is a ticket of docs/flight.md."""
+        return await self._in_thread(self._flight.read, request)
+
+    async def table_schema(self, request: dict[str, Any]) -> Any:
+        """The Arrow schema of what a request asks for."""
+        return await self._in_thread(self._flight.schema, request)
+
+    async def table_parts(self, request: dict[str, Any], count: int) -> list[bytes]:
+        """About `count` tickets that together hold every row of a request once, for `table_stream`."""
+        return await self._in_thread(self._flight.parts, request | {"parts": count})
+
+    async def table_stream(self, ticket: bytes) -> AsyncIterator[Any]:
+        """The Arrow batches of a ticket as they come, so that a table need not fit into memory."""
+        batches = self._flight.stream(ticket)
+        while (batch := await self._in_thread(next, batches, None)) is not None:
+            yield batch
+
+    # -- between the loop and the threads ---------------------------------------------------------
+
+    async def _in_thread(self, act: Callable[..., T], *args: Any) -> T:
+        self._come_home()
+        return await asyncio.to_thread(act, *args)
+
+    def _on_the_loop(self, step: Coroutine[Any, Any, T]) -> T:
+        """Have the event loop take a step, and wait for it. In a thread."""
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(step, self._loop).result()
