@@ -1,4 +1,4 @@
-"""Whole tables through `AsyncClient`, against a real `tidemill serve`: as through `Client`, and nobody waits."""
+"""Whole tables through `AsyncClient` and a real `tidemill serve`: as through `Client`, and nobody waits."""
 
 from __future__ import annotations
 
