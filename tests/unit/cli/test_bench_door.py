@@ -35,7 +35,7 @@ def test_a_peer_says_how_often_it_is_outdone() -> None:
         {"peer_redis_send_per_s": 5000.0, "peer_redis_unsynced_send_per_s": 8000.0}, 15000.0
     )
     assert "5,000 /s; Tidemill does 3.0 times that" in said
-    assert "8,000 /s" in said
+    assert "8,000 /s, Tidemill 1.9 times that; where the target was set, it was 1.7 to 2.9 times" in said
 
 
 def test_every_request_has_an_id_of_its_own() -> None:
