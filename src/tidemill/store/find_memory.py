@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidemill.log.arrays import U64, Flags
+from tidemill.log.arrays import I64, U64, Flags
 from tidemill.store.find_runs import Hits, Pairs, Run, joined, merged
 
 # So many pairs stay as they came, until they become a run.
@@ -79,13 +79,18 @@ class _Filter:
     def __init__(self, cell_count: int) -> None:
         bits = max(3, (cell_count - 1).bit_length())
         self._cells = np.zeros(1 << bits, np.bool_)
-        self._low = np.uint64((1 << bits) - 1)
-        self._above = np.uint64(64 - bits)
+        self._low = np.array((1 << bits) - 1, np.uint64)
+        self._above = np.array(64 - bits, np.uint64)
 
     def add(self, hashes: U64) -> None:
-        self._cells[hashes & self._low] = True
-        self._cells[hashes >> self._above] = True
+        for cells in self._cells_of(hashes):
+            self._cells[cells] = True
 
     def known(self, hashes: U64) -> Flags:
-        known: Flags = self._cells[hashes & self._low] & self._cells[hashes >> self._above]
+        one, other = self._cells_of(hashes)
+        known: Flags = self._cells[one] & self._cells[other]
         return known
+
+    def _cells_of(self, hashes: U64) -> tuple[I64, I64]:
+        """The two cells of each hash, in the kind of number that NumPy would else make of them first."""
+        return (hashes & self._low).view(np.int64), (hashes >> self._above).view(np.int64)

@@ -19,6 +19,8 @@ _LENGTH_MULTIPLIER = np.uint64(0xC2B2AE3D27D4EB4F)
 _SEED_MULTIPLIER = np.uint64(0x165667B19E3779F9)
 _SHIFT = np.uint64(32)
 _FINAL_SHIFT = np.uint64(29)
+# The same as arrays, which need not be made into some each time.
+_MULTIPLY_BY, _SHIFT_BY, _FINALLY_BY = map(np.asarray, (_MULTIPLIER, _SHIFT, _FINAL_SHIFT))
 _WORD = 8
 # Below so many, Python's own integers are quicker than the fixed cost of arrays.
 _FEW = 12
@@ -99,17 +101,20 @@ def _hash_equally_long(texts: Sequence[bytes], length: int, seeds: U64 | int) ->
         hashes.fill((seeds * _SEED_INT ^ length * _LENGTH_INT) & _MASK)
     else:
         hashes = seeds * _SEED_MULTIPLIER ^ np.uint64(length * _LENGTH_INT & _MASK)
+    shifted = np.empty_like(hashes)
     for words in grid.T:
-        _mix(hashes, words)
-    _mix(hashes, hashes >> _FINAL_SHIFT)
+        _mix(hashes, words, shifted)
+    np.right_shift(hashes, _FINALLY_BY, shifted)
+    _mix(hashes, shifted, shifted)
     return hashes
 
 
-def _mix(hashes: U64, words: U64) -> None:
+def _mix(hashes: U64, words: U64, shifted: U64) -> None:
     """What `_mixed` gives, in place: for few texts, making an array takes longer than filling it."""
-    hashes ^= words
-    hashes *= _MULTIPLIER
-    hashes ^= hashes >> _SHIFT
+    np.bitwise_xor(hashes, words, hashes)
+    np.multiply(hashes, _MULTIPLY_BY, hashes)
+    np.right_shift(hashes, _SHIFT_BY, shifted)
+    np.bitwise_xor(hashes, shifted, hashes)
 
 
 def topic_seeds(topic_ids: I64 | U64, purpose: int) -> U64:
