@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pandas as pd
@@ -36,7 +39,7 @@ def test_tables_go_by_flight_there_and_back(served: Served) -> None:
         async with AsyncClient(served.endpoint) as client:
             answers = await client.schedule(_later(1_000), topic="there")
             assert len(answers) == 1_000 and not answers.errors
-            assert client._flight.is_connected
+            assert client._flight._client is not None
             pending = await client.pending_table("there", columns=["id", "topic", "seq"])
             assert set(pending["id"].to_pylist()) == {answer.id for answer in answers}
 
@@ -77,6 +80,8 @@ def test_a_request_is_read_in_parts_side_by_side(served: Served) -> None:
             await client.schedule(_later(2_000), topic="parts")
             request = {"table": "pending", "topic": "parts", "columns": ["id"]}
             assert (await client.table_schema(request)).names == ["id"]
+            with pytest.raises(tidemill.RequestError, match="no table 'nothing'"):
+                await client.table_schema({"table": "nothing"})
 
             async def read(ticket: bytes) -> list[str]:
                 return [id_ async for batch in client.table_stream(ticket) for id_ in batch["id"].to_pylist()]
@@ -137,3 +142,82 @@ def test_a_client_that_is_closed_meanwhile_keeps_nobody_waiting() -> None:
             await asyncio.wait_for(table, 60)
 
     asyncio.run(work())
+
+
+def test_a_host_is_found_by_its_name_while_tables_wait_for_it(served: Served) -> None:
+    """Names are looked up in the loop's own pool of threads, which tables leave alone."""
+    named = served.endpoint.replace("127.0.0.1", "localhost")
+
+    async def work() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        async with AsyncClient(named, retry_for=0) as client:
+            tables = await asyncio.gather(*(client.history_table() for _ in range(8)))
+            assert len(tables) == 8
+
+    asyncio.run(work())
+
+
+_REFUSED = """
+import asyncio, sys, threading, tidemill
+
+def refused(client):
+    for _ in range(600):
+        try:
+            client.read_table({"table": "nothing"})
+        except tidemill.RequestError:
+            counts.append(1)
+
+async def refused_too(client):
+    for _ in range(600):
+        try:
+            await client.read_table({"table": "nothing"})
+        except tidemill.RequestError:
+            counts.append(1)
+
+async def tasks():
+    async with tidemill.AsyncClient(sys.argv[1]) as client:
+        await asyncio.gather(*(refused_too(client) for _ in range(4)))
+
+counts = []
+with tidemill.Client(sys.argv[1]) as client:
+    threads = [threading.Thread(target=refused, args=(client,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+asyncio.run(tasks())
+print(len(counts))
+"""
+
+
+def test_refusals_of_several_at_once_end_no_program(served: Served) -> None:
+    """To close a connection that another thread uses ended the process, without a word of Python."""
+    ended = subprocess.run(
+        [sys.executable, "-c", _REFUSED, served.endpoint], capture_output=True, text=True, timeout=300
+    )
+    assert (ended.returncode, ended.stdout.strip()) == (0, "4800"), ended.stderr
+
+
+_LEFT = """
+import asyncio, socket, tidemill
+
+async def give_up():
+    client = tidemill.AsyncClient(endpoint)
+    try:
+        await asyncio.wait_for(client.pending_table(), 0.1)
+    except TimeoutError:
+        print("given up")
+
+with socket.create_server(("127.0.0.1", 0)) as silent:
+    endpoint = f"127.0.0.1:{silent.getsockname()[1]}"
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(give_up())
+    loop.close()
+"""
+
+
+def test_a_program_ends_though_a_table_of_its_is_under_way() -> None:
+    """Its event loop has ended, which the table's thread waits for."""
+    command = [sys.executable, "-W", "ignore", "-c", _LEFT]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stdout.strip()) == (0, "given up"), ended.stderr

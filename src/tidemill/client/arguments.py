@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from tidemill.client.answers import Message
 from tidemill.client.connection import ConnectionLost
@@ -22,6 +22,9 @@ from tidemill.core.durations import (
 )
 from tidemill.core.errors import RequestError
 from tidemill.core.model import Handle
+
+FEW_HANDLES: Final = 256  # are cancelled over HTTP,
+HANDLES_IN_A_REQUEST: Final = 4096  # so many at once, and all of them where there is no Flight
 
 
 def timeout_of(timeout: Span) -> float:

@@ -42,7 +42,7 @@ from tidemill.client.arguments import (
 from tidemill.client.async_coalescer import AsyncCoalescer
 from tidemill.client.async_connection import AsyncPool, connect
 from tidemill.client.async_consume_verbs import AsyncConsumeVerbs
-from tidemill.client.async_table_verbs import AsyncTableVerbs
+from tidemill.client.async_table_verbs import TABLES_AT_ONCE, AsyncTableVerbs
 from tidemill.client.closing import Closing
 from tidemill.client.connection import ConnectionLost
 from tidemill.client.drafts import Body, draft_of, with_id
@@ -94,18 +94,13 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs):
 
     def _begin_tables(self) -> None:
         self._closing = Closing()
-        self._flight = FlightLink(
-            self.endpoint,
-            self._token,
-            self._policy,
-            lambda: self._on_the_loop(self._ask(verbs.health())),
-            self._closing,
-        )
+        self._flight = FlightLink(self.endpoint, self._token, self._policy, self._health, self._closing)
 
     def _begin(self) -> None:
         self._pool = AsyncPool(lambda: connect(self.endpoint))
         self._short_way = AsyncShortWay(self.endpoint, self._pool)
         self._coalescer = AsyncCoalescer(self._send_batch)
+        self._tables_at_once = asyncio.Semaphore(TABLES_AT_ONCE)
 
     def _begin_in_child(self) -> None:
         """The loop is the parent's, and so are the connections on it."""
@@ -158,7 +153,10 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs):
             answer = (await self._until_taken([draft], [answer]))[0]
         if isinstance(answer, Receipt):
             return answer
-        raise answer
+        try:
+            raise answer
+        finally:
+            del answer  # which would hold itself, by the frame it is raised from
 
     async def send_many(self, drafts: Iterable[Draft]) -> list[Receipt | TidemillError]:
         """Send many messages in as few requests as possible; each has its own answer, in order."""
@@ -364,7 +362,10 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs):
                 can_help = is_worth_a_retry(answer.status, is_repeatable=is_repeatable)
             wait_s = patience.wait_s() if can_help else None
             if wait_s is None or self._is_closed:
-                raise fault
+                try:
+                    raise fault
+                finally:
+                    del fault  # as in `_send`
             await asyncio.sleep(wait_s)
 
     def _come_home(self) -> None:
@@ -385,8 +386,7 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs):
         self._closing.set()
         self._short_way.close()
         self._pool.close()
-        if self._flight.is_connected:
-            await asyncio.to_thread(self._flight.close)
+        self._flight.close()
 
     async def __aenter__(self) -> AsyncClient:
         return self

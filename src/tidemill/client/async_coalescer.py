@@ -36,7 +36,10 @@ class AsyncCoalescer:
         if not self._is_scheduled and len(self._under_way) < _LANES:
             self._is_scheduled = True
             loop.call_soon(self._flush)
-        return await waiter
+        try:
+            return await waiter
+        finally:
+            del waiter  # and with it what it raises, which holds this frame
 
     def _flush(self) -> None:
         self._is_scheduled = False

@@ -1,7 +1,7 @@
 """The verbs of `AsyncClient` for whole tables: the same as those of `Client`, awaited.
 
-Flight waits where it is called, so it is called in threads, and the event loop goes on. A task that is
-cancelled does not wait for its call, which comes to its end all the same.
+Flight waits where it is called, so it is called in threads (`own_thread.py`), and the event loop goes on. A
+task that is cancelled does not wait for its call, which comes to its end all the same.
 
 Invariant: the event loop never waits for `FlightLink`, which may itself wait for the loop: to learn where the
 door is, and to send the rows of a batch one by one.
@@ -10,13 +10,20 @@ door is, and to send the rows of a batch one by one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, Final, TypeVar
 
 from tidemill.client import verbs
-from tidemill.client.arguments import handles_of, parsed_handles, table_request
+from tidemill.client.arguments import (
+    FEW_HANDLES,
+    HANDLES_IN_A_REQUEST,
+    handles_of,
+    parsed_handles,
+    table_request,
+)
 from tidemill.client.drafts import chunked, drafts_of_table
-from tidemill.client.flight_link import FEW_HANDLES, HANDLES_IN_A_REQUEST, FlightLink, as_arrow
+from tidemill.client.flight_link import FlightLink, as_arrow
+from tidemill.client.own_thread import in_own_thread, on_the_loop
 from tidemill.client.scheduled import Scheduled, StoredPart
 from tidemill.client.table_verbs import answers_column, stored_whole
 from tidemill.client.verbs import Call, HandleLike
@@ -25,6 +32,7 @@ from tidemill.core.errors import TidemillError
 from tidemill.core.model import CancelAnswer, Draft, Receipt
 
 T = TypeVar("T")
+TABLES_AT_ONCE: Final = 16  # each has a thread
 
 
 class AsyncTableVerbs:
@@ -32,6 +40,7 @@ class AsyncTableVerbs:
 
     _flight: FlightLink
     _loop: asyncio.AbstractEventLoop | None
+    _tables_at_once: asyncio.Semaphore
 
     async def _ask(self, call: Call[T]) -> T:
         raise NotImplementedError
@@ -61,7 +70,7 @@ class AsyncTableVerbs:
             return None
 
         def row_by_row(part: Any) -> list[Receipt | TidemillError]:
-            return self._on_the_loop(self.send_many(drafts_of_table(part, topic)))
+            return on_the_loop(self._loop, self.send_many(drafts_of_table(part, topic)))
 
         return self._flight.schedule(whole, topic, row_by_row)
 
@@ -73,7 +82,7 @@ class AsyncTableVerbs:
         """Cancel many messages; says definitely of each what became of it."""
         handles = handles_of(handles)
         if len(handles) > FEW_HANDLES and await self._in_thread(self._flight.is_offered):
-            return await self._in_thread(self._flight.cancel, parsed_handles(handles))
+            return await self._in_thread(lambda: self._flight.cancel(parsed_handles(handles)))
         parts = chunked(handles, HANDLES_IN_A_REQUEST)
         return [answer for part in parts for answer in await self._ask(verbs.cancel(part))]
 
@@ -139,11 +148,11 @@ class AsyncTableVerbs:
 
     # -- between the loop and the threads ---------------------------------------------------------
 
+    def _health(self) -> dict[str, Any]:
+        """What the broker says of itself. In a thread."""
+        return on_the_loop(self._loop, self._ask(verbs.health()))
+
     async def _in_thread(self, act: Callable[..., T], *args: Any) -> T:
         self._come_home()
-        return await asyncio.to_thread(act, *args)
-
-    def _on_the_loop(self, step: Coroutine[Any, Any, T]) -> T:
-        """Have the event loop take a step, and wait for it. In a thread."""
-        assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(step, self._loop).result()
+        async with self._tables_at_once:
+            return await in_own_thread(act, *args)

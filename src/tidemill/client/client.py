@@ -30,6 +30,8 @@ from tidemill.client.answers import (
     TopicInfo,
 )
 from tidemill.client.arguments import (
+    FEW_HANDLES,
+    HANDLES_IN_A_REQUEST,
     can_come_back,
     handles_of,
     optional_ms,
@@ -47,7 +49,7 @@ from tidemill.client.connection import ConnectionLost, Pool, connect
 from tidemill.client.consume_verbs import ConsumeVerbs
 from tidemill.client.drafts import Body, chunked, draft_of, drafts_of_table, with_id
 from tidemill.client.endpoint import DEFAULT_ENDPOINT, Endpoint, request_head
-from tidemill.client.flight_link import FEW_HANDLES, HANDLES_IN_A_REQUEST, FlightLink, as_arrow
+from tidemill.client.flight_link import FlightLink, as_arrow
 from tidemill.client.forking import in_a_forked_child
 from tidemill.client.parting import encoded, send_parted
 from tidemill.client.request_room import in_requests
@@ -152,7 +154,10 @@ class Client(ConsumeVerbs, TableVerbs, RetryVerbs):
             answer = self._until_taken([draft], [answer])[0]
         if isinstance(answer, Receipt):
             return answer
-        raise answer
+        try:
+            raise answer
+        finally:
+            del answer  # which would hold itself, by the frame it is raised from
 
     def send_many(self, drafts: Iterable[Draft]) -> list[Receipt | TidemillError]:
         """Send many messages in as few requests as possible; each has its own answer, in order."""
@@ -358,7 +363,10 @@ class Client(ConsumeVerbs, TableVerbs, RetryVerbs):
                 can_help = is_worth_a_retry(answer.status, is_repeatable=is_repeatable)
             wait_s = patience.wait_s() if can_help else None
             if wait_s is None or self._closing.wait(wait_s):
-                raise fault
+                try:
+                    raise fault
+                finally:
+                    del fault  # as in `_send`
 
     def close(self) -> None:
         """Close the connections; whoever waits for a retry gives up."""

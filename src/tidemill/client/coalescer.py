@@ -93,7 +93,10 @@ class Coalescer:
             self._leave(seat)
             raise
         if seat.fault is not None:
-            raise seat.fault
+            try:
+                raise seat.fault
+            finally:
+                del seat  # and with it what is raised, which holds this frame
         assert seat.answer is not None
         return seat.answer
 
@@ -118,6 +121,7 @@ class Coalescer:
             answers = self._send_batch([seat.draft for seat in batch])
         except TidemillError as fault:  # of the request, so of everybody in it
             self._pass_on(leader)
+            fault.with_traceback(None)  # which leads here, and so to all of them
             for seat in batch:
                 seat.fault = fault
         else:

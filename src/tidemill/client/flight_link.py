@@ -1,7 +1,8 @@
 """The volume verbs of a client, through the broker's Flight door: schedule, cancel and read whole tables.
 
 Owns the connection to that door, found by asking `/healthz`, and lost when another broker answers there: then
-`/healthz` is asked again. Every batch carries ids (made here where the
+`/healthz` is asked again. A connection is let go of and never closed: others may be in the middle of a call,
+which does not survive that. It ends with the last of them. Every batch carries ids (made here where the
 table brings none), so a batch that is sent again after a lost answer is stored once. Needs pyarrow, which is
 imported when the first table comes; a broker without the door, or a machine without pyarrow, is served by
 HTTP instead. So is a process that was forked after Flight was used: the threads below Flight are not in it,
@@ -15,7 +16,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from tidemill.client.closing import Closing
 from tidemill.client.endpoint import Endpoint
@@ -31,8 +32,6 @@ from tidemill.core.limits import FRAME_ROWS_MAX, MIB
 from tidemill.core.model import CancelAnswer, Handle
 from tidemill.core.send_answers import Answer
 
-FEW_HANDLES: Final = 256  # are cancelled over HTTP,
-HANDLES_IN_A_REQUEST: Final = 4096  # so many at once, where there is no Flight
 _BATCH_BYTES = 12 * MIB
 _AHEAD = 3  # batches that may be unanswered: the broker shuts out who has sent too much at once
 _PATIENCE_S = 600.0
@@ -56,7 +55,7 @@ def as_arrow(table: Any) -> Any | None:
         return None
     try:
         return pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):  # a column of mixed values: row by row can read it
+    except pa.ArrowException:  # a column of mixed values, or of such as Arrow has not: row by row can read it
         return None
 
 
@@ -91,16 +90,14 @@ class FlightLink:
         with self._lock:
             return self._connection() is not None
 
-    @property
-    def is_connected(self) -> bool:
-        """Whether there is something to close, as far as can be told without waiting."""
-        return self._client is not None
-
     def close(self) -> None:
-        with self._lock:
-            client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        """Let go of the connection. Without the lock: whoever holds it may wait for who closes."""
+        self._client = None
+
+    def _leave(self, client: Any) -> None:
+        """Let go of a connection that does not work, unless another has taken its place."""
+        if self._client is client:
+            self._client = None
 
     def leave_to_parent(self) -> None:
         """In a forked process: do not touch the connection, whose end would wait for the parent's threads."""
@@ -144,7 +141,18 @@ class FlightLink:
 
     def schema(self, request: dict[str, Any]) -> Any:
         """The columns that would come."""
-        return self._retried(lambda client: client.get_schema(_descriptor(request), self._options()).schema)
+        import pyarrow as pa
+
+        def ask(client: Any) -> Any:
+            descriptor, options = _descriptor(request), self._options()
+            try:
+                return client.get_schema(descriptor, options).schema
+            except pa.ArrowException:
+                # From there Flight brings none of the broker's words; the same asked otherwise does.
+                client.get_flight_info(descriptor, options)
+                raise
+
+        return self._retried(ask)
 
     def parts(self, request: dict[str, Any]) -> list[bytes]:
         """Tickets that together ask for what is requested, for several readers."""
@@ -166,7 +174,6 @@ class FlightLink:
             try:
                 batch = _next_batch(reader)
             except pa.ArrowException as error:
-                self.close()
                 raise _fault(error) from None
 
     def cancel(self, handles: Sequence[Handle]) -> list[CancelAnswer]:
@@ -202,22 +209,28 @@ class FlightLink:
 
         began_s, attempt = stopwatch_s(), 0
         while True:
+            with self._lock:
+                had_a_door = bool(self._broker)
+                client = self._connection()  # asked for as long as that can help: what it raises is final
             fault: TidemillError
             try:
-                with self._lock:
-                    client = self._connection()
                 if client is None:
                     raise self._no_door()
                 return act(client)
             except (pa.ArrowException, OSError) as error:  # some calls raise the one, some the other
                 fault = _fault(error)
-                self.close()
+                if isinstance(fault, Unreachable):
+                    self._leave(client)
             except TidemillError as error:
                 fault = error
-            can_help = isinstance(fault, BusyError | BrokerClosed | Unreachable)
+            # A broker that had a door has it again soon.
+            can_help = isinstance(fault, BusyError | BrokerClosed | Unreachable) and (client or had_a_door)
             wait_s = self._policy.wait_s(attempt, stopwatch_s() - began_s) if can_help else None
             if wait_s is None or self._closing.wait(wait_s):
-                raise fault
+                try:
+                    raise fault
+                finally:
+                    del fault  # which would hold itself, by this frame
             attempt += 1
 
     def _connection(self) -> Any:
@@ -241,8 +254,11 @@ class FlightLink:
                     options["tls_root_certs"] = Path(self._endpoint.ca).read_bytes()
             scheme = "grpc+tls" if self._endpoint.is_tls else "grpc"
             _used_in.add(os.getpid())
+            client = flight.connect(f"{scheme}://{host}:{said['port']}", **options)
             self._broker = str(said.get("broker", ""))
-            self._client = flight.connect(f"{scheme}://{host}:{said['port']}", **options)
+            if self._closing.is_set():
+                return client  # for the call under way alone
+            self._client = client
         return self._client
 
     def _offer(self) -> dict[str, Any]:

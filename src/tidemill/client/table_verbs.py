@@ -85,9 +85,7 @@ class TableVerbs:
 
 def stored_whole(flight: FlightLink, table: Any, topic: str | None) -> StoredPart:
     """A table that was stored as one batch; raises what is wrong with it."""
-    whole = as_arrow(table)
-    if whole is None:
-        raise RequestError(f"a {type(table).__name__} is no table; give an Arrow table or a pandas frame")
+    whole = _required(table)
     return flight.put_whole(whole, topic) if whole.num_rows else nothing_stored()
 
 
@@ -95,4 +93,14 @@ def answers_column(flight: FlightLink, rows: Any) -> Any:
     """What became of each row that was to be cancelled, as an Arrow column."""
     import pyarrow as pa
 
-    return pa.chunked_array(flight.cancel_rows(rows), pa.string())
+    return pa.chunked_array(flight.cancel_rows(_required(rows)), pa.string())
+
+
+def _required(table: Any) -> Any:
+    whole = as_arrow(table)
+    if whole is None:
+        raise RequestError(
+            f"a {type(table).__name__} is no table; give an Arrow table, or a pandas frame with one kind of "
+            "value in each column"
+        )
+    return whole

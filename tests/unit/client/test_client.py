@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
@@ -17,7 +18,7 @@ from http_broker import HttpBroker, http_broker
 from tidemill.client.retrying import Unreachable
 from tidemill.core.clock import SimulatedClock
 from tidemill.core.config import BrokerSettings
-from tidemill.core.errors import IllegalDelay, RequestError, TooManyRequests, UnknownTopic
+from tidemill.core.errors import IllegalDelay, RequestError, TidemillError, TooManyRequests, UnknownTopic
 from tidemill.core.model import CancelAnswer, Draft, Receipt
 
 START_MS = 1_800_000_000_000
@@ -504,3 +505,32 @@ def test_an_async_client_moves_to_the_next_loop_and_serves_one_at_a_time(served)
 
     asyncio.run(elsewhere())
     gc.collect()
+
+
+@pytest.mark.parametrize("topic", ["a b", "unreachable"])
+def test_an_error_of_a_send_is_let_go_of_without_the_garbage_collector(served, topic) -> None:
+    errors: list[weakref.ref[TidemillError]] = []
+    endpoint = served.endpoint if topic == "a b" else "127.0.0.1:1"
+
+    async def tasks() -> None:
+        async with tidemill.AsyncClient(endpoint, retry_for=0) as client:
+            for _ in range(10):
+                try:
+                    await client.send(topic, b"x")
+                except TidemillError as error:
+                    errors.append(weakref.ref(error))
+
+    gc.collect()
+    gc.disable()
+    try:
+        with tidemill.Client(endpoint, retry_for=0) as client:
+            for _ in range(10):
+                try:
+                    client.send(topic, b"x")
+                except TidemillError as error:
+                    errors.append(weakref.ref(error))
+        asyncio.run(tasks())
+        assert len(errors) == 20
+        assert [error for error in errors if error() is not None] == []
+    finally:
+        gc.enable()

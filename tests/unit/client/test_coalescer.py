@@ -412,3 +412,32 @@ def test_what_was_answered_is_let_go_of_without_the_garbage_collector() -> None:
         assert [answer for answer in told if answer() is not None] == []
     finally:
         gc.enable()
+
+
+def test_what_was_raised_is_let_go_of_without_the_garbage_collector() -> None:
+    """An error holds the frames it came through, and they must not hold it."""
+    raised: list[weakref.ref[Unreachable]] = []
+
+    def send(drafts):
+        fault = Unreachable("nobody there")
+        raised.append(weakref.ref(fault))
+        try:
+            raise fault
+        finally:
+            del fault
+
+    coalescer = Coalescer(send)
+
+    def several(number: int) -> None:
+        for _ in range(20):
+            with suppress(Unreachable):
+                coalescer.send(Draft("t", b"", id=str(number)))
+
+    gc.collect()
+    gc.disable()
+    try:
+        _in_threads(several, 8)
+        assert raised
+        assert [error for error in raised if error() is not None] == []
+    finally:
+        gc.enable()

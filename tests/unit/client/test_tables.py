@@ -280,3 +280,15 @@ def test_errors_are_told_however_the_rows_came(client, served) -> None:
             return list((await tasks.schedule(pa.table({"body": ["a", None]}), topic="t")).errors)
 
     assert asyncio.run(schedule()) == [1]
+
+
+def test_a_broker_that_never_had_a_flight_door_is_told_at_once(served) -> None:
+    with tidemill.Client(served.endpoint) as client:
+        client._flight._closing = None  # whoever waits, to try again, fails
+        with pytest.raises(tidemill.Unreachable, match="no Flight door"):
+            client.pending_table()
+
+
+def test_rows_to_cancel_are_a_table_or_refused_in_words(served) -> None:
+    with tidemill.Client(served.endpoint) as client, pytest.raises(RequestError, match="a list is no table"):
+        client.cancel_table([{"id": "x"}])
