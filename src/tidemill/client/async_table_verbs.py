@@ -22,10 +22,10 @@ from tidemill.client.arguments import (
     table_request,
 )
 from tidemill.client.drafts import chunked, drafts_of_table
-from tidemill.client.flight_link import FlightLink, as_arrow
+from tidemill.client.flight_link import FlightLink
 from tidemill.client.own_thread import in_own_thread, on_the_loop
 from tidemill.client.scheduled import Scheduled, StoredPart
-from tidemill.client.table_verbs import answers_column, stored_whole
+from tidemill.client.table_verbs import answers_column, scheduled_by_flight, stored_whole
 from tidemill.client.verbs import Call, HandleLike
 from tidemill.core.durations import Moment
 from tidemill.core.errors import TidemillError
@@ -58,21 +58,10 @@ class AsyncTableVerbs:
 
         Tables go through the broker's Flight door where it has one, which is much faster.
         """
-        scheduled = await self._in_thread(self._scheduled_by_flight, table, topic)
+        scheduled = await self._in_thread(scheduled_by_flight, self._flight, table, topic, self._send_rows)
         if scheduled is None:
             return Scheduled([await self.send_many(drafts_of_table(table, topic))])
         return scheduled
-
-    def _scheduled_by_flight(self, table: Any, topic: str | None) -> Scheduled | None:
-        """What became of a table; None if it is none, or there is no door for it. In a thread."""
-        whole = as_arrow(table)
-        if whole is None or not whole.num_rows or not self._flight.is_offered():
-            return None
-
-        def row_by_row(part: Any) -> list[Receipt | TidemillError]:
-            return on_the_loop(self._loop, self.send_many(drafts_of_table(part, topic)))
-
-        return self._flight.schedule(whole, topic, row_by_row)
 
     async def schedule_whole(self, table: Any, *, topic: str | None = None) -> StoredPart:
         """Send an Arrow table of at most 65,536 rows as one batch, stored whole or not at all."""
@@ -151,6 +140,10 @@ class AsyncTableVerbs:
     def _health(self) -> dict[str, Any]:
         """What the broker says of itself. In a thread."""
         return on_the_loop(self._loop, self._ask(verbs.health()))
+
+    def _send_rows(self, drafts: Iterable[Draft]) -> list[Receipt | TidemillError]:
+        """Send them one by one. In a thread."""
+        return on_the_loop(self._loop, self.send_many(drafts))
 
     async def _in_thread(self, act: Callable[..., T], *args: Any) -> T:
         self._come_home()

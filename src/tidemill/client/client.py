@@ -49,7 +49,7 @@ from tidemill.client.connection import ConnectionLost, Pool, connect
 from tidemill.client.consume_verbs import ConsumeVerbs
 from tidemill.client.drafts import Body, chunked, draft_of, drafts_of_table, with_id
 from tidemill.client.endpoint import DEFAULT_ENDPOINT, Endpoint, request_head
-from tidemill.client.flight_link import FlightLink, as_arrow
+from tidemill.client.flight_link import FlightLink
 from tidemill.client.forking import in_a_forked_child
 from tidemill.client.parting import encoded, send_parted
 from tidemill.client.request_room import in_requests
@@ -57,7 +57,7 @@ from tidemill.client.retry_verbs import RetryVerbs
 from tidemill.client.retrying import Patience, busy_ones, error_in, is_worth_a_retry
 from tidemill.client.scheduled import Scheduled
 from tidemill.client.short_way import ShortWay
-from tidemill.client.table_verbs import TableVerbs
+from tidemill.client.table_verbs import TableVerbs, scheduled_by_flight
 from tidemill.client.verbs import Call, HandleLike
 from tidemill.core.draft_kinds import check_kinds
 from tidemill.core.durations import Moment, Span, as_duration_ms, as_time_ms
@@ -182,10 +182,10 @@ class Client(ConsumeVerbs, TableVerbs, RetryVerbs):
 
         Tables go through the broker's Flight door where it has one, which is much faster.
         """
-        whole = as_arrow(table)
-        if whole is None or not whole.num_rows or not self._flight.is_offered():
+        scheduled = scheduled_by_flight(self._flight, table, topic, self.send_many)
+        if scheduled is None:
             return Scheduled([self.send_many(drafts_of_table(table, topic))])
-        return self._flight.schedule(whole, topic, lambda part: self.send_many(drafts_of_table(part, topic)))
+        return scheduled
 
     def _send_batch(self, drafts: Sequence[Draft]) -> Sequence[Answer]:
         return send_parted(self._send_whole, drafts)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tidemill.client.arguments import table_request
+from tidemill.client.drafts import drafts_of_table
 from tidemill.client.flight_link import FlightLink, as_arrow
-from tidemill.client.scheduled import StoredPart, nothing_stored
+from tidemill.client.scheduled import Scheduled, StoredPart, nothing_stored
 from tidemill.core.durations import Moment
 from tidemill.core.errors import RequestError
+from tidemill.core.send_answers import Answer
+
+SendRows = Callable[[Iterator[Any]], list[Answer]]  # one by one, each with its answer
 
 
 class TableVerbs:
@@ -81,6 +85,16 @@ class TableVerbs:
     def cancel_table(self, table: Any) -> Any:
         """Cancel the rows of an Arrow table with `topic`, `id` and `seq`; the answers as an Arrow column."""
         return answers_column(self._flight, table)
+
+
+def scheduled_by_flight(
+    flight: FlightLink, table: Any, topic: str | None, send_rows: SendRows
+) -> Scheduled | None:
+    """What became of a table; None if it is none, or there is no door for it."""
+    whole = as_arrow(table)
+    if whole is None or not whole.num_rows or not flight.is_offered():
+        return None
+    return flight.schedule(whole, topic, lambda part: send_rows(drafts_of_table(part, topic)))
 
 
 def stored_whole(flight: FlightLink, table: Any, topic: str | None) -> StoredPart:

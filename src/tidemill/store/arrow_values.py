@@ -44,7 +44,7 @@ class _Texts:
         self._ends = np.frombuffer(offsets, np.int32, len(column) + 1, 4 * column.offset)
         self._data = memoryview(data) if data is not None else memoryview(b"")
         self._is_decoded = is_decoded
-        self._is_empty = len(self._ends) < 1 or self._ends[0] == self._ends[-1]
+        self._is_empty = self._ends[0] == self._ends[-1]
 
     def at(self, rows: I64) -> list[Any]:
         if self._is_empty:

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from tidemill.cli.bench.figures import THREADS_TARGET_PER_S
 from tidemill.cli.bench.peer_beanstalkd import has_beanstalkd, measure_beanstalkd
 from tidemill.cli.bench.peer_redis import measure_redis
 from tidemill.cli.bench.redis_server import has_redis
-
-_TARGET_PER_S = 40_000  # of 32 threads
 
 Measure = Callable[[Path, int, float], float]  # a new directory, threads, seconds: sends a second
 
@@ -42,7 +41,7 @@ class Peer:
 
     def sentence(self, figures: dict[str, float], ours: float) -> str:
         synced, unsynced = (figures[name] for name in self.figures())
-        least, most = (_TARGET_PER_S / per_s for per_s in reversed(self.where_set_per_s))
+        least, most = (THREADS_TARGET_PER_S / per_s for per_s in reversed(self.where_set_per_s))
         return (
             f"The same threads, {self.does} that syncs every write: {synced:,.0f} /s; Tidemill does "
             f"{ours / synced:.1f} times that. {self.unsynced_is}: {unsynced:,.0f} /s, Tidemill "

@@ -73,12 +73,18 @@ FIGURES = (
     ),
 )
 
+THREADS_TARGET_PER_S = 40_000
+
 DOOR_FIGURES = (
     Figure(
         "grpc_send_per_s", "single sends over gRPC, 64 in flight", "> 10,000 /s", lambda v: v > 10_000, "/s"
     ),
     Figure(
-        "client_send_per_s", "single sends of 32 Python threads", "> 40,000 /s", lambda v: v > 40_000, "/s"
+        "client_send_per_s",
+        "single sends of 32 Python threads",
+        f"> {THREADS_TARGET_PER_S:,} /s",
+        lambda v: v > THREADS_TARGET_PER_S,
+        "/s",
     ),
     Figure("receive_ack_per_s", "received and acknowledged by 32", "> 10,000 /s", lambda v: v > 10_000, "/s"),
     Figure("flight_send_per_s", "scheduled over Flight", "> 500,000 /s", lambda v: v > 500_000, "/s"),
