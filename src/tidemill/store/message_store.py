@@ -29,6 +29,7 @@ from tidemill.store.arrival_order import arrivals_of
 from tidemill.store.ballast import Ballast
 from tidemill.store.commit_log import Appended, CommitLog, moved
 from tidemill.store.consumer_log import CONSUMERS_NAME, ConsumerLog
+from tidemill.store.damage import Repairs
 from tidemill.store.disk_room import DiskRoom
 from tidemill.store.entry_format import FLAG_FIFO, FLAG_MOVED, FLAG_NEAR, FLAG_PAST
 from tidemill.store.find_runs import PLACE_BIT
@@ -87,6 +88,7 @@ class MessageStore:
     ) -> None:
         self.settings = settings
         self.directory = directory
+        self.repairs = Repairs()
         self.ballast = Ballast(disk, directory / "ballast", settings.ballast_bytes)
         index_directory = directory / "index"
         disk.make_dir(index_directory)
