@@ -73,7 +73,7 @@ class TableViews:
             for queue_id in filter(wanted.takes_queue, range(topic.queue_count)):
                 queue = (topic.id, queue_id)
                 low, high = wanted.offset_range(queue_id)
-                first, end = max(queues.first_kept(queue), low), min(queues.end(queue), high)
+                first, end = max(queues.head(queue), low), min(queues.end(queue), high)
                 if from_ms > 0 and first < end:
                     first = max(first, queues.offset_at_time(queue, from_ms))
                 if first < end:

@@ -73,7 +73,12 @@ class Checkpoint:
         self._is_unsure = False
 
     def load(self) -> bytes | None:
-        """The newest whole content, or None where there is none."""
+        """The newest whole content of this format, or None where there is none."""
+        newest = self.load_newest()
+        return newest.content if newest is not None and newest.version == self._version else None
+
+    def load_newest(self) -> CheckpointContent | None:
+        """The newest whole content, which may be of an older format; None where there is none."""
         newest: CheckpointContent | None = None
         for path in self._paths:
             if not self._disk.exists(path):
@@ -90,7 +95,7 @@ class Checkpoint:
             )
         self._generation = newest.generation
         self._is_unsure = True
-        return newest.content if newest.version == self._version else None
+        return newest
 
     def save(self, content: Bytes, *, sync: bool) -> None:
         """Write `content` as the next generation; with `sync` it survives a power cut."""
@@ -139,8 +144,10 @@ class Checkpoint:
             self._safe_names.add(path)
 
     def remove(self) -> None:
+        """Remove it, durably."""
         for path in self._paths:
             self._disk.remove(path)
+        self._disk.sync_dir(self._directory)
         self._generation = 0
         self._safe_names = set()
         self._is_unsure = False

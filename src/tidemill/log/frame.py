@@ -25,6 +25,8 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from tidemill.core.errors import NewerFormat
 from tidemill.log.disk import ByteArray, Bytes
 
@@ -34,6 +36,8 @@ MAGIC = b"TMFR"
 ALIGNMENT = 8
 _HEADER = struct.Struct("<4sBBHIIQQQ")
 HEADER_BYTES = _HEADER.size
+_MAGIC_NUMBER = int.from_bytes(MAGIC, "little")
+_FIND_BYTES = 1 << 20
 assert HEADER_BYTES == 40
 
 
@@ -109,13 +113,32 @@ def newest_synced_end_after(data: ByteArray, position: int, segment_start: int) 
 
     Used on the bytes behind a frame that does not read back, to tell a torn tail from corruption.
     """
-    raw = data[position:].tobytes()
     newest = 0
-    at = raw.find(MAGIC)
-    while at >= 0:
-        if at % ALIGNMENT == (-position) % ALIGNMENT:
-            frame = decode_frame(data, position + at, segment_start + position + at, verify=True)
-            if frame is not None:
-                newest = max(newest, frame.synced_end)
-        at = raw.find(MAGIC, at + 1)
+    while (frame := next_frame(data, position, segment_start)) is not None:
+        newest = max(newest, frame.synced_end)
+        # Not behind it: a frame may lie inside the payload of one that only seems whole.
+        position = frame.offset - segment_start + ALIGNMENT
     return newest
+
+
+def next_frame(data: ByteArray, position: int, segment_start: int) -> Frame | None:
+    """The first whole frame at or after `position`; what does not read back is passed over."""
+    position += -position % ALIGNMENT
+    frame = decode_frame(data, position, segment_start + position, verify=True)
+    while frame is None:
+        found = _find(data, position + ALIGNMENT)
+        if found is None:
+            return None
+        position = found
+        frame = decode_frame(data, position, segment_start + position, verify=True)
+    return frame
+
+
+def _find(data: ByteArray, position: int) -> int | None:
+    """Where the magic stands next, on a border between frames."""
+    for start in range(position, len(data), _FIND_BYTES):
+        words = data[start : min(len(data), start + _FIND_BYTES) // ALIGNMENT * ALIGNMENT].view("<u8")
+        found = np.flatnonzero(words.astype(np.uint32) == _MAGIC_NUMBER)
+        if len(found):
+            return start + int(found[0]) * ALIGNMENT
+    return None

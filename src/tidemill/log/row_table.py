@@ -5,11 +5,14 @@ again, by a replay) and read through read-only maps; whole chunks are dropped fr
 Knows nothing of what a row means. Never syncs unless told to. When the disk is full it asks its owner to
 make room, because by then the log already holds what the rows say.
 
+Rows of a file that is missing or too short read as zeros: the owner's checks tell that they are not rows.
+
 Invariant: row `i` lives in chunk `i // chunk_rows` at byte `(i % chunk_rows) * itemsize`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +25,7 @@ from tidemill.core.errors import DiskFull
 from tidemill.log.arrays import I64, Rows, picked
 from tidemill.log.disk import Bytes, Disk, DiskFile
 
+_NAME = re.compile(r"\d{20}")
 # So many are copied to be written: that is quicker than to look at them as bytes.
 _COPIED_ROWS_MAX = 1024
 
@@ -69,7 +73,11 @@ class RowTable:
         self._maps: dict[int, Rows] = {}
         self._dirty: set[int] = set()
         disk.make_dir(directory)
-        self._chunks = {int(name) // chunk_rows for name in disk.names(directory)}
+        self._chunks = {
+            int(name) // chunk_rows
+            for name in disk.names(directory)
+            if _NAME.fullmatch(name) and int(name) % chunk_rows == 0
+        }
         # A process that was killed may have made these names without making them safe.
         self._name_is_new = bool(self._chunks)
 
@@ -95,7 +103,7 @@ class RowTable:
                     raise
 
     def read(self, first_index: int, end_index: int) -> Rows:
-        """Rows `[first_index, end_index)`; a view where they lie in one chunk. All must be written."""
+        """Rows `[first_index, end_index)`; a view where they lie in one chunk."""
         if first_index >= end_index:
             return np.empty(0, self._dtype)
         chunk, row = divmod(first_index, self._chunk_rows)
@@ -128,10 +136,6 @@ class RowTable:
             out[chosen] = picked(self._rows(int(chunk), int(within.max()) + 1), within).view(out.dtype)
         return out.view(self._dtype)
 
-    def first_index(self, end_index: int) -> int:
-        """Index of the oldest row whose chunk is still there; `end_index` where there is none."""
-        return min(self._chunks) * self._chunk_rows if self._chunks else end_index
-
     def cut_head(self, below_index: int) -> None:
         """Drop chunks that lie wholly below `below_index`."""
         for chunk in [c for c in self._chunks if (c + 1) * self._chunk_rows <= below_index]:
@@ -147,22 +151,6 @@ class RowTable:
             file = self._file(chunk, create=False)
             if file.size() > row * self._dtype.itemsize:
                 file.truncate(row * self._dtype.itemsize)
-
-    def keep_run(self, end_index: int) -> None:
-        """Keep only the rows that lie without a gap right below `end_index`.
-
-        A power cut may bring back a chunk that was dropped, and not the one after it, or not its rows.
-        """
-        self.cut_tail(end_index)
-        first = -(-end_index // self._chunk_rows)
-        while first - 1 in self._chunks and self._has_rows(first - 1, end_index):
-            first -= 1
-        self.cut_head(first * self._chunk_rows)
-
-    def _has_rows(self, chunk: int, end_index: int) -> bool:
-        """Whether the file of a chunk is as long as the rows below `end_index` make it."""
-        count = min(self._chunk_rows, end_index - chunk * self._chunk_rows)
-        return self._file(chunk, create=False).size() >= count * self._dtype.itemsize
 
     def sync(self) -> None:
         """Make every row written so far survive a power cut."""
@@ -197,6 +185,10 @@ class RowTable:
             file.close()
         self._files.clear()
 
+    def path_of(self, index: int) -> Path:
+        """The file that holds a row."""
+        return self._path(index // self._chunk_rows)
+
     def _path(self, chunk: int) -> Path:
         return self._directory / f"{chunk * self._chunk_rows:020d}"
 
@@ -210,14 +202,24 @@ class RowTable:
         return file
 
     def _rows(self, chunk: int, count: int) -> Rows:
-        """A view of at least the first `count` rows of a chunk (fewer if fewer were ever written)."""
+        """At least the first `count` rows of a chunk: a view, or a copy that ends in zeros."""
         rows = self._maps.get(chunk)
         if rows is None or len(rows) < count:
-            file = self._file(chunk, create=False)
-            whole = file.size() // self._dtype.itemsize
-            rows = file.map(whole * self._dtype.itemsize).view(self._dtype)
+            rows = self._map(chunk)
             self._maps[chunk] = rows
+        if len(rows) < count:
+            longer = np.zeros(count, self._dtype)
+            longer[: len(rows)] = rows
+            return longer
         return rows
+
+    def _map(self, chunk: int) -> Rows:
+        try:
+            file = self._file(chunk, create=False)
+        except FileNotFoundError:
+            return np.empty(0, self._dtype)
+        whole = file.size() // self._dtype.itemsize
+        return file.map(whole * self._dtype.itemsize).view(self._dtype)
 
     def _drop(self, chunk: int) -> None:
         self._maps.pop(chunk, None)

@@ -31,6 +31,7 @@ from tidemill.log.frame import (
     encode_header,
     frame_bytes,
     newest_synced_end_after,
+    next_frame,
     payload_bytes,
 )
 from tidemill.log.head_record import HeadRecord
@@ -191,6 +192,22 @@ class SegmentedLog:
                 )
             yield frame
             at = frame.end
+
+    def intact_frame(self, offset: int) -> Frame | None:
+        """The frame at `offset`, if it reads back."""
+        segment = self._segment_of(offset)
+        return decode_frame(segment.bytes(), offset - segment.start, offset, verify=True)
+
+    def intact_frames(self, from_offset: int, end: int) -> Iterator[Frame]:
+        """Every frame in `[from_offset, end)` that reads back; what does not is passed over."""
+        for segment in self._segments[self._index_of(from_offset) :]:
+            if segment.start >= end:
+                return
+            data = segment.bytes()
+            at = max(0, from_offset - segment.start)
+            while (frame := next_frame(data, at, segment.start)) is not None and frame.offset < end:
+                yield frame
+                at = frame.end - segment.start
 
     def readable_end(self) -> int:
         """Where the last whole frame of the last segment ends. Changes nothing."""

@@ -46,10 +46,9 @@ def overdue_rows(
         first_seq = max(first_seq, store.indexes.ledger.head_seq)
         if first_seq >= end_seq:
             return joined([])
-        entries = store.indexes.entries.read(first_seq, end_seq)
-        states = store.indexes.ledger.range_states(first_seq, end_seq)
+        wanted = store.indexes.ledger.range_states(first_seq, end_seq) == State.PENDING
+        entries = store.indexes.entries.read(first_seq, end_seq, wanted)
     # A row never changes, and what is settled meanwhile is found out when it is to be released.
-    wanted = states == State.PENDING
     wanted &= entries["deliver_at_ms"] <= until_ms
     if topic_id is not None:
         wanted &= entries["topic_id"] == topic_id

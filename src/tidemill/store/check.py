@@ -14,12 +14,14 @@ import numpy as np
 from tidemill.core.errors import CorruptionError
 from tidemill.log.disk import Disk
 from tidemill.log.frame import Frame
+from tidemill.store.damage import Repairs
+from tidemill.store.derivation import Derivation, QueueKey
 from tidemill.store.find_runs import PLACE_BIT, Pairs
 from tidemill.store.frames import Base, Kind, Release
 from tidemill.store.indexes import Indexes, IndexSizes
 from tidemill.store.message_store import MessageStore
 from tidemill.store.recovery import Progress
-from tidemill.store.topic_queues import QueueKey, TopicQueues
+from tidemill.store.topic_queues import TopicQueues
 
 _LISTED_MAX = 20
 _COMPARE_ROWS = 1 << 18
@@ -30,14 +32,18 @@ def check_store(
 ) -> list[str]:
     """Findings about an open store that nobody writes to; `scratch` is an empty directory to work in."""
     findings: list[str] = []
-    fresh = Indexes.create(disk, scratch / "index", lambda: False, IndexSizes())
-    queues = TopicQueues(disk, scratch / "queues", lambda: False, IndexSizes().queue_chunk_rows)
+    derivation, repairs = Derivation(store.log), Repairs()
+    fresh = Indexes.create(disk, scratch / "index", lambda: False, IndexSizes(), derivation, repairs)
+    queues = TopicQueues(
+        disk, scratch / "queues", lambda: False, IndexSizes().queue_chunk_rows, derivation, repairs
+    )
     try:
         for frame in store.log.frames(store.log.head, store.log.written_end):
             if on_progress is not None:
                 on_progress(frame.end - store.log.head, store.log.written_end - store.log.head)
             if frame.offset == store.log.head:
                 fresh.start_from(Base.read(frame.payload))
+                queues.set_base(Base.read(frame.payload))
             if frame.kind == Kind.RELEASE:
                 findings += _check_release(frame, Release.read(frame.payload), fresh)
             effects = fresh.apply(frame)

@@ -28,7 +28,7 @@ from tidemill.core.errors import BrokerClosed, UnknownTopic
 from tidemill.core.frozen import frozen
 from tidemill.core.histogram import Histogram
 from tidemill.core.model import NO_OFFSET, NO_TIME_MS, StoredMessage
-from tidemill.log.arrays import I64, U8, U16, Flags, Rows
+from tidemill.log.arrays import I64, U8, U16, Flags, Rows, picked
 from tidemill.log.disk import Bytes
 from tidemill.log.frame import PLAIN_FORMAT
 from tidemill.log.group_commit import GroupCommit
@@ -250,7 +250,14 @@ class CommitLog:
                 ordered = [value_messages[i] for i in rank[order][value_indexes].tolist()]
                 parts = [encode_rows(ordered, [-1] * len(ordered), 0)]
             frame = Release(groups, seqs[order], via[order], trips[order], value_indexes, None, parts)
-            return self._append(Kind.RELEASE, frame.parts(), now_ms, reserved=True, version=frame.version)
+            return self._append(
+                Kind.RELEASE,
+                frame.parts(),
+                now_ms,
+                reserved=True,
+                version=frame.version,
+                released=picked(rows, order),
+            )
 
     def cancel(self, seqs: I64, now_ms: int) -> Appended | None:
         """Cancel distinct seqs; the caller holds the lock and has seen that they are pending."""
@@ -325,6 +332,7 @@ class CommitLog:
         reserved: bool = False,
         version: int = PLAIN_FORMAT,
         written: Written | None = None,
+        released: Rows | None = None,
     ) -> Appended:
         if self._is_closed:
             raise BrokerClosed("the broker is closed")
@@ -335,7 +343,7 @@ class CommitLog:
         end = self._log.written_end
         try:
             if written is None:
-                effects = self._indexes.apply(self._log.frame(offset))
+                effects = self._indexes.apply(self._log.frame(offset), released)
             else:
                 effects = self._indexes.apply_written(written, offset, end, now_ms)
         except BaseException as fault:

@@ -8,11 +8,12 @@
     32      4      stored size in bytes
     36      4      topic id
     40      2      queue id
-    42      2      flags
-    44      2      level (0: none)
-    46      2      zero
+    42      1      flags
+    43      1      level (0: none)
+    44      4      check over the row and its seq (`row_check.py`)
 
-Little-endian. Format 1.
+Little-endian. Format 2; format 1 had no check. Old rows are never given one as they are found: an index of
+format 1 is derived again from the log.
 
 Invariant: places rise with seqs, because the frame that makes a seq carries its bytes.
 """
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-ENTRY_FORMAT = 1
+ENTRY_FORMAT = 2
 
 ENTRY = np.dtype(
     [
@@ -35,9 +36,9 @@ ENTRY = np.dtype(
         ("size", "<u4"),
         ("topic_id", "<u4"),
         ("queue_id", "<u2"),
-        ("flags", "<u2"),
-        ("level", "<u2"),
-        ("zero", "<u2"),
+        ("flags", "u1"),
+        ("level", "u1"),
+        ("check", "<u4"),
     ]
 )
 assert ENTRY.itemsize == 48

@@ -30,7 +30,7 @@ import numpy as np
 
 from tidemill.log.arrays import I64, U8, U16, U32, U64, Rows
 from tidemill.log.disk import Bytes
-from tidemill.log.frame import FRAME_FORMAT, PLAIN_FORMAT
+from tidemill.log.frame import FRAME_FORMAT, PLAIN_FORMAT, Frame
 from tidemill.store.message_format import Section
 from tidemill.store.trips_format import TOLD_EACH, check_told, told_of, trips_of
 
@@ -294,6 +294,24 @@ class SendBack:
         (length,) = reader.array("<u8", 1)
         settles = [Settlement(*row) for row in json.loads(reader.text(int(length)))]
         return cls(settles, _present(reader.section()))
+
+
+def messages_in(frame: Frame) -> Section | None:
+    """The messages that a frame brings into the store; None where it brings none.
+
+    Not those that it only carries along: open halves, and what is released by value.
+    """
+    match frame.kind:
+        case Kind.MESSAGES:
+            return Section(frame.payload)
+        case Kind.RE_ENTER:
+            return ReEnter.read(frame.payload).section
+        case Kind.END:
+            return End.read(frame.payload).section
+        case Kind.SEND_BACK:
+            return SendBack.read(frame.payload).section
+        case _:
+            return None
 
 
 def section_in(kind: int, payload: memoryview) -> Section:

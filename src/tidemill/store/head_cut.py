@@ -49,13 +49,12 @@ def cut_head(
         _move_halves(store, cut, now_ms)
         store.writer.finish_all()
         with store.writer.lock:
-            below_seq = _base_at(store, cut).next_seq
+            base = _base_at(store, cut)
             # The log first: as long as it holds a frame, a replay may ask for the entries it names.
             store.log.cut_head(cut)
-            store.indexes.cut_head(below_seq)
+            store.indexes.cut_head(base.next_seq)
             store.indexes.find.cut_head(cut)
-        for queue in store.queues.ends():
-            store.queues.cut_head(queue, store.queues.first_live(queue, cut))
+        store.queues.cut_head(base)
         return survivors
 
 
@@ -83,10 +82,10 @@ def _live_bytes(store: MessageStore, start: int, end: int) -> int:
     while first < end_seq:
         stop = min(end_seq, (first // _COUNT_ROWS + 1) * _COUNT_ROWS)
         with store.writer.lock:
-            rows = store.indexes.entries.read(first, stop)
-            states = store.indexes.ledger.range_states(first, stop)
+            is_pending = store.indexes.ledger.range_states(first, stop) == State.PENDING
+            rows = store.indexes.entries.read(first, stop, is_pending)
         # A row never changes, so the lock is not needed for adding up.
-        live += int(rows["size"][states == State.PENDING].sum(dtype=np.int64))
+        live += int(rows["size"][is_pending].sum(dtype=np.int64))
         first = stop
     return live
 

@@ -7,7 +7,8 @@ are synced before the checkpoint that relies on them is written.
 It is taken in two steps: what the state is at one moment is noted under the writer lock, which is short
 however much is pending; turning that into bytes needs no lock.
 
-Content: u64 length of the JSON, JSON, ledger bytes, due-count bytes. Format 1.
+Content: u64 length of the JSON, JSON, ledger bytes, due-count bytes. Format 2: entries and queue rows carry
+checks. An index of format 1 is derived again from the log.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tidemill.store.indexes import Indexes
 from tidemill.store.ledger import Ledger, LedgerCopy
 from tidemill.store.open_halves import OpenHalf, OpenHalves
 
-INDEX_FORMAT = 1
+INDEX_FORMAT = 2
 _LENGTH = struct.Struct("<Q")
 
 

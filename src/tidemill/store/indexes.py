@@ -13,21 +13,24 @@ segment was cut since.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from tidemill.core.errors import CorruptionError
-from tidemill.core.model import NO_SEQ, NO_TIME_MS, Via
+from tidemill.core.model import NO_TIME_MS
 from tidemill.log.arrays import I64, Flags, Rows
 from tidemill.log.disk import Disk
 from tidemill.log.frame import Frame
-from tidemill.log.row_table import MakeRoom, RowTable
+from tidemill.log.row_table import MakeRoom
+from tidemill.store.damage import Repairs
+from tidemill.store.derivation import Derivation
 from tidemill.store.due_counts import DueCounts
+from tidemill.store.entries import EntryTable
 from tidemill.store.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
-from tidemill.store.entry_scan import SCAN_ROWS, entry_rows, pending_in, pending_with
+from tidemill.store.entry_rows import entry_rows
+from tidemill.store.entry_scan import SCAN_ROWS, pending_in, pending_with
 from tidemill.store.find_index import FindIndex
 from tidemill.store.find_runs import PLACE_BIT
 from tidemill.store.frames import (
@@ -41,12 +44,13 @@ from tidemill.store.frames import (
     SendBack,
     Settlement,
     TopicChange,
+    messages_in,
 )
 from tidemill.store.ledger import Ledger, State
 from tidemill.store.level_queues import LevelQueues
 from tidemill.store.message_format import Columns, Section
 from tidemill.store.open_halves import OpenHalf, OpenHalves
-from tidemill.store.queue_format import QUEUE_ROW
+from tidemill.store.queue_rows import direct_rows, released_rows
 from tidemill.store.row_columns import Written
 from tidemill.store.topic_queues import Publication, grouped
 from tidemill.store.topics import Topic, TopicTable
@@ -78,7 +82,7 @@ NO_EFFECTS = Effects()
 class Indexes:
     """The derived state. Changed only by `apply_*`, under the log writer's lock."""
 
-    entries: RowTable
+    entries: EntryTable
     find: FindIndex
     ledger: Ledger = field(default_factory=Ledger)
     topics: TopicTable = field(default_factory=TopicTable)
@@ -91,18 +95,28 @@ class Indexes:
 
     def __post_init__(self) -> None:
         self.levels = self._no_levels()
+        self.entries.end_seq = lambda: self.ledger.next_seq
 
     @classmethod
-    def create(cls, disk: Disk, directory: Path, make_room: MakeRoom, sizes: IndexSizes) -> Indexes:
-        return cls(
-            entries=RowTable(disk, directory / "entries", ENTRY, sizes.entry_chunk_rows, make_room),
-            find=FindIndex(disk, directory / "find", memory_pairs_max=sizes.find_memory_pairs_max),
+    def create(
+        cls,
+        disk: Disk,
+        directory: Path,
+        make_room: MakeRoom,
+        sizes: IndexSizes,
+        derivation: Derivation,
+        repairs: Repairs,
+    ) -> Indexes:
+        entries = EntryTable(
+            disk, directory / "entries", sizes.entry_chunk_rows, make_room, derivation, repairs
         )
+        find = FindIndex(disk, directory / "find", memory_pairs_max=sizes.find_memory_pairs_max)
+        return cls(entries=entries, find=find)
 
     # -- one frame --------------------------------------------------------------------------------
 
-    def apply(self, frame: Frame) -> Effects:
-        """Apply a frame read back from the log."""
+    def apply(self, frame: Frame, released: Rows | None = None) -> Effects:
+        """Apply a frame read back from the log. `released`: the entries a release names, where at hand."""
         payload, offset = frame.payload, frame.offset
         match frame.kind:
             case Kind.BASE:
@@ -111,7 +125,7 @@ class Indexes:
             case Kind.MESSAGES:
                 return self._apply_messages(Section(payload), offset, frame.end, frame.stamp_ms)
             case Kind.RELEASE:
-                return self._apply_release(frame, Release.read(payload))
+                return self._apply_release(frame, Release.read(payload), released)
             case Kind.CANCEL:
                 return self._apply_cancel(Cancel.read(payload))
             case Kind.RE_ENTER:
@@ -135,14 +149,7 @@ class Indexes:
 
     def apply_find_only(self, frame: Frame) -> None:
         """Bring only the find index up to date, for frames the checkpoint already covers."""
-        reader: dict[int, Callable[[memoryview], Section | None]] = {
-            Kind.MESSAGES: Section,
-            Kind.RE_ENTER: lambda payload: ReEnter.read(payload).section,
-            Kind.END: lambda payload: End.read(payload).section,
-            Kind.SEND_BACK: lambda payload: SendBack.read(payload).section,
-        }
-        read = reader.get(frame.kind)
-        section = read(frame.payload) if read else None
+        section = messages_in(frame)
         if section is not None:
             columns = section.columns()
             self._add_to_find(frame.offset, section, columns, columns.timed_rows)
@@ -195,8 +202,8 @@ class Indexes:
         first = self.ledger.head_seq
         while first < below_seq:
             end = min(below_seq, first + SCAN_ROWS)
-            rows = self.entries.read(first, end)
             pending = self.ledger.range_states(first, end) == State.PENDING
+            rows = self.entries.read(first, end, pending)
             seqs = first + np.flatnonzero(pending & (rows["topic_id"] == topic_id))
             self._cancel(seqs)
             first = end
@@ -269,12 +276,7 @@ class Indexes:
         topic_ids, queue_ids = columns.topic_id[direct], columns.queue_id[direct]
         lanes, offsets = self.topics.lanes(topic_ids, queue_ids), columns.queue_offset[direct]
         order, starts, counts = grouped(lanes)
-        rows = np.zeros(len(direct), QUEUE_ROW)
-        rows["place"] = np.uint64(offset << 16) | direct[order].astype(np.uint64)
-        rows["seq"] = NO_SEQ
-        rows["released_at_ms"] = stamp_ms
-        rows["deliver_at_ms"] = NO_TIME_MS
-        rows["via"] = Via.DIRECT
+        rows = direct_rows(offset, direct[order], stamp_ms)
         self.topics.take_offsets(lanes, offsets + 1)
         firsts = order[starts]
         queues = list(zip(topic_ids[firsts].tolist(), queue_ids[firsts].tolist(), strict=True))
@@ -290,8 +292,8 @@ class Indexes:
     def _cancel(self, seqs: I64) -> None:
         self._settled_rows(seqs[self.ledger.settle(seqs, State.CANCELLED)])
 
-    def _apply_release(self, frame: Frame, release: Release) -> Effects:
-        known, rows = self._known_entries(release.seqs)
+    def _apply_release(self, frame: Frame, release: Release, entries: Rows | None) -> Effects:
+        known, rows = self._known_entries(release.seqs, entries)
         acted = np.ones(len(release.seqs), np.bool_)
         acted[known] = self.ledger.settle(release.seqs[known], State.RELEASED)
         if not acted.all():
@@ -300,18 +302,7 @@ class Indexes:
                 "run `tidemill check`"
             )
         self._waits_no_more(rows if known.all() else rows[known])
-        queue_rows = np.zeros(len(rows), QUEUE_ROW)
-        queue_rows["place"] = rows["place"]
-        queue_rows["seq"] = release.seqs
-        queue_rows["released_at_ms"] = frame.stamp_ms
-        queue_rows["deliver_at_ms"] = rows["deliver_at_ms"]
-        queue_rows["via"], queue_rows["trips"] = release.via, release.trips
-        by_value = release.value_indexes
-        queue_rows["place"][by_value] = np.uint64(frame.offset << 16) | np.arange(
-            len(by_value), dtype=np.uint64
-        )
-        if len(by_value) and release.section is not None:
-            queue_rows["deliver_at_ms"][by_value] = release.section.columns().deliver_at_ms
+        queue_rows = released_rows(frame, release, rows)
         groups = release.groups
         topic_ids = groups["topic_id"]
         self.topics.take_offsets(
@@ -341,11 +332,11 @@ class Indexes:
         self.totals.moved += len(moved.old_seqs)
         return NO_EFFECTS
 
-    def _known_entries(self, seqs: I64) -> tuple[Flags, Rows]:
+    def _known_entries(self, seqs: I64, entries: Rows | None = None) -> tuple[Flags, Rows]:
         """Which seqs are at or above the head, and the entries (zeros where unknown)."""
         known = seqs >= self.ledger.head_seq
         if known.all():
-            return known, self.entries.take(seqs)
+            return known, self.entries.take(seqs) if entries is None else entries
         rows = np.zeros(len(seqs), ENTRY)
         rows["deliver_at_ms"] = NO_TIME_MS
         rows[known] = self.entries.take(seqs[known])

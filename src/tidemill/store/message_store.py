@@ -30,6 +30,7 @@ from tidemill.store.ballast import Ballast
 from tidemill.store.commit_log import Appended, CommitLog, moved
 from tidemill.store.consumer_log import CONSUMERS_NAME, ConsumerLog
 from tidemill.store.damage import Repairs
+from tidemill.store.derivation import Derivation
 from tidemill.store.disk_room import DiskRoom
 from tidemill.store.entry_format import FLAG_FIFO, FLAG_MOVED, FLAG_NEAR, FLAG_PAST
 from tidemill.store.find_runs import PLACE_BIT
@@ -90,19 +91,26 @@ class MessageStore:
         self.directory = directory
         self.repairs = Repairs()
         self.ballast = Ballast(disk, directory / "ballast", settings.ballast_bytes)
-        index_directory = directory / "index"
-        disk.make_dir(index_directory)
-        sizes = settings.sizes
-        self.indexes = Indexes.create(disk, index_directory, self.ballast.throw_some, sizes)
-        self.queues = TopicQueues(
-            disk, index_directory / "queues", self.ballast.throw_some, sizes.queue_chunk_rows
-        )
         self.log = SegmentedLog(
             disk,
             directory / "log",
             segment_bytes=settings.segment_bytes,
             opening=lambda _: self._opening(),
             make_room=self.ballast.throw_some,
+        )
+        index_directory = directory / "index"
+        disk.make_dir(index_directory)
+        sizes, derivation = settings.sizes, Derivation(self.log)
+        self.indexes = Indexes.create(
+            disk, index_directory, self.ballast.throw_some, sizes, derivation, self.repairs
+        )
+        self.queues = TopicQueues(
+            disk,
+            index_directory / "queues",
+            self.ballast.throw_some,
+            sizes.queue_chunk_rows,
+            derivation,
+            self.repairs,
         )
         self.consumers = ConsumerLog(
             disk,
@@ -183,7 +191,7 @@ class MessageStore:
 
     def entry(self, seq: int) -> Rows:
         """The entry of a seq at or above the head."""
-        row: Rows = self.indexes.entries.read(seq, seq + 1)[0]
+        row: Rows = self.indexes.entries.take(np.array([seq]))[0]
         return row
 
     # -- finding ----------------------------------------------------------------------------------

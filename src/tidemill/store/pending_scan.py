@@ -32,10 +32,9 @@ def scan_pending(
         with store.writer.lock:
             first = max(first, ledger.head_seq)
             end = max(first, min(to_seq, ledger.next_seq, first + _SCAN_ROWS))
-            rows = store.indexes.entries.read(first, end)
-            states = ledger.range_states(first, end)
+            wanted = ledger.range_states(first, end) == State.PENDING
+            rows = store.indexes.entries.read(first, end, wanted)
         # A row never changes, so the lock is not needed for looking at it.
-        wanted = states == State.PENDING
         wanted &= (rows["deliver_at_ms"] >= from_ms) & (rows["deliver_at_ms"] < to_ms)
         if topic_id is not None:
             wanted &= rows["topic_id"] == topic_id

@@ -8,9 +8,9 @@
     32      1      via: who handed it over (core.model.Via)
     33      1      zero
     34      2      trips: how often it was rolled, plus 1; 0 where nobody counted (or it was not timed)
-    36      4      zero
+    36      4      check over the row, its topic, queue and offset (`row_check.py`)
 
-Little-endian. Format 1. Derived: never the only copy of anything.
+Little-endian. Format 2; format 1 had no check. Derived: never the only copy of anything.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ QUEUE_ROW = np.dtype(
         ("via", "u1"),
         ("zero_1", "V1"),
         ("trips", "<u2"),
-        ("zero_2", "V4"),
+        ("check", "<u4"),
     ]
 )
 assert QUEUE_ROW.itemsize == 40

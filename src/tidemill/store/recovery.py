@@ -18,7 +18,7 @@ from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.frame import Frame
 from tidemill.log.segments import SegmentedLog
 from tidemill.store.frames import Base, Kind, Settlement
-from tidemill.store.index_checkpoint import checkpoint_head, restore_indexes
+from tidemill.store.index_checkpoint import INDEX_FORMAT, checkpoint_head, restore_indexes
 from tidemill.store.indexes import Indexes
 from tidemill.store.topic_queues import TopicQueues
 
@@ -42,8 +42,13 @@ def recover(
     on_progress: Progress | None = None,
 ) -> Recovered:
     """Bring `indexes` and `queues` in line with the log, cutting the log's torn tail."""
-    content = checkpoint.load()
-    if content is not None and int(checkpoint_head(content)["offset"]) < log.head:
+    newest = checkpoint.load_newest()
+    safe_end = int(checkpoint_head(newest.content)["offset"]) if newest is not None else 0
+    content = newest.content if newest is not None and newest.version == INDEX_FORMAT else None
+    if newest is not None and content is None:
+        # Before there are rows that it does not describe: an older version would trust them.
+        checkpoint.remove()
+    if content is not None and safe_end < log.head:
         content = None  # the log was cut beyond it
     reflected = restore_indexes(indexes, content) if content is not None else log.head
     if reflected > log.head and not log.segment_starts():
@@ -57,13 +62,14 @@ def recover(
         # Where it reflects no frame at all, even the first one may be torn.
         has_base = reflected > log.head
         first = next(log.frames(log.head, reflected)) if has_base else None  # its checksum is looked at
-        head_seq = _first_base(first).next_seq if first is not None else indexes.ledger.head_seq
-        if indexes.ledger.first_pending() < head_seq:
+        base = _first_base(first) if first is not None else indexes.base()
+        if indexes.ledger.first_pending() < base.next_seq:
             content, reflected = None, log.head
         else:
-            indexes.cut_head(head_seq)
+            indexes.cut_head(base.next_seq)
             indexes.find_levels()
             _set_queue_ends(indexes, queues)
+            queues.set_base(base)
     if content is None:
         indexes.entries.cut_tail(0)
         queues.clear()
@@ -72,12 +78,14 @@ def recover(
     replayed = 0
     settlements: list[tuple[int, Settlement]] = []
     start = min(indexes.find.covers, reflected)
-    for frame in log.recover(start, reflected if content is not None else 0):
+    for frame in log.recover(start, safe_end):
         if on_progress is not None:
             on_progress(frame.offset - start, log.size_from(start))
         if must_start:
-            indexes.start_from(_first_base(frame))
+            base = _first_base(frame)
+            indexes.start_from(base)
             _set_queue_ends(indexes, queues)
+            queues.set_base(base)
             must_start = False
         if frame.offset < reflected:
             indexes.apply_find_only(frame)

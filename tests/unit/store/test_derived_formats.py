@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from derived_parts import lone_indexes
 from tidemill.core.model import TopicType, Via
 from tidemill.log.disk import RealDisk
 from tidemill.log.frame import decode_frame
@@ -27,10 +28,11 @@ from tidemill.store.find_format import RUN_HEADER_BYTES, RunHeader, decode_run_h
 from tidemill.store.find_index import FindIndex
 from tidemill.store.find_runs import PLACE_BIT
 from tidemill.store.index_checkpoint import note_indexes, restore_indexes
-from tidemill.store.indexes import Indexes, IndexSizes
+from tidemill.store.indexes import Indexes
 from tidemill.store.ledger import State
 from tidemill.store.open_halves import OpenHalf
 from tidemill.store.queue_format import QUEUE_ROW
+from tidemill.store.row_check import salts_of, seal, sealed_mask
 from tidemill.store.topics import Topic
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -54,7 +56,9 @@ def _entries():
         ),
         (9 << 16, NOW_MS, NOW_MS - 1, 7, 60, 1, 0, FLAG_MOVED, 0, 0),
     ]
-    return np.array(rows, ENTRY)
+    entries = np.array(rows, ENTRY)
+    seal(entries, salts_of(np.arange(41, 44)))
+    return entries
 
 
 def _queue_rows():
@@ -62,6 +66,7 @@ def _queue_rows():
     rows["place"], rows["seq"] = [1 << 16 | 2, 9 << 16], [41, -1]
     rows["released_at_ms"], rows["deliver_at_ms"] = [NOW_MS, NOW_MS + 1], [NOW_MS - 1, -1]
     rows["via"] = [Via.EMBEDDED, Via.DIRECT]
+    seal(rows, salts_of(np.arange(5, 7), 3 << 16 | 1))
     return rows
 
 
@@ -89,7 +94,7 @@ def _change_frame(directory: Path) -> bytes:
 
 
 def _indexes(directory: Path) -> Indexes:
-    indexes = Indexes.create(RealDisk(), directory, lambda: False, IndexSizes())
+    indexes = lone_indexes(directory)
     indexes.topics.put(Topic(1, "orders", TopicType.MIXED, 2))
     indexes.topics.set_offsets(1, [7, 8])
     indexes.ledger.grow(6)
@@ -111,30 +116,45 @@ def _find_run() -> bytes:
 
 def golden_bytes(directory: Path) -> dict[str, bytes]:
     return {
-        "store-entry-1.bin": _entries().tobytes(),
-        "store-queue-row-1.bin": _queue_rows().tobytes(),
+        "store-entry-2.bin": _entries().tobytes(),
+        "store-queue-row-2.bin": _queue_rows().tobytes(),
         "consumers-change-1.bin": _change_frame(directory / "consumers"),
         "store-index-checkpoint-1.bin": b"".join(note_indexes(_indexes(directory / "index"), 4096).encode()),
         "store-find-run-1.bin": _find_run(),
     }
 
 
-NAMES = ["consumers-change", "store-entry", "store-find-run", "store-index-checkpoint", "store-queue-row"]
+NAMES = [
+    "consumers-change-1",
+    "store-entry-2",
+    "store-find-run-1",
+    "store-index-checkpoint-1",
+    "store-queue-row-2",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_written_today_equals_the_golden_file(tmp_path, name):
-    assert golden_bytes(tmp_path)[f"{name}-1.bin"] == (GOLDEN / f"{name}-1.bin").read_bytes()
+    assert golden_bytes(tmp_path)[f"{name}.bin"] == (GOLDEN / f"{name}.bin").read_bytes()
 
 
 def test_golden_rows_read_back():
-    entries = np.frombuffer((GOLDEN / "store-entry-1.bin").read_bytes(), ENTRY)
+    entries = np.frombuffer((GOLDEN / "store-entry-2.bin").read_bytes(), ENTRY)
     assert (entries == _entries()).all()
     assert entries["deliver_at_ms"].tolist() == [NOW_MS + 5, NOW_MS + 3650 * 86_400_000, NOW_MS]
-    rows = np.frombuffer((GOLDEN / "store-queue-row-1.bin").read_bytes(), QUEUE_ROW)
+    rows = np.frombuffer((GOLDEN / "store-queue-row-2.bin").read_bytes(), QUEUE_ROW)
     assert (rows == _queue_rows()).all()
     assert rows["seq"].tolist() == [41, -1]
     assert rows["trips"].tolist() == [0, 0]  # written before anybody counted
+    assert sealed_mask(entries, salts_of(np.arange(41, 44))).all()
+    assert sealed_mask(rows, salts_of(np.arange(5, 7), 3 << 16 | 1)).all()
+
+
+def test_golden_rows_of_format_1_have_no_check():
+    entries = np.frombuffer((GOLDEN / "store-entry-1.bin").read_bytes(), ENTRY)
+    assert not sealed_mask(entries, salts_of(np.arange(41, 44))).any()
+    rows = np.frombuffer((GOLDEN / "store-queue-row-1.bin").read_bytes(), QUEUE_ROW)
+    assert not sealed_mask(rows, salts_of(np.arange(5, 7), 3 << 16 | 1)).any()
 
 
 def test_a_golden_frame_of_changes_gives_the_state_it_was_made_for():
@@ -156,7 +176,7 @@ def test_a_checkpoint_of_consumers_from_before_resets_were_counted_is_read():
 
 
 def test_a_golden_index_checkpoint_restores_the_state_it_was_made_for(tmp_path):
-    restored = Indexes.create(RealDisk(), tmp_path / "restored", lambda: False, IndexSizes())
+    restored = lone_indexes(tmp_path / "restored")
     content = (GOLDEN / "store-index-checkpoint-1.bin").read_bytes()
     assert restore_indexes(restored, content) == 4096
     expected = _indexes(tmp_path / "expected")

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from derived_parts import lone_indexes
 from tidemill.core.errors import CorruptionError
 from tidemill.core.model import MessageType, StoredMessage, TopicType
-from tidemill.log.disk import RealDisk
 from tidemill.log.frame import Frame, frame_bytes
 from tidemill.store.frames import (
     RELEASE_GROUP,
@@ -25,7 +25,6 @@ from tidemill.store.frames import (
     Settlement,
     TopicChange,
 )
-from tidemill.store.indexes import Indexes, IndexSizes
 from tidemill.store.ledger import State
 from tidemill.store.message_format import Section, encode_rows
 from tidemill.store.topics import Topic
@@ -37,7 +36,7 @@ class FrameFeed:
     """Indexes without a log: frames are made here and applied one after another."""
 
     def __init__(self, directory) -> None:
-        self.indexes = Indexes.create(RealDisk(), directory, lambda: False, IndexSizes())
+        self.indexes = lone_indexes(directory)
         self.offset = 8
         self.apply(Kind.TOPIC, TopicChange(Topic(1, "t", TopicType.MIXED, 2).as_dict()))
 

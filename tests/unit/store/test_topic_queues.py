@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from derived_parts import base_at, lone_queues
 from tidemill.store import topic_queues as module
 from tidemill.store.queue_format import QUEUE_ROW
-from tidemill.store.topic_queues import Publication, TopicQueues
+from tidemill.store.topic_queues import Publication
 from tidemill.testing import FaultPlan, FaultyDisk
 
 CHUNK_ROWS = 8
@@ -15,7 +16,7 @@ CHUNK_ROWS = 8
 
 @pytest.fixture
 def queues(tmp_path):
-    queues = TopicQueues(FaultyDisk(1), tmp_path, lambda: False, CHUNK_ROWS)
+    queues = lone_queues(FaultyDisk(1), tmp_path / "queues", CHUNK_ROWS)
     yield queues
     queues.close()
 
@@ -45,21 +46,22 @@ def test_a_replay_writes_the_same_rows_again_and_takes_nothing_back(queues):
     assert queues.read((1, 0), 0, 10)["seq"].tolist() == list(range(10))
 
 
-def test_rows_whose_chunks_were_dropped_read_as_expired(queues):
+def test_rows_below_the_head_read_as_expired_and_whole_files_of_them_go(queues, tmp_path):
     _publish(queues, (1, 0), 0, 30)
-    queues.cut_head((1, 0), 20)
-    assert queues.first_kept((1, 0)) == 16
-    rows = queues.read((1, 0), 14, 18)
-    assert rows["place"].tolist() == [0, 0, 116 << 16, 117 << 16]
+    queues.cut_head(base_at({1: [20]}))
+    assert queues.head((1, 0)) == 20
+    rows = queues.read((1, 0), 18, 22)
+    assert rows["place"].tolist() == [0, 0, 120 << 16, 121 << 16]
     assert queues.read((1, 0), 3, 5)["place"].tolist() == [0, 0]
-    assert queues.read((1, 0), 16, 30)["seq"].tolist() == list(range(16, 30))
+    assert queues.read((1, 0), 20, 30)["seq"].tolist() == list(range(20, 30))
+    assert len(list((tmp_path / "queues" / "1" / "0").iterdir())) == 2
 
 
 def test_the_first_live_row_is_the_first_whose_bytes_are_still_in_the_log(queues):
     _publish(queues, (1, 0), 0, 30)
     assert queues.first_live((1, 0), 0) == 0
     assert queues.first_live((1, 0), 117) == 17
-    queues.cut_head((1, 0), 17)
+    queues.cut_head(base_at({1: [17]}))
     assert queues.first_live((1, 0), 117) == 17
     assert queues.first_live((1, 0), 10_000) == 30
     assert queues.first_live((9, 9), 5) == 0
@@ -69,8 +71,8 @@ def test_an_offset_is_found_by_time(queues):
     for i in range(20):
         _publish(queues, (1, 0), i, 1, released_at_ms=100 * (i // 2))
     assert [queues.offset_at_time((1, 0), at) for at in (0, 1, 100, 101, 900, 901)] == [0, 2, 2, 4, 18, 20]
-    queues.cut_head((1, 0), 9)
-    assert queues.offset_at_time((1, 0), 0) == 8
+    queues.cut_head(base_at({1: [9]}))
+    assert queues.offset_at_time((1, 0), 0) == 9
 
 
 def test_a_deleted_topic_takes_its_queues_along_and_no_other(queues, tmp_path):
@@ -78,7 +80,7 @@ def test_a_deleted_topic_takes_its_queues_along_and_no_other(queues, tmp_path):
         _publish(queues, queue, 0, 3)
     queues.forget(1)
     assert queues.ends() == {(2, 0): 3}
-    assert not (tmp_path / "1").exists()
+    assert not (tmp_path / "queues" / "1").exists()
     assert queues.read((2, 0), 0, 9)["seq"].tolist() == [0, 1, 2]
 
 
@@ -91,7 +93,7 @@ def test_more_queues_than_open_files_lose_nothing(queues, monkeypatch, tmp_path)
     for queue_id in range(8):
         assert queues.read((1, queue_id), 0, 9)["seq"].tolist() == list(range(6))
     queues.close()
-    again = TopicQueues(FaultyDisk(1), tmp_path, lambda: False, CHUNK_ROWS)
+    again = lone_queues(FaultyDisk(1), tmp_path / "queues", CHUNK_ROWS)
     again.set_end((1, 5), 6)
     assert again.read((1, 5), 0, 9)["seq"].tolist() == list(range(6))
     again.close()
@@ -109,7 +111,7 @@ def test_with_more_queues_than_open_tables_a_release_syncs_nothing_a_checkpoint_
     monkeypatch.setattr(module, "_OPEN_TABLES_MAX", 3)
     for seed in range(10):
         disk = FaultyDisk(seed)
-        queues = TopicQueues(disk, tmp_path / str(seed), lambda: False, CHUNK_ROWS)
+        queues = lone_queues(disk, tmp_path / str(seed), CHUNK_ROWS)
         disk.arm(FaultPlan())
         for first in (0, 5):
             for queue_id in range(10):
@@ -118,7 +120,7 @@ def test_with_more_queues_than_open_tables_a_release_syncs_nothing_a_checkpoint_
         queues.sync()
         assert disk.sync_count >= 10 * 4  # every chunk of every queue
         disk = disk.crash(power_cut=True)
-        again = TopicQueues(disk, tmp_path / str(seed), lambda: False, CHUNK_ROWS)
+        again = lone_queues(disk, tmp_path / str(seed), CHUNK_ROWS)
         for queue_id in range(10):
             again.set_end((1, queue_id), 25)
             assert again.read((1, queue_id), 0, 25)["seq"].tolist() == list(range(25))

@@ -26,6 +26,7 @@ from tidemill.log.row_table import RowTable
 from tidemill.server.pipeline_command import pipeline_command
 from tidemill.store.entry_format import ENTRY
 from tidemill.store.indexes import IndexSizes
+from tidemill.store.row_check import salts_of, seal
 from tidemill.timer.cursor import Cursor
 from tidemill.timer.ready_format import Runner
 from tidemill.timer.target import (
@@ -86,6 +87,7 @@ class PipelineRig:
             rows["deliver_at_ms"] = self._now_ms + HOUR_MS + (seqs * _STRIDE) % _SPREAD_MS
             rows["stored_at_ms"] = self._now_ms - self._settings.lead_ms  # old enough to call for a step
             rows["size"] = 100
+            seal(rows, salts_of(seqs.astype(np.int64)))
             self._entries.write(self.entry_count, rows)
             self.entry_count += len(rows)
 
