@@ -106,6 +106,7 @@ class Model:
         self.latest_ms = 0  # the latest time the clock can have shown since the look before this one
         self.head = 0
         self.has_cut = False  # the log's head was cut at least once
+        self.late_ms_max = 0  # more than 0 where files are damaged, and the sweep finds what a timer forgot
 
     # -- finding ----------------------------------------------------------------------------------
 
@@ -344,10 +345,10 @@ class Model:
     def check_none_late(self, now_ms: int) -> None:
         """Everything that is due and that nothing holds back is in its topic."""
         for message in self.messages.values():
-            if message.is_pending and message.topic.is_free and message.due_ms <= now_ms:
+            if message.is_pending and message.topic.is_free and message.due_ms <= now_ms - self.late_ms_max:
                 raise Broken(f"{message.body!r} was due at {message.due_ms}, it is {now_ms}: {message}")
         for retry in self.retries.pending():
-            if retry.due_ms <= now_ms:
+            if retry.due_ms <= now_ms - self.late_ms_max:
                 raise Broken(f"{retry} is late, it is {now_ms}")
 
     def check_halves(self, broker: Broker) -> None:

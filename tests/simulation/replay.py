@@ -2,6 +2,7 @@
 
 PYTHONPATH=tests .venv/bin/python -m simulation.replay 17
 PYTHONPATH=tests .venv/bin/python -m simulation.replay 0 3000
+PYTHONPATH=tests .venv/bin/python -m simulation.replay --damage 0 3000
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
-from simulation.lives import run
+from simulation import damaged_lives, lives
 
 
 def main(arguments: list[str]) -> int:
-    logging.disable(logging.WARNING)
+    logging.disable(logging.CRITICAL)
+    run = lives.run
+    if arguments[0] == "--damage":
+        run, arguments = damaged_lives.run, arguments[1:]
     first = int(arguments[0])
     end = int(arguments[1]) if len(arguments) > 1 else first + 1
     failed = 0
