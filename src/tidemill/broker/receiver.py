@@ -3,8 +3,9 @@
 Owns what a consumer group is given and in which order: messages whose lease has ended first, then new ones.
 What becomes of a delivery (ack, invisibility) is `settler.py`'s.
 Each delivery is logged (attempt, visible-at) before it is handed out. A message that used up its attempts
-is not handed out again: it moves to `%DLQ%group`, in one frame that also settles it. In a FIFO queue a
-message waits while an earlier one of its group is out.
+is not handed out again: it moves to `%DLQ%group`, in one frame that also settles it. For a consumer group set
+to FIFO a message waits while an earlier one of its message group is out, whatever the topic's type; no other
+consumer group waits.
 
 Locks: the consumer log's lock may be taken inside the writer's, never the other way round.
 """
@@ -25,7 +26,7 @@ from tidemill.core.arguments import require_kind, require_whole
 from tidemill.core.errors import RequestError
 from tidemill.core.levels import level_delays_ms
 from tidemill.core.limits import ANSWER_BYTES_MAX, BODY_BYTES_IN_COMPANY_MAX, DAY_MS
-from tidemill.core.model import Delivery, StoredMessage, TopicType, Via, rolls_of
+from tidemill.core.model import Delivery, StoredMessage, Via, rolls_of
 from tidemill.log.arrays import Rows
 from tidemill.store.consumer_log import change_rows
 from tidemill.store.consumer_state import (
@@ -146,7 +147,7 @@ class Receiver:
     ) -> list[Delivery]:
         """Hand out up to `count` messages that are there now; each stays invisible for `invisible_ms`.
 
-        Where order counts, `one_per_message_group` keeps back the second of a message group until the first
+        In a FIFO group, `one_per_message_group` keeps back the second of a message group until the first
         is settled, so that a failure of the first does not find the second under way.
         An answer ends with the one that takes it over 16 MiB. One of 4 MiB is alone: some clients fail at it.
         """
@@ -168,7 +169,7 @@ class Receiver:
                 progress = self._progress(lane, group, now_ms)
                 limit = (count - len(found), ANSWER_BYTES_MAX - sum(_weight(f.message) for f in found))
                 chosen, unwanted = self._choose(
-                    lane, progress, topic, group, limit, accepts_tag, one_per_message_group, now_ms
+                    lane, progress, group, limit, accepts_tag, one_per_message_group, now_ms
                 )
                 alive = [f for f in chosen if f.attempt <= group.attempts_max]
                 spent = [f for f in chosen if f.attempt > group.attempts_max]
@@ -227,11 +228,11 @@ class Receiver:
     def next_visible_ms(self, topic_name: str, group_name: str) -> int | None:
         """When a lease of this group in this topic ends next.
 
-        Where order counts, a message whose lease has ended may wait behind one that is out: it is that one's
+        In a FIFO group, a message whose lease has ended may wait behind one that is out: it is that one's
         lease, or its ack, which is worth waiting for.
         """
         group, topic = self.group(group_name), self._topics.require(topic_name)
-        now_ms = self._now_ms() if is_ordered(group, topic) else None
+        now_ms = self._now_ms() if group.is_fifo else None
         with self._store.consumers.lock:
             progresses = [self._store.consumers.state.progress(lane) for lane in self._lanes(group, topic)]
             wakes = [progress.next_visible_ms(now_ms) for progress in progresses if progress is not None]
@@ -262,7 +263,6 @@ class Receiver:
         self,
         lane: Lane,
         progress: Progress,
-        topic: Topic,
         group: Group,
         at_most: tuple[int, int],
         accepts_tag: TagFilter | None,
@@ -271,7 +271,7 @@ class Receiver:
     ) -> tuple[list[_Found], list[int]]:
         """Messages of one queue that may go out, up to a number and bytes; and offsets of unwanted ones."""
         limit, room = at_most
-        keeps_order = is_ordered(group, topic)
+        keeps_order = group.is_fifo
         is_retry = self._holds_retries(lane[1])
         blocked = self._groups_out(lane, progress, now_ms) if keeps_order else set()
         found: list[_Found] = []
@@ -343,10 +343,6 @@ def _weight(message: StoredMessage) -> int:
     """What a message takes of an answer's bytes: never nothing, and all of them if it must be alone."""
     size = len(message.body)
     return ANSWER_BYTES_MAX if size > BODY_BYTES_IN_COMPANY_MAX else size + 1
-
-
-def is_ordered(group: Group, topic: Topic) -> bool:
-    return group.is_fifo or topic.type is TopicType.FIFO
 
 
 def _take_rows(act: int, lane: Lane, found: Sequence[_Found], more: int, visible_at_ms: int) -> Rows:

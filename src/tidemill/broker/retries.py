@@ -25,7 +25,7 @@ from tidemill.broker.receipts import DeliveryName, decode_receipt, lane_held
 from tidemill.broker.sending_verb import SendingVerb
 from tidemill.core.arguments import require_kind, require_whole
 from tidemill.core.levels import clamped_level, level_delays_ms
-from tidemill.core.model import NO_TIME_MS, Handle, MessageType, StoredMessage, TopicType
+from tidemill.core.model import NO_TIME_MS, Handle, MessageType, StoredMessage
 from tidemill.store.consumer_log import change_rows
 from tidemill.store.consumer_state import ACT_CHANGE, Group, Lane
 from tidemill.store.frames import Settlement
@@ -129,7 +129,7 @@ class Retries(SendingVerb):
         if given.is_last(level):
             letters = self._topics.find_or_create(DEAD_LETTER_PREFIX + given.group.name, is_internal=True)
             return letters, self._topics.choose_queue(letters, "")
-        if given.group.is_fifo or given.topic.type is TopicType.FIFO:
+        if given.group.is_fifo:
             return None
         if given.topic.name.startswith(RETRY_PREFIX):
             return given.topic, given.lane[2]

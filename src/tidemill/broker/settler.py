@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tidemill.broker.receipts import decode_receipt, lane_held
-from tidemill.broker.receiver import INVISIBLE_MS_MAX, Receiver, is_ordered
+from tidemill.broker.receiver import INVISIBLE_MS_MAX, Receiver
 from tidemill.core.arguments import require_kind, require_whole
 from tidemill.store.consumer_state import ACT_CHANGE, ACT_SETTLE, CHANGE, Lane
 from tidemill.store.message_store import MessageStore
@@ -73,10 +73,10 @@ class Settler:
         return answers
 
     def _frees_others(self, lane: Lane, offset: int, visible_at_ms: int | None) -> bool:
-        """Whether a message may be had sooner: this one, or, where order counts, the one behind it."""
+        """Whether a message may be had sooner: this one, or, in a FIFO group, the one behind it."""
         state = self._store.consumers.state
         if visible_at_ms is not None:
             progress = state.progress(lane)
             return progress is not None and visible_at_ms < progress.taken[offset][1]
-        group, topic = state.group(state.group_name(lane[0])), self._store.indexes.topics.by_id(lane[1])
-        return group is not None and topic is not None and is_ordered(group, topic)
+        group = state.group(state.group_name(lane[0]))
+        return group is not None and group.is_fifo

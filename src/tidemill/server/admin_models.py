@@ -55,7 +55,7 @@ class MessageIn(Request):
     id: str | None = Field(None, description="of your own making: a repeat within an hour is stored once")
     keys: list[str] = []
     tag: str = ""
-    message_group: str = Field("", description="messages of one group stay in order")
+    message_group: str = Field("", description="consumer groups set to FIFO get its messages in order")
     properties: dict[str, str] = {}
     once: Literal["no", "keep", "replace"] = "no"
 
@@ -100,7 +100,7 @@ class ReceiveIn(Request):
     )
     one_per_message_group: bool = Field(
         False,
-        description="where order counts: the second of a message group only when the first is settled",
+        description="in a FIFO group: the second of a message group only when the first is settled",
     )
 
 

@@ -227,6 +227,7 @@ def test_a_count_is_a_bound_over_all_queues(small):
 def _fifo(small, bodies, group="a"):
     if small.broker.store.indexes.topics.named("line") is None:
         small.broker.topics.create("line", TopicType.FIFO, 1)
+        small.broker.receiver.set_group("g", is_fifo=True)
     small.broker.send([Draft("line", body, message_group=group) for body in bodies])
 
 
@@ -261,6 +262,25 @@ def test_another_group_that_came_before_does_not_wait(small):
     _fifo(small, [b"b1", b"b2"], "b")
     (first,) = small.broker.receive("line", "g", count=1, invisible_ms=1_000)
     assert _bodies([first, *small.broker.receive("line", "g")]) == [b"a1", b"b1", b"b2"]
+
+
+def test_a_plain_group_on_a_fifo_topic_does_not_wait_for_an_unacknowledged_message(small):
+    _fifo(small, [b"1", b"2", b"3"])
+    taken = small.broker.receive("line", "plain", count=1, invisible_ms=1_000)
+    assert _bodies(taken) == [b"1"]
+    assert _bodies(small.broker.receive("line", "plain", one_per_message_group=True)) == [b"2", b"3"]
+    assert _bodies(small.broker.receive("line", "g", count=1)) == [b"1"]
+    assert small.broker.receive("line", "g") == []
+
+
+def test_what_is_put_off_delays_nothing_in_a_plain_group_on_a_fifo_topic(small):
+    _fifo(small, [b"1", b"2"])
+    first, second = small.broker.receive("line", "plain", invisible_ms=1_000)
+    small.broker.change_invisibility([first.receipt], 60_000)
+    small.broker.change_invisibility([second.receipt], 10)
+    assert small.broker.receiver.next_visible_ms("line", "plain") == small.clock.now_ms() + 10
+    small.clock.advance(10)
+    assert _bodies(small.broker.receive("line", "plain")) == [b"2"]
 
 
 def test_a_fifo_group_keeps_the_order_of_any_topic(small):
@@ -304,11 +324,11 @@ def test_a_lease_cut_short_and_a_place_in_line_are_announced_to_their_group(smal
     _fifo(small, [b"1", b"2"])
     small.send("work", b"x")
     (first,) = small.broker.receive("line", "g", count=1, invisible_ms=1_000)
-    (other,) = small.broker.receive("work", "g", invisible_ms=1_000)
+    (other,) = small.broker.receive("work", "plain", invisible_ms=1_000)
     small.broker.change_invisibility([first.receipt, other.receipt], 2_000)
     assert arrivals.take_freed() == set()  # nobody can have either any sooner
     small.broker.change_invisibility([first.receipt, other.receipt], 10)
-    assert arrivals.take_freed() == {("line", "g"), ("work", "g")}
+    assert arrivals.take_freed() == {("line", "g"), ("work", "plain")}
     small.broker.ack([first.receipt, other.receipt])
     assert arrivals.take_freed() == {("line", "g")}
     arrivals.listener = None

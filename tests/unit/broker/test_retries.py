@@ -168,6 +168,7 @@ def test_a_group_that_begins_at_the_end_still_gets_what_it_sent_back(small):
 
 def test_fifo_retries_in_place_and_holds_its_group(small):
     small.broker.topics.create("f", TopicType.FIFO, 1)
+    small.broker.receiver.set_group("g", is_fifo=True)
     for body in (b"1", b"2"):
         small.send("f", body, message_group="m")
     first = _one(small, "f")
@@ -180,6 +181,19 @@ def test_fifo_retries_in_place_and_holds_its_group(small):
     assert (again.message.body, again.attempt) == (b"1", 2)
     small.broker.ack([again.receipt])
     assert _one(small, "f").message.body == b"2"
+
+
+def test_a_plain_group_sends_back_from_a_fifo_topic_as_from_any_other(small):
+    small.broker.topics.create("f", TopicType.FIFO, 1)
+    for body in (b"1", b"2"):
+        small.send("f", body, message_group="m")
+    first = _one(small, "f")
+    (sent,) = small.broker.send_back([first.receipt], 2)
+    assert sent.handle is not None and sent.handle.topic == "%RETRY%g"
+    assert _one(small, "f").message.body == b"2"
+    small.advance(5_000)
+    again = _one(small, "f")
+    assert (again.message.body, again.message.message_group, again.attempt) == (b"1", "m", 2)
 
 
 def test_bad_send_backs_are_refused(small):
