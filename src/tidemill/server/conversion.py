@@ -187,9 +187,9 @@ def tag_filter_of(expression: Any) -> Callable[[str], bool] | None:
     text = expression.expression.strip()
     if not text or text == "*":
         return None
-    tags = {tag.strip() for tag in text.split("||")}
-    if "" in tags:
-        raise IllegalFilter(f"filter {text[:80]!r} is not a list of tags like `A || B`")
+    tags = {tag.strip() for tag in text.split("||")} - {""}  # empty parts mean nothing, as in RocketMQ
+    if not tags:
+        raise IllegalFilter(f"filter {text[:80]!r} names no tag; write `A || B`, or `*` for all messages")
     return tags.__contains__
 
 

@@ -173,7 +173,16 @@ def test_a_time_comes_back(at_ms: int) -> None:
 
 @pytest.mark.parametrize(
     ("expression", "taken", "left"),
-    [("*", ["A", ""], []), ("", ["A"], []), ("A", ["A"], ["B", ""]), ("A || B", ["A", "B"], ["C", ""])],
+    [
+        ("*", ["A", ""], []),
+        ("", ["A"], []),
+        ("A", ["A"], ["B", ""]),
+        ("A || B", ["A", "B"], ["C", ""]),
+        ("A||||B", ["A", "B"], ["C", ""]),
+        ("||A", ["A"], ["B", ""]),
+        ("A || ", ["A"], ["B", ""]),
+        (" || A || || B ||", ["A", "B"], ["C", ""]),
+    ],
 )
 def test_tag_filters(expression: str, taken: list[str], left: list[str]) -> None:
     accepts = tag_filter_of(definition.FilterExpression(expression=expression))
@@ -184,7 +193,8 @@ def test_tag_filters(expression: str, taken: list[str], left: list[str]) -> None
 def test_other_filters_are_refused() -> None:
     for expression in (
         definition.FilterExpression(type=definition.FilterType.SQL, expression="a > 1"),
-        definition.FilterExpression(expression="A || "),
+        definition.FilterExpression(expression="||"),
+        definition.FilterExpression(expression=" || || "),
     ):
         with pytest.raises(IllegalFilter):
             tag_filter_of(expression)
