@@ -250,6 +250,32 @@ def test_mqadmin_takes_rocketmq_flags(served, capsys, monkeypatch) -> None:
     assert err.count("\n") == 1 and "mqadmin -h" in err
 
 
+def test_mqadmin_lists_the_broker_and_how_far_groups_are_behind(served, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("TIDEMILL_ENDPOINT", served.endpoint)
+    with tidemill.Client(served.endpoint) as client:
+        client.send("rmq-stats", "1")
+        client.send("rmq-stats", "2")
+        client.create_topic("rmq-unused")
+        client.receive_batch("rmq-stats", group="rmq-readers", count=1)
+    assert mqadmin.run(["clusterList", "-n", "ns:9876"]) == 0
+    head, line = capsys.readouterr().out.splitlines()
+    assert head.split()[:4] == ["#Cluster", "Name", "#Broker", "Name"] and head.split()[-1] == "#ACTIVATED"
+    assert line.split()[2:4] == ["0", served.endpoint] and line.split()[-1] == "true"
+    assert mqadmin.run(["statsAll"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["rmq-stats", "rmq-readers", "1", "-", "-", "-", "-"] in rows
+    assert ["rmq-unused", "0", "-", "-", "NO_CONSUMER"] in rows
+    assert mqadmin.run(["statsAll", "-a", "-t", "rmq-unused"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["topiclist", "TOPICLIST", "clusterlist", "StatsAll", "CONSUMERPROGRESS"])
+def test_mqadmin_takes_command_names_in_any_case(served, monkeypatch, name: str) -> None:
+    monkeypatch.setenv("TIDEMILL_ENDPOINT", served.endpoint)
+    assert mqadmin.run([name]) == 0
+    assert mqadmin.run(["help", name]) == 0
+
+
 def test_mqadmin_makes_as_many_queues_as_rocketmq(served, capsys, monkeypatch) -> None:
     monkeypatch.setenv("TIDEMILL_ENDPOINT", served.endpoint)
     for name, flags, queues in (
@@ -294,6 +320,9 @@ def test_mqadmin_takes_the_address_after_n_for_the_brokers(served, capsys, monke
         "topicList -n ns:9876 -c",
         "consumerProgress --namesrvAddr ns:9876 --groupName rmqlong --topicName rmqlong --showClientIP true",
         "consumerProgress -n ns:9876 -g rmqlong -t rmqlong -s true -c C",
+        "clusterList --namesrvAddr ns:9876 --moreStats --interval 1 --clusterName C",
+        "clusterList -n ns:9876 -m -i 1 -c C",
+        "statsAll --namesrvAddr ns:9876 --activeTopic --topic rmqlong",
         "help updateTopic",
         "help",
     ],

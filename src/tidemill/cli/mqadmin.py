@@ -8,6 +8,11 @@ unless its port is that of RocketMQ's name server; then it is said which broker 
     mqadmin updateSubGroup -c DefaultCluster -g closers -r 16 -o true
     mqadmin topicList
     mqadmin consumerProgress -g closers
+    mqadmin clusterList
+    mqadmin statsAll -t orders
+
+As in RocketMQ, the case of a command's name does not matter. A figure that Tidemill does not keep (messages a
+second of a topic, of the last day) is shown as `-`.
 """
 
 from __future__ import annotations
@@ -16,9 +21,11 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import NoReturn
 
 from tidemill.cli.connecting import connect
+from tidemill.client.answers import TopicInfo
 from tidemill.client.client import Client
 from tidemill.core.errors import RequestError, TidemillError
 from tidemill.core.model import TopicType
@@ -41,7 +48,18 @@ _MEANINGLESS: dict[str, dict[str, str]] = {
     },
     "topicList": {"-c": "--clusterModel"},
     "consumerProgress": {"-c": "--cluster", "-s": "--showClientIP"},
+    "clusterList": {"-m": "--moreStats", "-i": "--interval", "-c": "--clusterName"},
+    "statsAll": {},
 }
+_UNKNOWN = "-"
+# Of a group's own topics, which RocketMQ's statsAll leaves out.
+_GROUP_TOPICS = ("%RETRY%", "%DLQ%")
+_CLUSTER_LINE = "{:<22}  {:<22}  {:<4}  {:<22} {:<16}  {:>16}  {:>16}  {:<22}  {:<11}  {:<12}  {:<8}  {:<10}"
+_CLUSTER_HEAD = (
+    *("#Cluster Name", "#Broker Name", "#BID", "#Addr", "#Version", "#InTPS(LOAD)", "#OutTPS(LOAD)"),
+    *("#Timer(Progress)", "#PCWait(ms)", "#Hour", "#SPACE", "#ACTIVATED"),
+)
+_STATS_LINE = "{:<64}  {:<64} {:>12} {:>11} {:>11} {:>14} {:>14}"
 
 _NAME_SERVER_PORT = ":9876"
 _QUEUES = 8  # of a new topic, as RocketMQ's updateTopic makes it
@@ -64,7 +82,7 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns its exit code."""
     try:
-        given = _parser().parse_args(_as_option(arguments))
+        given = _parser().parse_args(_as_named(_as_option(arguments)))
     except SystemExit as stop:
         return int(stop.code or 0)
     if given.ignored:
@@ -106,6 +124,12 @@ def _as_option(arguments: Sequence[str]) -> list[str]:
     return list(arguments)
 
 
+def _as_named(arguments: list[str]) -> list[str]:
+    """The command with its name as it is written here, in whatever case it was given."""
+    names = {name.lower(): name for name in _MEANINGLESS}
+    return [*(names.get(name.lower(), name) for name in arguments[:1]), *arguments[1:]]
+
+
 def _parser() -> _Parser:
     parser = _Parser("mqadmin", description="RocketMQ's mqadmin for Tidemill, in part.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -125,6 +149,10 @@ def _parser() -> _Parser:
     progress = _command(commands, "consumerProgress", _progress, "show how far behind groups are")
     progress.add_argument("-g", "--groupName")
     progress.add_argument("-t", "--topicName")
+    _command(commands, "clusterList", _cluster_list, "show the broker")
+    stats = _command(commands, "statsAll", _stats_all, "show how far behind each topic's groups are")
+    stats.add_argument("-a", "--activeTopic", action="store_true", help="only topics that were sent to")
+    stats.add_argument("-t", "--topic")
     return parser
 
 
@@ -231,6 +259,37 @@ def _progress(client: Client, given: argparse.Namespace) -> None:
             print(f"{group.name:<40}  {topic:<40}  {lag:>12}  {unsettled:>12}")
             total += lag
     print(f"\nConsume Diff Total: {total}")
+
+
+def _cluster_list(client: Client, given: argparse.Namespace) -> None:
+    status = client.status()
+    known = {
+        "#Cluster Name": "tidemill",
+        "#Broker Name": status.fields["broker"],
+        "#BID": 0,
+        "#Addr": client.endpoint,
+        "#Timer(Progress)": f"{status.pending}(pending)",
+        "#ACTIVATED": "true",
+    }
+    print(_CLUSTER_LINE.format(*_CLUSTER_HEAD))
+    print(_CLUSTER_LINE.format(*(str(known.get(name, _UNKNOWN)) for name in _CLUSTER_HEAD)))
+
+
+def _stats_all(client: Client, given: argparse.Namespace) -> None:
+    head = "#Topic", "#Consumer Group", "#Accumulation", "#InTPS", "#OutTPS", "#InMsg24Hour", "#OutMsg24Hour"
+    print(_STATS_LINE.format(*head))
+    groups = client.groups()
+    for topic in sorted(filter(partial(_is_wanted, given), client.topics()), key=lambda topic: topic.name):
+        readers = [(group.name, group.lag[topic.name]) for group in groups if topic.name in group.lag]
+        for group, behind in sorted(readers):
+            print(_STATS_LINE.format(topic.name, group, behind, *[_UNKNOWN] * 4))
+        if not readers:
+            print(_STATS_LINE.format(topic.name, "", 0, _UNKNOWN, "", _UNKNOWN, "NO_CONSUMER"))
+
+
+def _is_wanted(given: argparse.Namespace, topic: TopicInfo) -> bool:
+    is_own = topic.name.startswith(_GROUP_TOPICS)
+    return not is_own and given.topic in (None, topic.name) and (topic.sent > 0 or not given.activeTopic)
 
 
 if __name__ == "__main__":
