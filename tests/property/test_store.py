@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from tidemill.core.model import TopicType
 from tidemill.log.disk import RealDisk
 from tidemill.store import find_memory
+from tidemill.store.damage import Repairs
 from tidemill.store.due_counts import DueCounts
+from tidemill.store.find_files import RunFile
 from tidemill.store.find_index import FindIndex
 from tidemill.store.hashing import hash_slices, hash_texts, id_hash, key_hash
 from tidemill.store.ledger import Ledger, State
@@ -144,7 +146,7 @@ class _FindModel:
         self.index = self._open()
 
     def _open(self) -> FindIndex:
-        index = FindIndex(RealDisk(), self.directory, memory_pairs_max=8, file_pairs_max=200)
+        index = FindIndex(RealDisk(), self.directory, Repairs(), memory_pairs_max=8, file_pairs_max=200)
         index.open(self.head)
         return index
 
@@ -167,7 +169,9 @@ class _FindModel:
 
     def merge(self) -> None:
         while (pair := self.index.mergeable()) is not None:
-            self.index.replace(pair, self.index.write_merged(pair))
+            merged = self.index.write_merged(pair)
+            assert isinstance(merged, RunFile)
+            self.index.replace(pair, merged)
             self.index.remove(pair)
 
     def reopen(self) -> None:

@@ -51,7 +51,7 @@ class Maintenance:
         if boot_ms - self._gave_back_at_ms >= _GIVE_BACK_EVERY_MS:
             self._gave_back_at_ms = boot_ms
             self._give_back()
-        return now_ms + _EVERY_MS
+        return now_ms if self._store.look_after_find() else now_ms + _EVERY_MS
 
     def _give_back(self) -> None:
         """After much was written, and once more when that is over: the timer absorbs it a little later."""

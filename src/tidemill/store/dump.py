@@ -32,7 +32,7 @@ from tidemill.store.entry_format import (
     frame_offset_of,
     row_of,
 )
-from tidemill.store.find_format import RUN_HEADER_BYTES, decode_run_header
+from tidemill.store.find_format import RUN_HEADER_BYTES, decode_run_header, is_whole
 from tidemill.store.find_runs import PLACE_BIT
 from tidemill.store.frames import Base, Cancel, End, Half, Kind, ReEnter, Release, SendBack, TopicChange
 from tidemill.store.index_checkpoint import checkpoint_head
@@ -272,6 +272,7 @@ def dump_find_run(data: ByteArray) -> Iterator[Line]:
         "pairs": header.count,
         "from_offset": header.first_offset,
         "end_offset": header.end_offset,
+        "is_sound": is_whole(data),
     }
     pairs = data[RUN_HEADER_BYTES:].view("<u8")
     for hashed, ref in zip(pairs[: header.count], pairs[header.count :], strict=True):

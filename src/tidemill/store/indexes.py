@@ -13,6 +13,7 @@ segment was cut since.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -110,7 +111,7 @@ class Indexes:
         entries = EntryTable(
             disk, directory / "entries", sizes.entry_chunk_rows, make_room, derivation, repairs
         )
-        find = FindIndex(disk, directory / "find", memory_pairs_max=sizes.find_memory_pairs_max)
+        find = FindIndex(disk, directory / "find", repairs, memory_pairs_max=sizes.find_memory_pairs_max)
         return cls(entries=entries, find=find)
 
     # -- one frame --------------------------------------------------------------------------------
@@ -153,6 +154,12 @@ class Indexes:
         if section is not None:
             columns = section.columns()
             self._add_to_find(frame.offset, section, columns, columns.timed_rows)
+
+    def with_find(self, find: FindIndex) -> Indexes:
+        """These, but with another find index: for `apply_find_only`, which changes nothing else."""
+        alone = copy.copy(self)
+        alone.find = find
+        return alone
 
     # -- base and topics --------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -34,6 +35,7 @@ from tidemill.store.derivation import Derivation
 from tidemill.store.disk_room import DiskRoom
 from tidemill.store.entry_format import FLAG_FIFO, FLAG_MOVED, FLAG_NEAR, FLAG_PAST
 from tidemill.store.find_runs import PLACE_BIT
+from tidemill.store.find_upkeep import SCRUB_BYTES, FindUpkeep
 from tidemill.store.frames import Kind, ReEnterReason, section_in
 from tidemill.store.framing import move_payload_bytes, moved_together
 from tidemill.store.hashing import id_hash, key_hash
@@ -133,6 +135,9 @@ class MessageStore:
             self.log, commit, self.indexes, self.queues, self.room, self.consumers.settle_from_commit_log
         )
         self.room.look()
+        self._find_upkeep = FindUpkeep(self.indexes, self.log, self.writer.lock, self.writer.finish_all)
+        with suppress(DiskFull):  # the maintenance service derives the rest when there is space again
+            self._find_upkeep.derive_lost()
         self._sections: OrderedDict[int, Section] = OrderedDict()
         self._sections_lock = threading.Lock()  # protects _sections
         self.upkeep_lock = threading.Lock()  # one checkpoint, head cut or backup at a time
@@ -322,12 +327,17 @@ class MessageStore:
             noted = note_indexes(self.indexes, self.log.written_end)
         content = noted.encode()
         self.writer.finish_all()
-        self._save_find_index()
+        self._find_upkeep.save()
         self.consumers.save(noted.offset)
         self._sync_entries()
         self.queues.sync()
         self._checkpoint.save_parts(content, sync=True)
         self._checkpoint_offset = noted.offset
+
+    def look_after_find(self, scrub_bytes: int = SCRUB_BYTES) -> bool:
+        """Verify a part of the find index, or derive again a part that was damaged; True: more is lost."""
+        with self.upkeep_lock:
+            return self._find_upkeep.step(scrub_bytes)
 
     def _move_near_floor(self) -> None:
         end_seq = self.indexes.ledger.next_seq
@@ -346,22 +356,6 @@ class MessageStore:
             with self.writer.lock:
                 entries.undo_sync(begun)
             raise
-
-    def _save_find_index(self) -> None:
-        """Write the find index's memory when it is worth a file; the files only ever cover what is safe."""
-        find = self.indexes.find
-        if find.is_worth_writing:
-            with self.writer.lock:
-                find.begin_flush(self.log.written_end)
-            self.writer.finish_all()
-            written = find.write_flushing()
-            with self.writer.lock:
-                find.end_flush(written)
-        while (pair := find.mergeable()) is not None:
-            merged = find.write_merged(pair)
-            with self.writer.lock:
-                find.replace(pair, merged)
-            find.remove(pair)
 
     def value_below(self, now_ms: int) -> int:
         """Bytes below this log offset are older than half the retention: release those by value."""

@@ -56,20 +56,8 @@ def recover(
             "the commit log has no file left, but its index is there. Nothing was changed. Restore the log's "
             "files from a backup; if all of it is to be forgotten, use a new directory"
         )
-    if content is not None:
-        # The log's head may have been cut after the checkpoint was taken. What the checkpoint has pending
-        # below it was settled since, but its entries are gone and can no longer be counted out.
-        # Where it reflects no frame at all, even the first one may be torn.
-        has_base = reflected > log.head
-        first = next(log.frames(log.head, reflected)) if has_base else None  # its checksum is looked at
-        base = _first_base(first) if first is not None else indexes.base()
-        if indexes.ledger.first_pending() < base.next_seq:
-            content, reflected = None, log.head
-        else:
-            indexes.cut_head(base.next_seq)
-            indexes.find_levels()
-            _set_queue_ends(indexes, queues)
-            queues.set_base(base)
+    if content is not None and not _fits_head(log, indexes, queues, reflected):
+        content, reflected = None, log.head
     if content is None:
         indexes.entries.cut_tail(0)
         queues.clear()
@@ -99,6 +87,25 @@ def recover(
         settlements.extend((frame.offset, settlement) for settlement in effects.settlements)
     indexes.entries.cut_tail(indexes.ledger.next_seq)
     return Recovered(replayed, reflected, settlements)
+
+
+def _fits_head(log: SegmentedLog, indexes: Indexes, queues: TopicQueues, reflected: int) -> bool:
+    """Bring restored indexes to the log's head; False where they know of something pending below it.
+
+    The head may have been cut after the checkpoint was taken. What the checkpoint has pending below it was
+    settled since, but its entries are gone and can no longer be counted out.
+    """
+    # Where it reflects no frame at all, even the first one may be torn.
+    has_base = reflected > log.head
+    first = next(log.frames(log.head, reflected)) if has_base else None  # its checksum is looked at
+    base = _first_base(first) if first is not None else indexes.base()
+    if indexes.ledger.first_pending() < base.next_seq:
+        return False
+    indexes.cut_head(base.next_seq)
+    indexes.find_levels()
+    _set_queue_ends(indexes, queues)
+    queues.set_base(base)
+    return True
 
 
 def _first_base(frame: Frame) -> Base:

@@ -30,9 +30,9 @@ pytestmark = pytest.mark.slow
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("dump") / "data"
     make_directory(made)
+    hashes, refs = np.array([5, 6], np.uint64), np.array([7, 1 << 63 | 3 << 16 | 1], np.uint64)
     (made / "index" / "find" / "0-9.run").write_bytes(
-        encode_run_header(RunHeader(2, 0, 9))
-        + np.array([5, 6, 7, 1 << 63 | 3 << 16 | 1], np.uint64).tobytes()
+        encode_run_header(RunHeader(2, 0, 9), (hashes, refs)) + hashes.tobytes() + refs.tobytes()
     )
     # As after a cut and after a step that handed over: for both this directory is too young.
     HeadRecord(RealDisk(), made / "log").save(0)

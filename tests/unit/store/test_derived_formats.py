@@ -23,6 +23,7 @@ from tidemill.store.consumer_state import (
     CHANGE,
     ConsumerState,
 )
+from tidemill.store.damage import Derived, Repairs
 from tidemill.store.entry_format import ENTRY, FLAG_FIFO, FLAG_LEVEL, FLAG_MOVED, FLAG_NEAR
 from tidemill.store.find_format import RUN_HEADER_BYTES, RunHeader, decode_run_header, encode_run_header
 from tidemill.store.find_index import FindIndex
@@ -111,7 +112,7 @@ def _indexes(directory: Path) -> Indexes:
 def _find_run() -> bytes:
     hashes, refs = np.array([1, 5, 5, 1 << 63], "<u8"), np.array([0, 3, 9 << 16, 4], "<u8")
     refs[2] |= PLACE_BIT
-    return encode_run_header(RunHeader(4, 128, 4096)) + hashes.tobytes() + refs.tobytes()
+    return encode_run_header(RunHeader(4, 128, 4096), (hashes, refs)) + hashes.tobytes() + refs.tobytes()
 
 
 def golden_bytes(directory: Path) -> dict[str, bytes]:
@@ -120,14 +121,14 @@ def golden_bytes(directory: Path) -> dict[str, bytes]:
         "store-queue-row-2.bin": _queue_rows().tobytes(),
         "consumers-change-1.bin": _change_frame(directory / "consumers"),
         "store-index-checkpoint-1.bin": b"".join(note_indexes(_indexes(directory / "index"), 4096).encode()),
-        "store-find-run-1.bin": _find_run(),
+        "store-find-run-2.bin": _find_run(),
     }
 
 
 NAMES = [
     "consumers-change-1",
     "store-entry-2",
-    "store-find-run-1",
+    "store-find-run-2",
     "store-index-checkpoint-1",
     "store-queue-row-2",
 ]
@@ -188,12 +189,23 @@ def test_a_golden_index_checkpoint_restores_the_state_it_was_made_for(tmp_path):
 
 
 def test_a_golden_find_run_is_found_in(tmp_path):
-    content = (GOLDEN / "store-find-run-1.bin").read_bytes()
+    content = (GOLDEN / "store-find-run-2.bin").read_bytes()
     assert decode_run_header(content[:RUN_HEADER_BYTES], len(content)) == RunHeader(4, 128, 4096)
     (tmp_path / f"{128:020d}-{4096:020d}.run").write_bytes(content)
-    find = FindIndex(RealDisk(), tmp_path)
+    find = FindIndex(RealDisk(), tmp_path, Repairs())
     find.open(128)
     assert find.covers == 4096
     assert find.find(5).tolist() == [3, 9 << 16 | 1 << 63]
     assert find.find(1 << 63).tolist() == [4]
     assert find.find(2).tolist() == []
+
+
+def test_a_golden_find_run_of_format_1_is_dropped_and_is_no_damage(tmp_path):
+    repairs = Repairs()
+    content = (GOLDEN / "store-find-run-1.bin").read_bytes()
+    (tmp_path / f"{128:020d}-{4096:020d}.run").write_bytes(content)
+    find = FindIndex(RealDisk(), tmp_path, repairs)
+    find.open(128)
+    assert find.covers == 128
+    assert list(tmp_path.iterdir()) == []
+    assert repairs.counts()[Derived.FIND] == 0

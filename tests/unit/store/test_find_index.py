@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.log.disk import RealDisk
+from tidemill.store.damage import Repairs
 from tidemill.store.find_index import FindIndex
 
 
 @pytest.fixture
 def find(tmp_path: Path) -> FindIndex:
-    return FindIndex(RealDisk(), tmp_path / "find", memory_pairs_max=8)
+    return FindIndex(RealDisk(), tmp_path / "find", Repairs(), memory_pairs_max=8)
 
 
 def _add(find: FindIndex, *hashes: int) -> None:
@@ -46,7 +47,7 @@ def test_a_hash_is_found_in_memory_while_it_is_written_and_in_a_file(find) -> No
 
 @given(st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=9), max_size=6), st.data())
 def test_it_knows_just_what_was_added(tmp_path_factory, parts, data) -> None:
-    find = FindIndex(RealDisk(), tmp_path_factory.mktemp("find"), memory_pairs_max=4)
+    find = FindIndex(RealDisk(), tmp_path_factory.mktemp("find"), Repairs(), memory_pairs_max=4)
     for number, part in enumerate(parts):
         _add(find, *part)
         if data.draw(st.booleans()):
