@@ -18,13 +18,13 @@ from tidemill.log.disk import Disk
 from tidemill.store.consumer_log import CONSUMERS_NAME, begin_consumers, consumer_checkpoint
 
 DIRECTORY_FORMAT = 1
-_NAME = "identity"
+IDENTITY_NAME = "identity"
 _HAS_CONSUMERS = "has_consumers"
 
 
 def broker_id_of(disk: Disk, directory: Path) -> str:
     """The directory's broker id, made on first use; `NewerFormat` if a newer Tidemill wrote the directory."""
-    checkpoint = Checkpoint(disk, directory, _NAME, DIRECTORY_FORMAT)
+    checkpoint = Checkpoint(disk, directory, IDENTITY_NAME, DIRECTORY_FORMAT)
     content = checkpoint.load()
     has_log = any(name.endswith(".log") for name in disk.names(directory / "log"))
     consumers = consumer_checkpoint(disk, directory / CONSUMERS_NAME)
@@ -42,26 +42,44 @@ def broker_id_of(disk: Disk, directory: Path) -> str:
         return str(known["broker_id"])
     if has_log:
         raise StorageError(
-            f"{directory}: the log is there, its identity file is missing or damaged; restore a backup"
+            f"{directory}: the log is there, its identity file is missing or damaged. If this is a backup or "
+            "a salvage that was not finished, remove it and make it again; else restore a backup, or "
+            f"`tidemill salvage {directory} --to NEW`"
         )
-    broker_id = secrets.token_hex(4).upper()
+    broker_id = new_broker_id()
     if not has_consumers:
         begin_consumers(disk, directory / CONSUMERS_NAME)
-    checkpoint.save(json.dumps({"broker_id": broker_id, _HAS_CONSUMERS: True}).encode(), sync=True)
+    write_identity(disk, directory, broker_id)
     return broker_id
+
+
+def write_identity(disk: Disk, directory: Path, broker_id: str) -> None:
+    """Make a directory that has its log and its consumers' state a data directory, durably."""
+    content = json.dumps({"broker_id": broker_id, _HAS_CONSUMERS: True}).encode()
+    Checkpoint(disk, directory, IDENTITY_NAME, DIRECTORY_FORMAT).save(content, sync=True)
+
+
+def new_broker_id() -> str:
+    return secrets.token_hex(4).upper()
+
+
+def broker_id_in(content: bytes) -> str:
+    """The broker id in the content of an identity file."""
+    return str(json.loads(content)["broker_id"])
 
 
 def _lost_consumers(directory: Path) -> str:
     return (
         f"{directory / CONSUMERS_NAME}: the consumers' checkpoint is missing or damaged, so nobody knows "
-        "what was acknowledged. Nothing was changed. Restore that directory from a backup; to have every "
-        f"group begin again with all messages, `tidemill rebuild --new-consumers {directory}`"
+        "what was acknowledged. Nothing was changed. Restore that directory from a backup; to copy what can "
+        f"be read, `tidemill salvage {directory} --to NEW`; to have every group begin again with all "
+        f"messages, `tidemill rebuild --new-consumers {directory}`"
     )
 
 
 def require_broker(disk: Disk, directory: Path, broker_id: str) -> None:
     """`StorageError` unless this is the directory of that broker. Makes nothing."""
-    content = Checkpoint(disk, directory, _NAME, DIRECTORY_FORMAT).load()
+    content = Checkpoint(disk, directory, IDENTITY_NAME, DIRECTORY_FORMAT).load()
     if content is None:
         what = "has no identity" if disk.exists(directory) else "is not there"
         raise StorageError(

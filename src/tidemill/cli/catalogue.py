@@ -90,6 +90,11 @@ CATALOGUE = (
         "Make every derived file again from the commit log, then check.",
     ),
     Entry(
+        "salvage",
+        "tidemill.cli.salvage:salvage_command",
+        "Copy what can be read of a damaged data directory into a new one; exit 1 if something is missing.",
+    ),
+    Entry(
         "demo",
         "tidemill.cli.demo.command:demo",
         "Play the order-payment-timeout story, live; exit 0 only if everything held.",

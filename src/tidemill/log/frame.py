@@ -3,7 +3,7 @@
     offset  bytes  field
     0       4      magic "TMFR"
     4       1      kind (the owner's)
-    5       1      frame format: 1, or 2 where the payload has parts that readers of 1 do not know
+    5       1      frame format: 1, or more where the payload or kind is one that readers of 1 do not know
     6       2      zero
     8       4      payload length
     12      4      CRC-32 of bytes 0..12, bytes 16..40 and the payload
@@ -30,7 +30,7 @@ import numpy as np
 from tidemill.core.errors import NewerFormat
 from tidemill.log.disk import ByteArray, Bytes
 
-FRAME_FORMAT = 2
+FRAME_FORMAT = 3
 PLAIN_FORMAT = 1
 MAGIC = b"TMFR"
 ALIGNMENT = 8
@@ -50,6 +50,7 @@ class Frame:
     synced_end: int
     stamp_ms: int
     payload: memoryview
+    version: int = PLAIN_FORMAT
 
     @property
     def end(self) -> int:
@@ -105,7 +106,7 @@ def decode_frame(data: ByteArray, position: int, offset: int, *, verify: bool) -
             f"the log has frames of format {version}, this Tidemill reads up to {FRAME_FORMAT}; "
             "use the newer Tidemill that wrote it"
         )
-    return Frame(offset, kind, synced_end, stamp_ms, payload)
+    return Frame(offset, kind, synced_end, stamp_ms, payload, version)
 
 
 def newest_synced_end_after(data: ByteArray, position: int, segment_start: int) -> int:

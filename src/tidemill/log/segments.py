@@ -104,7 +104,7 @@ class SegmentedLog:
         if starts and starts[0] > head:
             raise CorruptionError(
                 f"{self._directory}: the log begins at offset {head}, but its first file begins at "
-                f"{starts[0]}. Nothing was changed. Restore the missing files from a backup"
+                f"{starts[0]}. {self._remedy}"
             )
         return starts
 
@@ -188,7 +188,7 @@ class SegmentedLog:
             if frame is None:
                 raise CorruptionError(
                     f"{self._path(segment.start)}: the frame at offset {at} does not read back: the file is "
-                    "damaged. Nothing was changed. Restore it from a backup"
+                    f"damaged. {self._remedy}"
                 )
             yield frame
             at = frame.end
@@ -228,7 +228,7 @@ class SegmentedLog:
         if is_missing:
             raise CorruptionError(
                 f"{self._directory}: bytes up to offset {max(at, safe_end)} were safe, but segment files are "
-                "missing or short. Nothing was changed. Restore them from a backup"
+                f"missing or short. {self._remedy}"
             )
 
     def _judge_tail(self, at: int, index: int, safe_end: int) -> None:
@@ -239,8 +239,7 @@ class SegmentedLog:
         if safe_end > at and self._segments:
             raise CorruptionError(
                 f"{self._path(self._segments[index].start)}: the frame at offset {at} does not read back, "
-                f"but the log was safe up to {safe_end}. Nothing was changed. Restore this file from a "
-                "backup, or keep a copy of the directory and ask for help"
+                f"but the log was safe up to {safe_end}. {self._remedy}"
             )
 
     def _cut_tail(self, at: int, index: int) -> None:
@@ -404,6 +403,13 @@ class SegmentedLog:
             segment.view = None
             segment.file.close()
         self._segments = []
+
+    @property
+    def _remedy(self) -> str:
+        return (
+            "Nothing was changed. Restore the data directory from a backup, or copy what can be read: "
+            f"`tidemill salvage {self._directory.parent} --to NEW`"
+        )
 
     def _path(self, start: int) -> Path:
         return self._directory / f"{start:020d}{_SUFFIX}"

@@ -323,9 +323,14 @@ class CommitLog:
 
     # -- the order --------------------------------------------------------------------------------
 
+    def copy(self, kind: int, parts: Sequence[Bytes], stamp_ms: int, version: int) -> Appended:
+        """Append a frame of another log as it is: its seqs and queue offsets are the next ones here."""
+        with self.lock:
+            return self._append(kind, parts, stamp_ms, reserved=True, version=version)
+
     def _append(
         self,
-        kind: Kind,
+        kind: int,
         parts: Sequence[Bytes],
         now_ms: int,
         *,

@@ -45,6 +45,13 @@ def begin_consumers(disk: Disk, directory: Path) -> None:
     disk.sync_dir(directory.parent)
 
 
+def write_consumers(disk: Disk, directory: Path, settled_below: int, state: ConsumerState) -> None:
+    """A checkpoint of this state in a directory with an empty consumer log, durably."""
+    checkpoint = consumer_checkpoint(disk, directory)
+    checkpoint.load_newest()  # so that this is the newer one
+    checkpoint.save(_content(0, settled_below, state), sync=True)
+
+
 def _content(offset: int, settled_below: int, state: ConsumerState) -> bytes:
     saved = {"offset": offset, "settled_below": settled_below, "state": state.as_dict()}
     return json.dumps(saved).encode()

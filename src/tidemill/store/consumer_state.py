@@ -205,6 +205,10 @@ class ConsumerState:
     def forget_topic(self, topic_id: int) -> None:
         self._lanes = {lane: progress for lane, progress in self._lanes.items() if lane[1] != topic_id}
 
+    def forget_group(self, group_id: int) -> None:
+        """Forget how far a group has got everywhere."""
+        self._lanes = {lane: progress for lane, progress in self._lanes.items() if lane[0] != group_id}
+
     def leased(self, now_ms: int) -> Iterator[tuple[Lane, int]]:
         """Messages in a consumer's hands right now."""
         for lane, progress in self._lanes.items():

@@ -19,7 +19,8 @@ from tidemill.log.frame import Frame
 from tidemill.log.segments import SegmentedLog
 from tidemill.store.entry_format import ENTRY
 from tidemill.store.entry_rows import entry_rows
-from tidemill.store.frames import Base, Kind, Release, messages_in
+from tidemill.store.frames import Base, Gap, Kind, Release, messages_in
+from tidemill.store.lost_rows import lost_entries, lost_queue_rows
 from tidemill.store.queue_format import QUEUE_ROW
 from tidemill.store.queue_rows import direct_rows, released_rows
 
@@ -59,15 +60,11 @@ class Derivation:
         rows = np.zeros(max(0, end_seq - first_seq), ENTRY)
         is_known = np.zeros(len(rows), np.bool_)
         for frame in self._log.intact_frames(stretch.start, stretch.stop):
-            section = messages_in(frame)
-            if section is None:
-                continue
-            columns = section.columns()
-            timed = columns.timed_rows
-            at = section.first_seq - first_seq + np.arange(len(timed))
+            made_first, made = _entries_made_by(frame)
+            at = made_first - first_seq + np.arange(len(made))
             inside = (at >= 0) & (at < len(rows))
             at = at[inside]
-            rows[at], is_known[at] = entry_rows(frame.offset, columns, timed[inside]), True
+            rows[at], is_known[at] = made[inside], True
         return rows, is_known
 
     # -- queue rows -------------------------------------------------------------------------------
@@ -93,6 +90,8 @@ class Derivation:
         topic_id, queue_id = queue
         if frame.kind == Kind.RELEASE:
             return self._released_in(frame, Release.read(frame.payload), queue)
+        if frame.kind == Kind.GAP:
+            return _lost_in(frame, Gap.read(frame.payload), queue)
         section = messages_in(frame) if frame.kind != Kind.RE_ENTER else None
         if section is None:
             return np.empty(0, np.int64), np.empty(0, QUEUE_ROW)
@@ -153,6 +152,26 @@ class Derivation:
         return Stretch(start, stop, first, end)
 
 
+def _entries_made_by(frame: Frame) -> tuple[int, Rows]:
+    """The first seq that a frame made, and the entries from there on."""
+    if frame.kind == Kind.GAP:
+        gap = Gap.read(frame.payload)
+        return gap.first_seq, lost_entries(gap.next_seq - gap.first_seq)
+    section = messages_in(frame)
+    if section is None:
+        return 0, np.empty(0, ENTRY)
+    columns = section.columns()
+    return section.first_seq, entry_rows(frame.offset, columns, columns.timed_rows)
+
+
+def _lost_in(frame: Frame, gap: Gap, queue: QueueKey) -> tuple[I64, Rows]:
+    """Offsets and rows of a queue that a gap stands for."""
+    for topic_id, queue_id, first, end in gap.queues:
+        if (topic_id, queue_id) == queue:
+            return np.arange(first, end), lost_queue_rows(end - first, frame.stamp_ms)
+    return np.empty(0, np.int64), np.empty(0, QUEUE_ROW)
+
+
 def next_offset_of(base: Base, queue: QueueKey) -> int:
     """The offset that the next message of a queue gets at a base frame; 0 where it is not there yet."""
     offsets = base.next_offsets.get(str(queue[0]), [])
@@ -172,5 +191,5 @@ def not_derivable(what: str) -> CorruptionError:
     """The error for a row that is damaged together with the part of the log that it comes from."""
     return CorruptionError(
         f"{what} is damaged, and so is the frame of the commit log that it comes from. Stop the broker and "
-        "run `tidemill salvage` to copy what can be read"
+        "run `tidemill salvage DIR --to NEW` to copy what can be read"
     )

@@ -34,7 +34,7 @@ from tidemill.store.entry_format import (
 )
 from tidemill.store.find_format import RUN_HEADER_BYTES, decode_run_header, is_whole
 from tidemill.store.find_runs import PLACE_BIT
-from tidemill.store.frames import Base, Cancel, End, Half, Kind, ReEnter, Release, SendBack, TopicChange
+from tidemill.store.frames import Base, Cancel, End, Gap, Half, Kind, ReEnter, Release, SendBack, TopicChange
 from tidemill.store.index_checkpoint import checkpoint_head
 from tidemill.store.message_format import Section
 from tidemill.store.queue_format import QUEUE_ROW
@@ -146,6 +146,12 @@ def _describe_frame(frame: Frame) -> tuple[Line, Section | None]:
             sent_back = SendBack.read(payload)
             section = sent_back.section
             more = {"settles": len(sent_back.settles)}
+        case Kind.GAP:
+            gap = Gap.read(payload)
+            more = {
+                "lost_seqs": [gap.first_seq, gap.next_seq],
+                "lost_offsets": [list(queue) for queue in gap.queues],
+            }
     if section is not None:
         more.update(count=section.count, first_seq=section.first_seq)
     return {"kind": name, **more}, section

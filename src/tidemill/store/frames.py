@@ -12,6 +12,10 @@
     7 END         place of the half u64, is-commit u64, section (commit only)
     8 TOPIC       JSON: what changed about a topic
     9 SEND-BACK   JSON length u64, JSON list of what each message settles, section
+   10 GAP         JSON: seqs and queue offsets whose frames are lost, totals; a frame of format 3
+
+A negative seq `~s` in a release or re-enter frame names a seq `s` inside a gap: the frame that made it is
+lost. Like a seq below the log's head it was pending when the frame was written.
 
 Arrays are padded to 8 bytes. Each payload is one frozen dataclass with `parts` (to write) and `read`.
 Append and replay apply the same dataclasses, so there is one rule for both.
@@ -30,9 +34,13 @@ import numpy as np
 
 from tidemill.log.arrays import I64, U8, U16, U32, U64, Rows
 from tidemill.log.disk import Bytes
-from tidemill.log.frame import FRAME_FORMAT, PLAIN_FORMAT, Frame
+from tidemill.log.frame import PLAIN_FORMAT, Frame
 from tidemill.store.message_format import Section
 from tidemill.store.trips_format import TOLD_EACH, check_told, told_of, trips_of
+
+# Formats of frames that an older version refuses: what it would not understand.
+_TRIPS_FORMAT = 2
+GAP_FORMAT = 3
 
 
 class Kind(IntEnum):
@@ -45,6 +53,7 @@ class Kind(IntEnum):
     END = 7
     TOPIC = 8
     SEND_BACK = 9
+    GAP = 10
 
 
 RELEASE_GROUP = np.dtype(
@@ -121,7 +130,7 @@ class Release:
     @property
     def version(self) -> int:
         """The format of its frame."""
-        return FRAME_FORMAT if told_of(self.trips) == TOLD_EACH else PLAIN_FORMAT
+        return _TRIPS_FORMAT if told_of(self.trips) == TOLD_EACH else PLAIN_FORMAT
 
     def parts(self) -> list[Bytes]:
         told = told_of(self.trips)
@@ -294,6 +303,35 @@ class SendBack:
         (length,) = reader.array("<u8", 1)
         settles = [Settlement(*row) for row in json.loads(reader.text(int(length)))]
         return cls(settles, _present(reader.section()))
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What `tidemill salvage` could not read: numbers that were given away by frames that are lost.
+
+    The seqs `[first_seq, next_seq)` count as moved, with nothing they moved to. The rows of the queues are
+    expired ones. Totals are as the next readable frame says, None where none does.
+    """
+
+    first_seq: int
+    next_seq: int
+    queues: Sequence[tuple[int, int, int, int]]  # topic id, queue id, first offset, end offset
+    totals: Mapping[str, Any] | None = None
+
+    def parts(self) -> list[Bytes]:
+        content = {
+            "first_seq": self.first_seq,
+            "next_seq": self.next_seq,
+            "queues": [list(queue) for queue in self.queues],
+            "totals": None if self.totals is None else dict(self.totals),
+        }
+        return [json.dumps(content, separators=(",", ":")).encode()]
+
+    @classmethod
+    def read(cls, payload: memoryview) -> Gap:
+        content = json.loads(bytes(payload))
+        queues = [tuple(queue) for queue in content["queues"]]
+        return cls(content["first_seq"], content["next_seq"], queues, content["totals"])
 
 
 def messages_in(frame: Frame) -> Section | None:

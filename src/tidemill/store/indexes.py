@@ -38,6 +38,7 @@ from tidemill.store.frames import (
     Base,
     Cancel,
     End,
+    Gap,
     Half,
     Kind,
     ReEnter,
@@ -47,6 +48,7 @@ from tidemill.store.frames import (
     TopicChange,
     messages_in,
 )
+from tidemill.store.gaps import step_over
 from tidemill.store.ledger import Ledger, State
 from tidemill.store.level_queues import LevelQueues
 from tidemill.store.message_format import Columns, Section
@@ -139,6 +141,8 @@ class Indexes:
                 return self._apply_topic(TopicChange.read(payload))
             case Kind.SEND_BACK:
                 return self._apply_send_back(frame, SendBack.read(payload))
+            case Kind.GAP:
+                return self._apply_gap(frame, Gap.read(payload))
             case unknown:
                 raise CorruptionError(
                     f"frame of unknown kind {unknown} at offset {offset}; run `tidemill check`"
@@ -214,6 +218,12 @@ class Indexes:
             seqs = first + np.flatnonzero(pending & (rows["topic_id"] == topic_id))
             self._cancel(seqs)
             first = end
+
+    def _apply_gap(self, frame: Frame, gap: Gap) -> Effects:
+        publication = step_over(frame, gap, self.ledger, self.entries, self.topics)
+        if gap.totals is not None:
+            self.totals = Totals.from_dict(gap.totals)
+        return Effects(publication)
 
     # -- messages ---------------------------------------------------------------------------------
 

@@ -112,8 +112,8 @@ def _first_base(frame: Frame) -> Base:
     if frame.kind != Kind.BASE:
         raise CorruptionError(
             f"the log begins at offset {frame.offset} with a frame of kind {frame.kind} instead of a base "
-            "frame: its first file is not one that Tidemill began. Nothing was changed. Restore the files of "
-            "`log` from a backup"
+            "frame: its first file is not one that Tidemill began. Nothing was changed. Restore the data "
+            "directory from a backup, or copy what can be read: `tidemill salvage DIR --to NEW`"
         )
     return Base.read(frame.payload)
 

@@ -147,7 +147,7 @@ class TopicQueues:
         first, end = self.head(queue), self.end(queue)
         while first < end:
             rows = self.read(queue, first, min(end, first + self._chunk_rows))
-            live = np.flatnonzero(rows["place"] >> np.uint64(16) >= log_head)
+            live = np.flatnonzero((rows["place"] >> np.uint64(16) >= log_head) & (rows["place"] > 0))
             if len(live):
                 return first + int(live[0])
             first += len(rows)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tidemill.core.errors import NewerFormat
 from tidemill.log.frame import (
+    FRAME_FORMAT,
     HEADER_BYTES,
     decode_frame,
     encode_header,
@@ -80,8 +81,10 @@ def test_a_frame_found_at_another_offset_is_none():
 
 def test_a_frame_of_a_newer_format_says_what_to_do():
     whole = bytearray(_frame(3, b"x"))
-    whole[5] = 3
-    with pytest.raises(NewerFormat, match="format 3, this Tidemill reads up to 2"):
+    whole[5] = FRAME_FORMAT + 1
+    with pytest.raises(
+        NewerFormat, match=f"format {FRAME_FORMAT + 1}, this Tidemill reads up to {FRAME_FORMAT}"
+    ):
         decode_frame(_bytes(bytes(whole)), 0, 0, verify=False)
 
 
@@ -90,7 +93,7 @@ def test_only_a_frame_that_an_older_reader_would_misread_has_the_newer_format():
     newer = encode_header(3, [b"x"], 0, 0, 0, 2) + b"x"
     frame = decode_frame(_bytes(newer + bytes(frame_bytes(1) - len(newer))), 0, 0, verify=True)
     assert newer[5] == 2
-    assert frame is not None and bytes(frame.payload) == b"x"
+    assert frame is not None and bytes(frame.payload) == b"x" and frame.version == 2
 
 
 def test_the_newest_synced_end_is_found_behind_rubbish():
