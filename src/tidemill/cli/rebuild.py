@@ -23,8 +23,9 @@ from tidemill.core.limits import SEGMENT_BYTES
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk, RealDisk
 from tidemill.log.segments import SegmentedLog
-from tidemill.store.consumer_log import CONSUMERS_NAME, begin_consumers, consumer_checkpoint
+from tidemill.store.consumer_log import CONSUMERS_NAME, ConsumerLog, begin_consumers, consumer_checkpoint
 from tidemill.store.index_checkpoint import INDEX_FORMAT, checkpoint_head
+from tidemill.store.message_store import StoreSettings
 
 _DERIVED = ("index", "timer")
 _ASIDE = ".before-rebuild"
@@ -107,7 +108,7 @@ def _require_whole_log(disk: Disk, directory: Path) -> None:
 def _begin_consumers_again(disk: Disk, directory: Path) -> str:
     """Make the consumers' state anew if it is lost; says what was done."""
     consumers, aside = directory / CONSUMERS_NAME, directory / f"{CONSUMERS_NAME}{_ASIDE}"
-    if consumer_checkpoint(disk, consumers).load() is not None:
+    if not _are_lost(disk, consumers):
         return "the consumers' state is there and stays as it is"
     kept = ""
     if disk.names(consumers):
@@ -116,6 +117,24 @@ def _begin_consumers_again(disk: Disk, directory: Path) -> str:
         kept = f"; what was left of the old one is in {aside}"
     begin_consumers(disk, consumers)
     return f"the consumers' state was lost: every group begins again with all messages{kept}"
+
+
+def _are_lost(disk: Disk, consumers: Path) -> bool:
+    """Whether the consumers' state cannot be read; a torn tail of its log is cut, as opening does."""
+    if consumer_checkpoint(disk, consumers).load() is None:
+        return True
+    settings, log = StoreSettings(), None
+    try:
+        log = ConsumerLog(
+            disk, consumers, segment_bytes=settings.consumer_segment_bytes, in_flight_max=1, is_sync=True
+        )
+        log.recover()
+    except CorruptionError:
+        return True
+    finally:
+        if log is not None:
+            log.close()
+    return False
 
 
 def _put_aside(disk: Disk, directory: Path) -> None:

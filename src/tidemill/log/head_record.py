@@ -31,5 +31,7 @@ class HeadRecord:
         self._checkpoint.make_safe()
 
     def save(self, head: int) -> None:
-        """Durable when this returns."""
-        self._checkpoint.save(head.to_bytes(HEAD_BYTES, "little"), sync=True)
+        """Durable when this returns, in both generations: an older head would make it look as if files were
+        missing."""
+        for _ in range(2):
+            self._checkpoint.save(head.to_bytes(HEAD_BYTES, "little"), sync=True)

@@ -104,7 +104,7 @@ class SegmentedLog:
         if starts and starts[0] > head:
             raise CorruptionError(
                 f"{self._directory}: the log begins at offset {head}, but its first file begins at "
-                f"{starts[0]}. {self._remedy}"
+                f"{starts[0]}: files are missing, or `head.*` is damaged. {self._remedy}"
             )
         return starts
 

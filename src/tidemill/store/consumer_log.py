@@ -2,8 +2,11 @@
 
 Owns the directory `consumers/`: a segmented log of changes and a checkpoint. Every change is a row
 (`CHANGE`) in a frame; a group's settings are JSON. Replaying goes through the same `ConsumerState.apply`.
-When enough changes have gathered, the state is written as a checkpoint and the log before it is cut.
+When enough changes have gathered, the state is written as a checkpoint. The log is cut at the checkpoint
+before that one, so that either generation can be damaged and the state is still known.
 A directory has a checkpoint from its making on, so that one without is known to have lost it.
+
+This is truth and cannot be derived again: what is damaged beyond that is refused.
 
 Frame kinds: 1 opening (empty), 2 changes, 3 group. Checkpoint: JSON of the state, the log offset it
 reflects, and the commit-log offset whose settlements it includes.
@@ -18,13 +21,15 @@ from pathlib import Path
 
 import numpy as np
 
+from tidemill.core.errors import CorruptionError
 from tidemill.log.arrays import Rows
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
+from tidemill.log.frame import Frame
 from tidemill.log.group_commit import GroupCommit
 from tidemill.log.row_table import MakeRoom
 from tidemill.log.segments import SegmentedLog
-from tidemill.store.consumer_state import ACT_SETTLE, CHANGE, ConsumerState, Group, Lane
+from tidemill.store.consumer_state import ACT_NAMES, ACT_SETTLE, CHANGE, ConsumerState, Group, Lane
 from tidemill.store.frames import Settlement
 
 CONSUMERS_NAME = "consumers"
@@ -72,6 +77,7 @@ class ConsumerLog:
     ) -> None:
         self.lock = threading.RLock()  # protects the state and the log's tail
         disk.make_dir(directory)
+        self._directory = directory
         self._checkpoint = consumer_checkpoint(disk, directory)
         self._log = SegmentedLog(
             disk,
@@ -85,22 +91,47 @@ class ConsumerLog:
         # What a frame of the commit log is about to settle: nobody may settle it or be given it meanwhile.
         self.settling: set[tuple[Lane, int]] = set()
         self.changes_since_checkpoint = 0
-        self._settled_below = 0  # commit-log offset below which settlements are in the checkpoint
+        self.settled_below = 0  # commit-log offset below which settlements are in the checkpoint
+        self._checkpoint_offset = 0  # of this log
 
     def recover(self) -> None:
-        """Read the checkpoint and replay what came after it."""
+        """Read the newest readable checkpoint and replay what came after it."""
         content = self._checkpoint.load()
-        start = 0
         if content is not None:
             saved = json.loads(content)
             self.state = ConsumerState.from_dict(saved["state"])
-            start = saved["offset"]
-            self._settled_below = saved["settled_below"]
-        for frame in self._log.recover(start, start):
+            self._checkpoint_offset = saved["offset"]
+            self.settled_below = saved["settled_below"]
+        start = self._checkpoint_offset
+        try:
+            if start < self._log.head:
+                raise CorruptionError(
+                    f"{self._directory}: a checkpoint is damaged or missing: the newest that reads back is "
+                    f"of offset {start}, and the log begins at offset {self._log.head}. Nothing was changed. "
+                    "Restore this directory from a backup"
+                )
+            for frame in self._log.recover(start, start):
+                self._replay(frame)
+        except CorruptionError as error:
+            raise CorruptionError(
+                f"{error}; or have every group begin again with all messages: "
+                f"`tidemill rebuild --new-consumers {self._directory.parent}`"
+            ) from error
+
+    def _replay(self, frame: Frame) -> None:
+        try:
             if frame.kind == KIND_CHANGES:
-                self.state.apply(np.frombuffer(frame.payload, CHANGE))
+                changes = np.frombuffer(frame.payload, CHANGE)
+                if not np.isin(changes["act"], list(ACT_NAMES)).all():
+                    raise ValueError("unknown act")
+                self.state.apply(changes)
             elif frame.kind == KIND_GROUP:
                 self.state.put_group(Group(**json.loads(bytes(frame.payload))))
+        except (ValueError, TypeError) as error:
+            raise CorruptionError(
+                f"{self._directory}: the frame at offset {frame.offset} is of another log. Restore this "
+                "directory from a backup"
+            ) from error
 
     def append(self, changes: Rows, now_ms: int) -> int:
         """Log and apply changes; returns the end to `wait` for."""
@@ -139,10 +170,10 @@ class ConsumerLog:
 
     def settle_again(self, settlements: Iterable[tuple[int, Settlement]]) -> None:
         """Settlements met while the commit log was replayed, each with its frame's offset."""
-        self.settle_from_commit_log(s for offset, s in settlements if offset >= self._settled_below)
+        self.settle_from_commit_log(s for offset, s in settlements if offset >= self.settled_below)
 
     def save(self, commit_log_offset: int) -> None:
-        """Write a checkpoint and cut the log before it.
+        """Write a checkpoint and cut the log before the one that was the newest until now.
 
         Every settlement of commit-log frames below `commit_log_offset` must have been given to this state.
         """
@@ -153,7 +184,8 @@ class ConsumerLog:
         self._commit.wait_synced(offset)
         self._checkpoint.save(content, sync=True)
         with self.lock:
-            self._log.cut_head(offset)
+            self._log.cut_head(self._checkpoint_offset)
+        self._checkpoint_offset = offset
 
     def snapshot(self, commit_log_offset: int) -> bytes:
         """A checkpoint's content for a copy that begins with an empty consumer log."""

@@ -43,7 +43,7 @@ from tidemill.store.index_checkpoint import INDEX_FORMAT, note_indexes
 from tidemill.store.indexes import Indexes, IndexSizes
 from tidemill.store.ledger import State
 from tidemill.store.message_format import Section
-from tidemill.store.recovery import Progress, recover
+from tidemill.store.recovery import Progress, recover, settlements_in
 from tidemill.store.topic_queues import TopicQueues
 
 _SECTIONS_KEPT = 16
@@ -126,7 +126,8 @@ class MessageStore:
         recovered = recover(self.log, self.indexes, self.queues, self._checkpoint, on_progress)
         self._checkpoint_offset = recovered.checkpoint_offset
         self.consumers.recover()
-        self.consumers.settle_again(recovered.settlements)
+        missed = settlements_in(self.log, self.consumers.settled_below, recovered.checkpoint_offset)
+        self.consumers.settle_again([*missed, *recovered.settlements])
         self._clamp_consumers()
         self.ballast.fill()
         self.room = DiskRoom(disk, directory, self.log, self.ballast)

@@ -17,7 +17,7 @@ from tidemill.core.errors import CorruptionError
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.frame import Frame
 from tidemill.log.segments import SegmentedLog
-from tidemill.store.frames import Base, Kind, Settlement
+from tidemill.store.frames import Base, Kind, SendBack, Settlement
 from tidemill.store.index_checkpoint import INDEX_FORMAT, checkpoint_head, restore_indexes
 from tidemill.store.indexes import Indexes
 from tidemill.store.topic_queues import TopicQueues
@@ -87,6 +87,19 @@ def recover(
         settlements.extend((frame.offset, settlement) for settlement in effects.settlements)
     indexes.entries.cut_tail(indexes.ledger.next_seq)
     return Recovered(replayed, reflected, settlements)
+
+
+def settlements_in(log: SegmentedLog, from_offset: int, end: int) -> list[tuple[int, Settlement]]:
+    """What the frames in `[from_offset, end)` settle, each with the offset of its frame.
+
+    The consumers' state may be of an older checkpoint than the indexes: where the newest was damaged.
+    """
+    return [
+        (frame.offset, settlement)
+        for frame in log.frames(from_offset, end)
+        if frame.kind == Kind.SEND_BACK
+        for settlement in SendBack.read(frame.payload).settles
+    ]
 
 
 def _fits_head(log: SegmentedLog, indexes: Indexes, queues: TopicQueues, reflected: int) -> bool:
