@@ -145,6 +145,25 @@ def test_fifo_and_delay_together(channel):
     assert [m.body for m in found] == [b"0", b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.parametrize("name", ["UNIQ_KEY", "TAGS", "__transactionId__", "__released_at", "RETRY_TOPIC"])
+def test_a_reserved_property_name_is_refused(channel, name):
+    for kind in (definition.MessageType.NORMAL, _TRANSACTION):
+        message = _message("orders", "reserved", **{name: "mine"})
+        message.system_properties.message_type = kind
+        status = _send(channel, message).status
+        assert status.code == Code.ILLEGAL_MESSAGE_PROPERTY_KEY
+        assert name in status.message
+
+
+def test_tag_and_keys_may_be_large(channel):
+    message = _message("orders", "large")
+    message.system_properties.tag = "t" * 8_000
+    message.system_properties.keys.extend(f"{number:04d}" for number in range(2_000))
+    assert _send(channel, message).status.code == Code.OK
+    message.system_properties.keys.extend(["k" * 385])
+    assert _send(channel, message).status.code == Code.MESSAGE_PROPERTIES_TOO_LARGE
+
+
 def test_transaction_and_delay_together(channel):
     message = _message("paid", "T1", __delay_ms="400")
     message.system_properties.message_type = _TRANSACTION

@@ -17,7 +17,11 @@ from tidemill.core.model import Draft
 _ODD = "\t\n\x0b\x0c\r\x1c\x1f \x7f\x85\xa0\u1680\u2003\u2028\u202f\u205f\u3000\ufeff\u200b|%_-.:/"
 _TEXT = st.text(st.one_of(st.sampled_from(_ODD), st.characters(exclude_categories=["Cs"])), max_size=12)
 _LONG = st.sampled_from(
-    [n * c for n in (64, 65, 127, 128, 129, 256, 257) for c in ("x", "\u00e9", "\U0001f600")]
+    [
+        n * c
+        for n in (64, 65, 127, 128, 129, 4_096, 4_097, 8_192, 8_193, 16_384, 16_385)
+        for c in ("x", "\u00e9", "\U0001f600")
+    ]
 )
 
 
@@ -64,6 +68,8 @@ def _refusal(act) -> tuple[type, str] | None:
 @example(text="a\u3000b")
 @example(text="a\x85")
 @example(text="\ufeffa")
+@example(text="UNIQ_KEY")
+@example(text="__trace")
 def test_a_table_refuses_what_a_single_send_refuses(broker, field, text):
     if not text and field != "property":
         return  # in a table, an empty text means that there is none

@@ -30,18 +30,15 @@ from tidemill.core.errors import (
 from tidemill.core.levels import clamped_level
 from tidemill.core.limits import (
     CARRIED_BYTES_MAX,
-    CARRIED_PROPERTIES,
     GROUP_CHARS_MAX,
     ID_CHARS_MAX,
-    KEY_CHARS_MAX,
-    KEYS_PER_MESSAGE_MAX,
     MESSAGE_GROUP_CHARS_MAX,
     PROPERTIES_BYTES_MAX,
     PROPERTY_COUNT_MAX,
-    TAG_CHARS_MAX,
     TOPIC_CHARS_MAX,
 )
 from tidemill.core.model import Draft, MessageType, Once, TopicType
+from tidemill.core.property_names import CARRIED_PROPERTIES, RESERVED_PROPERTIES
 
 _NAME = re.compile(r"[%A-Za-z0-9_-]+")
 # Lone surrogates are half a character (a wrong encoding on the way here): they have no bytes.
@@ -101,8 +98,11 @@ def check_draft(draft: Draft, settings: BrokerSettings) -> None:
         check_tag(draft.tag)
     if draft.keys:
         check_keys(draft.keys)
-    if draft.properties:
-        check_properties(draft.properties)
+    named = check_properties(draft.properties) if draft.properties else 0
+    if named or draft.tag or draft.keys:
+        check_named_bytes(draft.tag, draft.keys, named)
+    if draft.carried:
+        check_carried(draft.carried)
     if draft.id is not None:
         check_id(draft.id)
     if draft.message_group:
@@ -131,20 +131,18 @@ def check_message_group(name: str) -> None:
 
 
 def check_tag(tag: str) -> None:
-    if len(tag) > TAG_CHARS_MAX:
-        raise IllegalTag(f"the tag has {len(tag)} characters, the limit is {TAG_CHARS_MAX}")
     if _UNPRINTABLE.search(tag) or "|" in tag or tag != tag.strip():
-        raise IllegalTag(f"tag {tag!r} has a control character, a '|', or a blank at an end")
+        raise IllegalTag(f"tag {tag[:80]!r} has a control character, a '|', or a blank at an end")
 
 
 def check_keys(keys: Sequence[str]) -> None:
-    if len(keys) > KEYS_PER_MESSAGE_MAX:
-        raise IllegalKey(f"{len(keys)} keys were given, the limit is {KEYS_PER_MESSAGE_MAX}")
     for key in keys:
-        if not key or len(key) > KEY_CHARS_MAX:
-            raise IllegalKey(f"key {key[:40]!r} has {len(key)} characters; use 1 to {KEY_CHARS_MAX}")
+        if not key:
+            raise IllegalKey("a key is empty; leave it out, or give it a character")
         if _SPACED.search(key):
-            raise IllegalKey(f"key {key!r} has a blank or a control character; keys are separated by blanks")
+            raise IllegalKey(
+                f"key {key[:80]!r} has a blank or a control character; keys are separated by blanks"
+            )
 
 
 def check_id(message_id: str) -> None:
@@ -161,29 +159,47 @@ def are_words(texts: Sequence[str], chars_max: int) -> bool:
     return min(lengths) > 0 and max(lengths) <= chars_max and not _SPACED.search("".join(texts))
 
 
-def check_properties(properties: Mapping[str, str]) -> None:
+def check_properties(properties: Mapping[str, str]) -> int:
+    """Check what a caller gives; returns the bytes of names and values, for `check_named_bytes`."""
     if len(properties) > PROPERTY_COUNT_MAX:
-        given = len(properties.keys() - CARRIED_PROPERTIES)
-        if given > PROPERTY_COUNT_MAX:
-            raise PropertiesTooLarge(f"{given} properties were given, the limit is {PROPERTY_COUNT_MAX}")
+        raise PropertiesTooLarge(
+            f"{len(properties)} properties were given, the limit is {PROPERTY_COUNT_MAX}"
+        )
+    if not RESERVED_PROPERTIES.isdisjoint(properties):
+        names = ", ".join(sorted(properties.keys() & RESERVED_PROPERTIES))
+        raise IllegalProperty(
+            f"the broker keeps these property names for itself: {names}; use others, and leave them out when "
+            "you send a received message on"
+        )
     total = 0
     for name, value in properties.items():
         if not name or _UNPRINTABLE.search(name):
-            raise IllegalProperty(f"property name {name!r} is empty or has a control character")
+            raise IllegalProperty(f"property name {name[:80]!r} is empty or has a control character")
         if _NO_TEXT.search(value):
             raise IllegalProperty(f"property {name!r} has a value that is no text: {value[:40]!r}")
         total += len(name.encode()) + len(value.encode())
+    return total
+
+
+def check_named_bytes(tag: str, keys: Sequence[str], property_bytes: int) -> None:
+    """What a message is called, and its properties, share one limit, as in RocketMQ."""
+    total = property_bytes + len(tag.encode()) + sum(len(key.encode()) for key in keys)
     if total > PROPERTIES_BYTES_MAX:
-        names = properties.keys() & CARRIED_PROPERTIES
-        carried = sum(len(name.encode()) + len(properties[name].encode()) for name in names)
-        if total - carried > PROPERTIES_BYTES_MAX:
-            raise PropertiesTooLarge(
-                f"the properties have {total - carried} bytes, the limit is {PROPERTIES_BYTES_MAX}"
-            )
-        if carried > CARRIED_BYTES_MAX:
-            raise PropertiesTooLarge(
-                f"the host and the trace context have {carried} bytes, the limit is {CARRIED_BYTES_MAX}"
-            )
+        raise PropertiesTooLarge(
+            f"tag, keys and properties have {total} bytes together, the limit is {PROPERTIES_BYTES_MAX}; "
+            "put what is large into the body"
+        )
+
+
+def check_carried(carried: Mapping[str, str]) -> None:
+    """Fields of RocketMQ's message that are kept as properties."""
+    if not carried.keys() <= set(CARRIED_PROPERTIES) or any(map(_NO_TEXT.search, carried.values())):
+        raise IllegalProperty(f"`carried` takes texts, named {', '.join(CARRIED_PROPERTIES)}")
+    total = sum(len(name) + len(value.encode()) for name, value in carried.items())
+    if total > CARRIED_BYTES_MAX:
+        raise PropertiesTooLarge(
+            f"the host and the trace context have {total} bytes, the limit is {CARRIED_BYTES_MAX}"
+        )
 
 
 def due_time_ms(draft: Draft, settings: BrokerSettings, now_ms: int) -> tuple[int | None, int, str]:

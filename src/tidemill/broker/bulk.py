@@ -30,6 +30,7 @@ from tidemill.broker.bulk_columns import (
     bodies_of,
     check_columns,
     check_key,
+    check_named,
     check_property_text,
     checked_texts,
     checked_words,
@@ -42,7 +43,7 @@ from tidemill.broker.repeats import FRESH, Repeats, find_repeats
 from tidemill.broker.sending_verb import SendingVerb
 from tidemill.core.arguments import require_kind
 from tidemill.core.errors import BodyTooLarge, DiskFull, IllegalId, IllegalKey, PartlyStored
-from tidemill.core.limits import FRAME_BYTES_MAX, ID_CHARS_MAX, KEY_CHARS_MAX, KIB
+from tidemill.core.limits import FRAME_BYTES_MAX, ID_CHARS_MAX, KIB, PROPERTIES_BYTES_MAX
 from tidemill.core.model import NO_TIME_MS, Handle, MessageType
 from tidemill.log.arrays import I64, U8, Flags
 from tidemill.store.entry_format import FLAG_FIFO, FLAG_LEVEL, FLAG_NEAR
@@ -197,7 +198,10 @@ class Bulk(SendingVerb):
             has_group, MessageType.FIFO, np.where(due != NO_TIME_MS, MessageType.DELAY, MessageType.NORMAL)
         )
         self._check_topics(topics, types)
-        keys = checked_words(texts(batch, "key"), KEY_CHARS_MAX, check_key, IllegalKey)
+        keys = checked_words(texts(batch, "key"), PROPERTIES_BYTES_MAX, check_key, IllegalKey)
+        tags = checked_texts(texts(batch, "tag"), check_tag)
+        properties = checked_texts(texts(batch, "properties"), check_property_text)
+        check_named(tags, keys, properties)
         return _Checked(
             topics=topics,
             due=due,
@@ -207,10 +211,10 @@ class Bulk(SendingVerb):
             has_group=has_group,
             types=types.astype(np.uint8),
             ids=checked_words(texts(batch, "id"), ID_CHARS_MAX, check_id, IllegalId),
-            tags=checked_texts(texts(batch, "tag"), check_tag),
+            tags=tags,
             keys=keys,
             is_once=onces_of(batch, keys),
-            properties=checked_texts(texts(batch, "properties"), check_property_text),
+            properties=properties,
             bodies=bodies_of(batch, self._settings),
         )
 

@@ -16,12 +16,14 @@ import pyarrow.compute as pc
 from tidemill.broker.admission import (
     check_delay,
     check_keys,
+    check_named_bytes,
     check_properties,
     check_topic_name,
     level_due_ms,
 )
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import BodyTooLarge, IllegalKey, IllegalProperty, RequestError
+from tidemill.core.limits import PROPERTIES_BYTES_MAX
 from tidemill.core.model import NO_TIME_MS
 from tidemill.core.number_columns import whole_numbers
 from tidemill.core.table_columns import TIME_COLUMNS, check_names
@@ -138,6 +140,17 @@ def checked_words(
 
 def check_key(key: str) -> None:
     check_keys((key,))
+    check_named_bytes("", (key,), 0)
+
+
+def check_named(tags: pa.Array, keys: pa.Array, properties: pa.Array) -> None:
+    """`PropertiesTooLarge` if tag, key and properties of a row are too much together."""
+    # The JSON of properties is never shorter than what it holds, so few rows need a second look.
+    most = slices_of(tags)[2] + slices_of(keys)[2] + slices_of(properties)[2]
+    for row in np.flatnonzero(most > PROPERTIES_BYTES_MAX).tolist():
+        text = properties[row].as_py()
+        named = check_properties(json.loads(text)) if text else 0
+        check_named_bytes(tags[row].as_py(), (keys[row].as_py(),), named)
 
 
 def onces_of(batch: pa.RecordBatch, keys: pa.Array) -> Flags:

@@ -16,13 +16,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tidemill.broker.admission import are_words, check_keys, check_properties, check_tag, check_type
+from tidemill.broker.admission import (
+    are_words,
+    check_carried,
+    check_keys,
+    check_properties,
+    check_tag,
+    check_type,
+)
 from tidemill.broker.draft_columns import columns_of
 from tidemill.broker.planned_send import Answer
 from tidemill.broker.sending_verb import SendingVerb
 from tidemill.core.errors import RequestError
 from tidemill.core.frozen import frozen
-from tidemill.core.limits import ID_CHARS_MAX
+from tidemill.core.limits import ID_CHARS_MAX, PROPERTIES_BYTES_MAX
 from tidemill.core.model import NO_QUEUE, NO_SEQ, NO_TIME_MS, Draft, MessageType
 from tidemill.core.send_answers import receipt_of_new
 from tidemill.core.send_batch import SendColumns, join_columns
@@ -129,7 +136,9 @@ class ColumnSend(SendingVerb):
                 timed = numbers_to(0 if due == NO_TIME_MS else count)
             else:
                 timed = (due != NO_TIME_MS).nonzero()[0]
-            texts = _tags(columns.tag), _keys(columns.keys), _properties(columns.props)
+            texts = _tags(columns.tag), _keys(columns.keys), _properties(columns.props, columns.carried)
+            if sum(max(map(len, column)) for column in texts if column) > PROPERTIES_BYTES_MAX:
+                return None  # perhaps more than the limit, in one message
             born = _born(columns.born, now_ms)
             return _Plain(columns.topics, columns.topic, due, timed, ids, *texts, bodies, born)
         except RequestError:
@@ -300,10 +309,18 @@ def _keys(keys: list[list[str] | None] | None) -> list[bytes] | None:
     return [" ".join(given).encode() if given else b"" for given in keys]
 
 
-def _properties(props: list[dict[str, str] | None] | None) -> list[bytes] | None:
-    if not props:
-        return None
-    for given in props:
+def _properties(
+    props: list[dict[str, str] | None] | None, carried: list[dict[str, str] | None] | None
+) -> list[bytes] | None:
+    for given in props or ():
         if given:
             check_properties(given)
-    return [encode_properties(given).encode() if given else b"" for given in props]
+    for given in carried or ():
+        if given:
+            check_carried(given)
+    every = props or carried
+    if props and carried:
+        every = [{**(own or {}), **(other or {})} for own, other in zip(props, carried, strict=True)]
+    if not every:
+        return None
+    return [encode_properties(given).encode() if given else b"" for given in every]

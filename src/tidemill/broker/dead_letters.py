@@ -21,6 +21,7 @@ from tidemill.core.arguments import require_whole
 from tidemill.core.errors import UnknownTopic
 from tidemill.core.limits import ANSWER_BYTES_MAX
 from tidemill.core.model import NO_TIME_MS, MessageType, StoredMessage
+from tidemill.core.property_names import ATTEMPTS, LETTER_ID, LETTER_TOPIC, ORIGIN_ID, ORIGIN_TOPIC
 from tidemill.store.consumer_log import change_rows
 from tidemill.store.consumer_state import ACT_TAKE, Group, Lane
 from tidemill.store.frames import Settlement
@@ -28,11 +29,6 @@ from tidemill.store.framing import framed
 from tidemill.store.message_store import MessageStore
 from tidemill.store.topics import Topic
 
-ORIGIN_TOPIC = "RETRY_TOPIC"
-ORIGIN_ID = "ORIGIN_MESSAGE_ID"
-ATTEMPTS = "RECONSUME_TIME"
-_LETTER_TOPIC = "DLQ_ORIGIN_TOPIC"
-_LETTER_ID = "DLQ_ORIGIN_MESSAGE_ID"
 # How long a letter on its way stays out of sight, should we die on the way.
 _LEASE_MS = 60_000
 _LIMIT_MAX = 1_000_000
@@ -146,7 +142,7 @@ class DeadLetters:
         if not len(rows) or self._store.is_expired(int(rows[0]["place"])):
             return None
         message = self._store.message(int(rows[0]["place"]))
-        origin = message.properties.get(_LETTER_TOPIC, "")
+        origin = message.properties.get(LETTER_TOPIC, "")
         died_at_ms = int(rows[0]["released_at_ms"])
         return DeadLetter(group.name, origin, queue_id, offset, died_at_ms, attempts_of(message), message)
 
@@ -257,7 +253,7 @@ class DeadLetters:
         topic, queue_id = targets[letter.topic]
         row = self._store.queues.read((letter_topic.id, letter.queue_id), letter.offset, letter.offset + 1)[0]
         message = self._store.message(int(row["place"]))
-        properties = {k: v for k, v in message.properties.items() if k not in (_LETTER_TOPIC, _LETTER_ID)}
+        properties = {k: v for k, v in message.properties.items() if k not in (LETTER_TOPIC, LETTER_ID)}
         fresh = replace(message, topic_id=topic.id, queue_id=queue_id, properties=properties)
         return replace(fresh, properties=retry_properties(fresh, letter.topic, 0))
 
@@ -292,7 +288,7 @@ def dead_letter(
         level=0,
         flags=0,
         deliver_at_ms=NO_TIME_MS,
-        properties={**kept, _LETTER_TOPIC: origin, _LETTER_ID: message.id, ATTEMPTS: str(attempts)},
+        properties={**kept, LETTER_TOPIC: origin, LETTER_ID: message.id, ATTEMPTS: str(attempts)},
     )
 
 

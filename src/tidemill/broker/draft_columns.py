@@ -32,8 +32,10 @@ def columns_of(drafts: Sequence[Draft]) -> SendColumns | None:
         and all(draft.level == 0 and draft.message_group == "" for draft in drafts)
         and None not in (due, delay, born)
     )
-    keys, properties = _keys(drafts), _properties(drafts)
-    if not are_ordinary or keys is None or properties is None:
+    keys = _keys(drafts)
+    properties = _properties([draft.properties for draft in drafts])
+    carried = _properties([draft.carried for draft in drafts])
+    if not are_ordinary or keys is None or properties is None or carried is None:
         return None
     numbers: dict[str, int] = {}
     which = [numbers.setdefault(name, len(numbers)) for name in topic]
@@ -51,6 +53,7 @@ def columns_of(drafts: Sequence[Draft]) -> SendColumns | None:
         props=properties or None,
         once=None,
         born=born or None,
+        carried=carried or None,
     )
 
 
@@ -71,9 +74,8 @@ def _keys(drafts: Sequence[Draft]) -> list[list[str] | None] | None:
     return [list(of) for of in keys]
 
 
-def _properties(drafts: Sequence[Draft]) -> list[dict[str, str] | None] | None:
+def _properties(every: list[Any]) -> list[dict[str, str] | None] | None:
     """The column, empty if there is no property; None if one is no text."""
-    every = [draft.properties for draft in drafts]
     if set(map(type, every)) != {dict}:
         return None
     if not any(every):

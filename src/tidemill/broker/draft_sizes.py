@@ -22,6 +22,6 @@ def bytes_at_most(drafts: Sequence[Draft]) -> int:
     total = body_bytes(drafts) + len(drafts) * _FIXED_BYTES
     for draft in drafts:
         texts = (draft.tag, *draft.keys, draft.message_group, draft.id or "")
-        named = (text for pair in draft.properties.items() for text in pair)
+        named = (text for pair in draft.kept_properties.items() for text in pair)
         total += _TEXT_BYTES_MAX * sum(len(text) + 1 for text in (*texts, *named))
     return total

@@ -217,7 +217,7 @@ class Sender:
                 born_at_ms=draft.born_at_ms if draft.born_at_ms is not None else now_ms,
                 stored_at_ms=now_ms,
                 deliver_at_ms=NO_TIME_MS if due_ms is None else due_ms,
-                properties=dict(draft.properties),
+                properties=draft.kept_properties,
                 body=bytes(draft.body),
             )
         )

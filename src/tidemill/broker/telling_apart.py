@@ -15,12 +15,10 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tidemill.core.limits import CARRIED_PROPERTIES, ID_CHARS_MAX
+from tidemill.core.limits import ID_CHARS_MAX
 from tidemill.core.model import Draft, StoredMessage
+from tidemill.core.property_names import CARRIED_PROPERTIES, HALF_DELAY_PROPERTY
 from tidemill.store.message_format import encode_properties
-
-# Where the half of a transaction keeps the delay that will count from its commit.
-HALF_DELAY_PROPERTY = "__half_delay_ms"
 
 _DIGEST_BYTES = 8
 # Of an attempt to send, or of the broker's own making: no content.

@@ -19,9 +19,10 @@ import numpy as np
 from tidemill.broker.admission import check_draft, check_type, due_time_ms, level_due_ms
 from tidemill.broker.draft_sizes import body_bytes
 from tidemill.broker.sending_verb import SendingVerb
-from tidemill.broker.telling_apart import HALF_DELAY_PROPERTY, told_apart
+from tidemill.broker.telling_apart import told_apart
 from tidemill.core.errors import IllegalId, UnknownTransaction
 from tidemill.core.model import NO_TIME_MS, Draft, Handle, MessageType, Receipt, StoredMessage
+from tidemill.core.property_names import HALF_DELAY_PROPERTY
 from tidemill.store.entry_format import place_of
 from tidemill.store.open_halves import OpenHalf, half_key
 from tidemill.store.topics import Topic
@@ -142,7 +143,7 @@ class Transactions(SendingVerb):
         return OpenTransaction(topic.name, replace(message, properties=properties))
 
     def _half(self, draft: Draft, topic: Topic, now_ms: int) -> StoredMessage:
-        properties = dict(draft.properties)
+        properties = draft.kept_properties
         if draft.delay_ms is not None:
             properties[HALF_DELAY_PROPERTY] = str(draft.delay_ms)
         return StoredMessage(

@@ -111,6 +111,8 @@ def _fields(message: Message, shows_receipt: bool) -> dict[str, object]:
         fields["keys"] = list(message.keys)
     if message.properties:
         fields["properties"] = dict(message.properties)
+    if message.broker_properties:
+        fields["broker_properties"] = dict(message.broker_properties)
     if shows_receipt:
         fields["receipt"] = message.receipt
     return fields

@@ -30,6 +30,7 @@ class Message:
     invisible_until_ms: int
     via: str
     rolls: int | None = None  # how often it was placed again in the wheel; None: not timed, or not known
+    broker_properties: Mapping[str, str] = field(default_factory=dict)  # what the broker adds: never sent on
 
     @property
     def key(self) -> str:
@@ -125,6 +126,7 @@ class DeadLetter:
     attempts: int
     died_at_ms: int
     stored_at_ms: int
+    broker_properties: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ def check_kinds(draft: Draft) -> None:
         require_int("level", draft.level)
     require_kind("keys", draft.keys, (tuple, list), "a tuple of texts")
     require_kind("properties", draft.properties, Mapping, "a mapping of texts to texts")
+    require_kind("carried", draft.carried, Mapping, "a mapping of texts to texts")
     require_kind("once", draft.once, Once, "one of Once.NO, Once.KEEP and Once.REPLACE")
     for name, value in (("tag", draft.tag), ("message_group", draft.message_group)):
         require_kind(name, value, str, "a text")
@@ -37,7 +38,7 @@ def check_kinds(draft: Draft) -> None:
         require_kind("id", draft.id, str, "a text")
     for key in draft.keys:
         require_kind("a key", key, str, "a text")
-    for name, value in draft.properties.items():
+    for name, value in (*draft.properties.items(), *draft.carried.items()):
         require_kind("a property's name", name, str, "a text")
         require_kind(f"property {name}", value, str, "a text")
 
@@ -58,4 +59,5 @@ def _is_plain(draft: Draft) -> bool:
         and draft.keys == ()
         and type(draft.properties) is dict
         and not draft.properties
+        and not draft.carried
     )

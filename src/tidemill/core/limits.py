@@ -16,16 +16,11 @@ DAY_MS = 24 * HOUR_MS
 BODY_BYTES_MAX = 4 * MIB
 TOPIC_CHARS_MAX = 127
 GROUP_CHARS_MAX = 255
-TAG_CHARS_MAX = 256
-KEY_CHARS_MAX = 256
-KEYS_PER_MESSAGE_MAX = 16
 ID_CHARS_MAX = 128
 MESSAGE_GROUP_CHARS_MAX = 64
 PROPERTY_COUNT_MAX = 128
-PROPERTIES_BYTES_MAX = 16 * KIB
-# Fields of RocketMQ's message that travel as properties; the caller did not count them, so they count apart.
-CARRIED_PROPERTIES = ("__born_host", "__gzip", "__trace")
-CARRIED_BYTES_MAX = 4 * KIB
+PROPERTIES_BYTES_MAX = 16 * KIB  # with the tag and the keys, as in RocketMQ
+CARRIED_BYTES_MAX = 4 * KIB  # of the fields of RocketMQ's message that are kept as properties
 MAX_DELAY_MS = 3650 * DAY_MS
 HORIZON_MS_MAX = 62 * DAY_MS  # of a forecast by minutes
 

@@ -90,6 +90,13 @@ class Draft:
     born_at_ms: int | None = None
     once: Once = Once.NO
     has_made_id: bool = False  # by a library that may give another message the same one
+    # Fields of RocketMQ's message that are kept as properties (`core/property_names.py`); never a caller's.
+    carried: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def kept_properties(self) -> dict[str, str]:
+        """The properties that the message will be stored with."""
+        return {**self.properties, **self.carried} if self.carried else dict(self.properties)
 
 
 @frozen

@@ -48,6 +48,7 @@ _DEFAULTS: dict[str, Any] = {
     "props": None,
     "once": Once.NO.value,
     "born": None,
+    "carried": None,
 }
 
 _load = json.JSONDecoder().raw_decode
@@ -125,7 +126,9 @@ class SendColumns:
     group: list[str] | None = None
     props: list[dict[str, str] | None] | None = None
     once: list[str] | None = None
-    born: list[int | None] | None = None  # never travels: what came over a wire was born when it was stored
+    # Neither travels: what came over this wire was born when it was stored, and carries nothing.
+    born: list[int | None] | None = None
+    carried: list[dict[str, str] | None] | None = None
 
     def __len__(self) -> int:
         return len(self.bodies)

@@ -28,6 +28,7 @@ from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import TidemillError, TooManyRequests
 from tidemill.core.limits import MIB
 from tidemill.core.model import Delivery
+from tidemill.core.property_names import split_properties
 from tidemill.server.admin_errors import error_response
 from tidemill.server.admin_messages import body_out, time_out
 from tidemill.server.admin_models import InvisibilityIn, ReceiptsIn, ReceiveIn, ReceiveOut, SettledOut
@@ -212,7 +213,8 @@ def _delivery_out(delivery: Delivery) -> dict[str, object]:
     """The fields of a `DeliveryOut`."""
     message = delivery.message
     text, encoded = body_out(message.body)
-    return {
+    own, added = split_properties(message.properties)
+    fields: dict[str, object] = {
         "message_id": message.id,
         "topic": delivery.topic,
         "body": text,
@@ -222,7 +224,7 @@ def _delivery_out(delivery: Delivery) -> dict[str, object]:
         "keys": message.keys,
         "tag": message.tag,
         "message_group": message.message_group,
-        "properties": message.properties,
+        "properties": own,
         "queue": delivery.queue_id,
         "offset": delivery.offset,
         "born_at_ms": message.born_at_ms,
@@ -233,6 +235,9 @@ def _delivery_out(delivery: Delivery) -> dict[str, object]:
         "via": delivery.via.name.lower(),
         "rolls": delivery.rolls,
     }
+    if added:
+        fields["broker_properties"] = added
+    return fields
 
 
 def require_receipts(broker: Broker, receipts: list[str]) -> None:

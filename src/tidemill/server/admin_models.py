@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from tidemill.core.limits import (
     FRAME_ROWS_MAX,
     MAX_DELAY_MS,
+    PROPERTIES_BYTES_MAX,
     QUEUES_PER_TOPIC_MAX,
     RECEIVE_WAIT_MS_MAX,
-    TAG_CHARS_MAX,
 )
 from tidemill.core.model import CancelAnswer, TopicType
 
@@ -25,8 +25,8 @@ Moment = Annotated[int, Field(ge=0, le=_LATEST_MS, description="Unix millisecond
 Span = Annotated[int, Field(ge=0, le=_LATEST_MS, description="milliseconds")]
 Shift = Annotated[int, Field(ge=-MAX_DELAY_MS, le=_LATEST_MS, description="milliseconds, negative: earlier")]
 Name = Annotated[str, Field(min_length=1, max_length=255)]
-Key = Annotated[str, Field(min_length=1, max_length=256)]
-Tag = Annotated[str, Field(max_length=TAG_CHARS_MAX)]
+Key = Annotated[str, Field(min_length=1, max_length=PROPERTIES_BYTES_MAX)]
+Tag = Annotated[str, Field(max_length=PROPERTIES_BYTES_MAX)]
 Token = Annotated[str, Field(min_length=1, max_length=4096)]
 RECEIVE_COUNT_MAX = 1024
 LOOK_COUNT_MAX = 10_000
@@ -114,7 +114,10 @@ class DeliveryOut(BaseModel):
     keys: list[str]
     tag: str
     message_group: str
-    properties: dict[str, str]
+    properties: dict[str, str] = Field(description="as the sender gave them")
+    broker_properties: dict[str, str] = Field(
+        {}, description="what the broker adds (a retry, a dead letter); left out where there is nothing"
+    )
     queue: int
     offset: int
     born_at_ms: int

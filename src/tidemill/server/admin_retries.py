@@ -17,6 +17,7 @@ from tidemill.broker.retries import SendBackAnswer
 from tidemill.core.errors import RequestError
 from tidemill.core.limits import ANSWER_BYTES_MAX, FRAME_ROWS_MAX
 from tidemill.core.model import NO_TIME_MS
+from tidemill.core.property_names import split_properties
 from tidemill.server.admin_consuming import require_receipts
 from tidemill.server.admin_messages import body_out
 from tidemill.server.admin_models import LOOK_COUNT_MAX, Name, ReceiptsIn, Request, Token
@@ -53,7 +54,8 @@ class DeadLetterOut(BaseModel):
     body_base64: str | None
     keys: list[str]
     tag: str
-    properties: dict[str, str]
+    properties: dict[str, str] = Field(description="as the sender gave them")
+    broker_properties: dict[str, str] = Field(description="what the broker adds")
     attempts: int
     died_at_ms: int
     stored_at_ms: int
@@ -155,6 +157,7 @@ def letter_routes(broker: Broker) -> APIRouter:
 def _letter_out(letter: DeadLetter) -> DeadLetterOut:
     message = letter.message
     text, encoded = body_out(message.body)
+    own, added = split_properties(message.properties)
     return DeadLetterOut(
         message_id=message.id,
         group=letter.group,
@@ -163,7 +166,8 @@ def _letter_out(letter: DeadLetter) -> DeadLetterOut:
         body_base64=encoded,
         keys=list(message.keys),
         tag=message.tag,
-        properties=dict(message.properties),
+        properties=dict(own),
+        broker_properties=added,
         attempts=letter.attempts,
         died_at_ms=letter.died_at_ms,
         stored_at_ms=message.stored_at_ms,

@@ -13,6 +13,7 @@ User properties that a timed message brings along when it is delivered: how it t
     __stored_at, __due_at, __released_at   Unix milliseconds
     __runner                               who handed it to the releaser
     __rolls                                how often it was placed again in the wheel; absent where not known
+A producer may set none of these, nor the others of `core/property_names.py`.
 """
 
 from __future__ import annotations
@@ -30,8 +31,20 @@ from tidemill.core.errors import (
     IllegalProperty,
     MalformedRequest,
 )
-from tidemill.core.limits import CARRIED_PROPERTIES
 from tidemill.core.model import NO_TIME_MS, Delivery, Draft, MessageType, Once, StoredMessage, TopicType
+from tidemill.core.property_names import (
+    CARRIED_PROPERTIES,
+    DUE_AT,
+    LETTER_ID,
+    LETTER_TOPIC,
+    MESSAGE_GROUP,
+    ORIGIN_TOPIC,
+    RELEASED_AT,
+    ROLLS,
+    RUNNER,
+    STORED_AT,
+    TRANSACTION_ID,
+)
 from tidemill.server.protocol import definition
 
 _PB: Any = definition.MessageType
@@ -61,8 +74,7 @@ _ONCE = "__once"
 DELETE_KEY = "TIMER_DEL_UNIQKEY"
 _STEERING = (_DELAY_MS, _LEVEL, _ONCE)
 _HOST, _GZIP, _TRACE = CARRIED_PROPERTIES
-_LETTER_TOPIC = "DLQ_ORIGIN_TOPIC"
-_ORIGINS = ("RETRY_TOPIC", _LETTER_TOPIC)  # properties in which the broker keeps the name of a topic
+_ORIGINS = (ORIGIN_TOPIC, LETTER_TOPIC)  # properties in which the broker keeps the name of a topic
 _ONCE_VALUES = {"": Once.KEEP, "true": Once.KEEP, "keep": Once.KEEP, "replace": Once.REPLACE}
 
 
@@ -133,12 +145,13 @@ def draft_of(message: Any) -> Draft:
     delay_ms, level, once = None, 0, Once.NO
     if properties:
         delay_ms, level, once = _steering(properties)
+    carried: dict[str, str] = {}
     if system.born_host:
-        properties[_HOST] = system.born_host
+        carried[_HOST] = system.born_host
     if system.body_encoding == _GZIP_ENCODING:
-        properties[_GZIP] = "1"
+        carried[_GZIP] = "1"
     if system.trace_context:
-        properties[_TRACE] = system.trace_context
+        carried[_TRACE] = system.trace_context
     return Draft(
         topic=resource_name(message.topic),
         body=body,
@@ -155,14 +168,13 @@ def draft_of(message: Any) -> Draft:
         born_at_ms=milliseconds(system.born_timestamp) if system.HasField("born_timestamp") else None,
         once=once,
         has_made_id=True,
+        carried=carried,
     )
 
 
 def _steering(properties: dict[str, str]) -> tuple[int | None, int, Once]:
     """Take the properties that steer the send out of the others."""
     delay_ms, level, once = (properties.pop(name, None) for name in _STEERING)
-    if any(name in properties for name in CARRIED_PROPERTIES):
-        raise IllegalProperty(f"the property names {', '.join(CARRIED_PROPERTIES)} are reserved")
     if once is not None and once.lower() not in _ONCE_VALUES:
         raise IllegalProperty(f"{_ONCE} is {once!r}; use `keep` or `replace`")
     if delay_ms is not None and not _is_whole(delay_ms):
@@ -212,14 +224,14 @@ def message_of(delivery: Delivery, namespace: str = "") -> Any:
         set_timestamp(system.delivery_timestamp, stored.deliver_at_ms)
         message.user_properties.update(
             {
-                "__stored_at": str(stored.stored_at_ms),
-                "__due_at": str(stored.deliver_at_ms),
-                "__released_at": str(delivery.released_at_ms),
-                "__runner": delivery.via.name.lower(),
+                STORED_AT: str(stored.stored_at_ms),
+                DUE_AT: str(stored.deliver_at_ms),
+                RELEASED_AT: str(delivery.released_at_ms),
+                RUNNER: delivery.via.name.lower(),
             }
         )
         if delivery.rolls is not None:
-            message.user_properties["__rolls"] = str(delivery.rolls)
+            message.user_properties[ROLLS] = str(delivery.rolls)
     return message
 
 
@@ -255,9 +267,9 @@ def _stored(stored: StoredMessage, topic: str, namespace: str) -> Any:
         _show_hidden(system, properties)
     if stored.message_group:
         system.message_group = stored.message_group
-        properties["__SHARDINGKEY"] = stored.message_group
+        properties[MESSAGE_GROUP] = stored.message_group
     if stored.type is MessageType.TRANSACTION:
-        properties["__transactionId__"] = stored.id
+        properties[TRANSACTION_ID] = stored.id
     return message
 
 
@@ -270,6 +282,6 @@ def _show_hidden(system: Any, properties: Any) -> None:
         system.body_encoding = _GZIP_ENCODING
     if _TRACE in properties:
         system.trace_context = properties.pop(_TRACE)
-    if _LETTER_TOPIC in properties:
-        system.dead_letter_queue.topic = properties[_LETTER_TOPIC]
-        system.dead_letter_queue.message_id = properties["DLQ_ORIGIN_MESSAGE_ID"]
+    if LETTER_TOPIC in properties:
+        system.dead_letter_queue.topic = properties[LETTER_TOPIC]
+        system.dead_letter_queue.message_id = properties[LETTER_ID]

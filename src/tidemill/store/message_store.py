@@ -21,7 +21,7 @@ import numpy as np
 from tidemill.core.errors import DiskFull
 from tidemill.core.limits import DAY_MS, MIB, SEGMENT_BYTES
 from tidemill.core.model import NO_SEQ, StoredMessage
-from tidemill.log.arrays import I64, Rows
+from tidemill.log.arrays import I64, U64, Rows
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
 from tidemill.log.group_commit import GroupCommit
@@ -245,18 +245,23 @@ class MessageStore:
         return self._places(key_hash(topic_id, key), lambda m: key in m.keys)
 
     def _places(self, hashed: int, matches: Callable[[StoredMessage], bool]) -> list[int]:
-        refs = self.indexes.find.find(hashed)
+        refs = self._refs(hashed)
         places = [int(ref & ~PLACE_BIT) for ref in refs[refs >= PLACE_BIT][::-1]]
         return [p for p in places if not self.is_expired(p) and matches(self.message(p))]
 
     def _candidates(self, hashed: int, *, is_pending: bool = False) -> list[int]:
         """Seqs, newest first, that may be meant. A key pushed on a thousand times has a thousand refs."""
-        refs, ledger = self.indexes.find.find(hashed), self.indexes.ledger
+        refs, ledger = self._refs(hashed), self.indexes.ledger
         seqs = refs[refs < PLACE_BIT].astype(np.int64)
         seqs = seqs[(seqs >= ledger.head_seq) & (seqs < ledger.next_seq)]
         states = ledger.states(seqs)
         wanted = states == State.PENDING if is_pending else states != State.MOVED
         return [int(seq) for seq in seqs[wanted][::-1]]
+
+    def _refs(self, hashed: int) -> U64:
+        """What may be meant, ascending, each once: a message may have the same key several times."""
+        refs: U64 = np.unique(self.indexes.find.find(hashed))
+        return refs
 
     def _read_entry(self, seq: int) -> StoredMessage:
         return self.message(int(self.entry(seq)["place"]))

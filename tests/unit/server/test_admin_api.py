@@ -47,6 +47,27 @@ def test_a_timed_message_is_received_after_its_time(http, small) -> None:
     assert http.post("/v1/ack", json={"receipts": [delivery["receipt"]]}).json() == {"settled": [False]}
 
 
+def test_what_the_broker_adds_is_shown_apart_and_the_rest_may_be_sent_on(http, small) -> None:
+    http.put("/v1/groups/g", json={"max_attempts": 2})
+    _send(http, properties={"a": "1"})
+    (first,) = _receive(http)
+    assert (first["properties"], "broker_properties" in first) == ({"a": "1"}, False)
+    http.post("/v1/send-back", json={"receipts": [first["receipt"]]})
+    small.advance(10_000)
+    (again,) = _receive(http)
+    assert again["properties"] == {"a": "1"}
+    assert again["broker_properties"]["RETRY_TOPIC"] == "orders"
+    _send(http, topic="next", properties=again["properties"])
+    answer = http.post(
+        "/v1/messages", json={"topic": "next", "body": "x", "properties": again["broker_properties"]}
+    )
+    assert (answer.status_code, answer.json()["code"]) == (400, "illegal-property")
+    http.post("/v1/send-back", json={"receipts": [again["receipt"]]})
+    (letter,) = http.get("/v1/dead-letters?group=g").json()["dead_letters"]
+    assert letter["properties"] == {"a": "1"}
+    assert letter["broker_properties"]["DLQ_ORIGIN_TOPIC"] == "orders"
+
+
 def test_a_receipt_says_where_the_message_is_unless_it_waits(http) -> None:
     receipts = [_send(http, id=name) for name in ("a", "b", "a")]
     placed = {d["message_id"]: (d["queue"], d["offset"]) for d in _receive(http)}

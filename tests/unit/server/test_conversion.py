@@ -108,12 +108,18 @@ def test_properties_that_steer_are_taken_out() -> None:
         ({"__delay_ms": "9" * 30}, IllegalDelay),
         ({"DELAY": "x"}, IllegalLevel),
         ({"__once": "maybe"}, IllegalProperty),
-        ({"__gzip": "1"}, IllegalProperty),
     ],
 )
 def test_steering_that_means_nothing_is_refused(properties: dict[str, str], error: type[Exception]) -> None:
     with pytest.raises(error):
         draft_of(_message(**properties))
+
+
+def test_a_reserved_name_is_refused_with_the_code_for_it() -> None:
+    for name in ("__gzip", "UNIQ_KEY", "__released_at", "DLQ_ORIGIN_TOPIC"):
+        with pytest.raises(IllegalProperty, match=name) as refused:
+            check_draft(draft_of(_message(**{name: "1"})), BrokerSettings())
+        assert status_of(refused.value).code == Code.ILLEGAL_MESSAGE_PROPERTY_KEY
 
 
 def test_what_the_client_adds_counts_for_none_of_the_users_properties() -> None:
@@ -214,7 +220,7 @@ def _stored(draft: Draft, **changes: Any) -> StoredMessage:
         "born_at_ms": 1_000,
         "stored_at_ms": 1_001,
         "deliver_at_ms": 5_000,
-        "properties": draft.properties,
+        "properties": draft.kept_properties,
         "body": draft.body,
     }
     return StoredMessage(**{**fields, **changes})
