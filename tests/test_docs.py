@@ -23,6 +23,7 @@ from tidemill.store.find_format import PAIR_BYTES, RUN_HEADER_BYTES
 from tidemill.store.frames import RELEASE_GROUP, Kind
 from tidemill.store.message_format import ROW
 from tidemill.store.queue_format import QUEUE_ROW
+from tidemill.store.request_format import REQUEST_BYTES
 from tidemill.timer import cursor, shard_header
 from tidemill.timer.ready_format import READY_HEADER_BYTES
 from tidemill.timer.ready_row_format import READY_BYTES
@@ -143,6 +144,7 @@ _SIZES = {
     "checkpoint header": checkpoint._HEADER.size,
     "message row": ROW.itemsize,
     "release group": RELEASE_GROUP.itemsize,
+    "request": REQUEST_BYTES,
     "entry": ENTRY.itemsize,
     "queue row": QUEUE_ROW.itemsize,
     "find run header": RUN_HEADER_BYTES,

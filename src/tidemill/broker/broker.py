@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Unpack
 
 import pyarrow as pa
 
 from tidemill.broker.advancing import Advancing
 from tidemill.broker.bulk import Bulk, BulkReceipt
-from tidemill.broker.canceller import Canceller, Rescheduled
+from tidemill.broker.canceller import Canceller, NewTime, Rescheduled, To
 from tidemill.broker.column_send import Answers, ColumnSend
 from tidemill.broker.dead_letters import DeadLetters
 from tidemill.broker.identity import broker_id_of
@@ -31,6 +32,7 @@ from tidemill.broker.pipeline_process import PipelineProcess
 from tidemill.broker.planned_send import Answer
 from tidemill.broker.pulse import Pulse, sample_of
 from tidemill.broker.receiver import Receiver, TagFilter
+from tidemill.broker.requests import RequestId
 from tidemill.broker.retries import Retries, SentBack
 from tidemill.broker.sender import Sender
 from tidemill.broker.settler import Settler
@@ -255,47 +257,37 @@ class Broker:
         self.require_open()
         return self._bulk.send_whole(table, topic) if is_whole else self._bulk.send(table, topic)
 
-    def cancel(self, handles: Sequence[Handle]) -> list[CancelAnswer]:
+    def cancel(self, handles: Sequence[Handle], *, request_id: RequestId = None) -> list[CancelAnswer]:
         self.require_open()
-        return self._canceller.cancel(handles)
+        return self._canceller.cancel(handles, request_id)
 
-    def cancel_rows(self, topics: pa.Array, ids: pa.Array, seqs: I64) -> U8:
+    def cancel_rows(self, topics: pa.Array, ids: pa.Array, seqs: I64, *, request_id: RequestId = None) -> U8:
         self.require_open()
-        return self._canceller.cancel_rows(topics, ids, seqs)
+        return self._canceller.cancel_rows(topics, ids, seqs, request_id)
 
-    def cancel_key(self, topic: str, key: str) -> int:
+    def cancel_key(self, topic: str, key: str, *, request_id: RequestId = None) -> int:
         self.require_open()
-        return self._canceller.cancel_key(topic, key)
+        return self._canceller.cancel_key(topic, key, request_id)
 
-    def cancel_range(self, topic: str, from_ms: int, to_ms: int) -> int:
+    def cancel_range(self, topic: str, from_ms: int, to_ms: int, *, request_id: RequestId = None) -> int:
         self.require_open()
-        return self._canceller.cancel_range(topic, from_ms, to_ms)
+        return self._canceller.cancel_range(topic, from_ms, to_ms, request_id)
 
     def reschedule(
-        self, handles: Sequence[Handle], *, deliver_at_ms: int | None = None, by_ms: int | None = None
+        self, handles: Sequence[Handle], *, request_id: RequestId = None, **to: Unpack[To]
     ) -> list[Rescheduled]:
         self.require_open()
-        return self._canceller.reschedule(handles, deliver_at_ms=deliver_at_ms, by_ms=by_ms)
+        return self._canceller.reschedule(handles, NewTime(**to), request_id)
 
-    def reschedule_key(
-        self, topic: str, key: str, *, deliver_at_ms: int | None = None, by_ms: int | None = None
-    ) -> int:
+    def reschedule_key(self, topic: str, key: str, *, request_id: RequestId = None, **to: Unpack[To]) -> int:
         self.require_open()
-        return self._canceller.reschedule_key(topic, key, deliver_at_ms=deliver_at_ms, by_ms=by_ms)
+        return self._canceller.reschedule_key(topic, key, NewTime(**to), request_id)
 
     def reschedule_range(
-        self,
-        topic: str,
-        from_ms: int,
-        to_ms: int,
-        *,
-        deliver_at_ms: int | None = None,
-        by_ms: int | None = None,
+        self, topic: str, from_ms: int, to_ms: int, *, request_id: RequestId = None, **to: Unpack[To]
     ) -> int:
         self.require_open()
-        return self._canceller.reschedule_range(
-            topic, from_ms, to_ms, deliver_at_ms=deliver_at_ms, by_ms=by_ms
-        )
+        return self._canceller.reschedule_range(topic, from_ms, to_ms, NewTime(**to), request_id)
 
     def receive(
         self,

@@ -9,7 +9,8 @@ from tidemill.core.config import BrokerSettings
 from tidemill.core.limits import MIB
 from tidemill.store.head_cut import cut_head
 from tidemill.store.memory import give_back_memory, keep_memory_flat
-from tidemill.store.message_store import MessageStore, MovedMessages
+from tidemill.store.message_store import MessageStore
+from tidemill.store.moving import MovedMessages
 
 _EVERY_MS = 1_000
 _CHECKPOINT_BYTES = 64 * MIB

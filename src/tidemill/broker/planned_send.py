@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tidemill.broker.tick_limit import Planned
 from tidemill.core.errors import BusyError, RequestError
 from tidemill.core.model import MessageType, Receipt, StoredMessage
-from tidemill.store.message_store import MovedMessages
+from tidemill.store.moving import MovedMessages
 
 Answer = Receipt | RequestError | BusyError
 

@@ -18,7 +18,7 @@ from tidemill.core.limits import DEDUPLICATION_MS
 from tidemill.core.model import NO_SEQ, NO_TIME_MS
 from tidemill.log.arrays import I64, U64, Flags
 from tidemill.store.batch_read import columns_at
-from tidemill.store.find_runs import PLACE_BIT
+from tidemill.store.find_runs import PLACE_BIT, are_places
 from tidemill.store.hashing import PURPOSE_ID, PURPOSE_KEY, hash_slices, topic_seeds
 from tidemill.store.ledger import State
 from tidemill.store.message_format import slices_of
@@ -79,7 +79,7 @@ def _repeated_ids(
 def _where(store: MessageStore, refs: U64) -> tuple[U64, I64, I64]:
     """Place (0: nowhere any more), seq and due time of what each ref means."""
     ledger = store.indexes.ledger
-    places = np.where(refs >= PLACE_BIT, refs & ~PLACE_BIT, np.uint64(0))
+    places = np.where(are_places(refs), refs & ~PLACE_BIT, np.uint64(0))
     seqs, due = np.full(len(refs), NO_SEQ, np.int64), np.full(len(refs), NO_TIME_MS, np.int64)
     timed = np.flatnonzero((refs >= np.uint64(ledger.head_seq)) & (refs < np.uint64(ledger.next_seq)))
     timed = timed[ledger.states(refs[timed].astype(np.int64)) != State.MOVED]

@@ -34,6 +34,7 @@ from tidemill.store.entry_format import FLAG_FIFO, FLAG_LEVEL, FLAG_NEAR
 from tidemill.store.framing import framed
 from tidemill.store.hashing import PURPOSE_ID, PURPOSE_KEY, hash_texts, seed_of
 from tidemill.store.message_store import MessageStore
+from tidemill.store.moving import move_bounds, move_payloads, reschedule
 from tidemill.store.topics import Topic
 
 _TOPIC_FRAME_BYTES = 512
@@ -122,7 +123,8 @@ class Sender:
         messages' offsets in their queues."""
         store = self._store
         seqs = np.array(list(batch.moves), np.int64)
-        payloads = store.move_payloads(seqs)
+        bounds = move_bounds(store, seqs)
+        payloads = move_payloads(store, seqs, bounds)
         first_seq = store.indexes.ledger.next_seq
         offsets: Sequence[int] = ()
         if batch.messages:
@@ -130,7 +132,7 @@ class Sender:
         elif payloads:
             store.writer.reserve(payloads, len(seqs))
         due, near_below_ms = np.array(list(batch.moves.values())), now_ms + self._settings.lead_ms
-        batch.moved = list(store.re_enter_all(seqs, due, near_below_ms, now_ms))
+        batch.moved = list(reschedule(store, seqs, due, bounds, near_below_ms, now_ms))
         return first_seq, offsets
 
     # -- planning, under the writer lock ----------------------------------------------------------

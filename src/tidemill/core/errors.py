@@ -116,6 +116,16 @@ class IllegalHandle(RequestError):
     code = "illegal-handle"
 
 
+class IllegalRequestId(RequestError):
+    code = "illegal-request-id"
+
+
+class RequestIdReused(RequestError):
+    """Another request was carried out under this request id within the last hour."""
+
+    code = "request-id-reused"
+
+
 class InvalidReceipt(RequestError):
     """The receipt is not, or no longer, the one that settles its delivery."""
 

@@ -16,7 +16,7 @@ from tidemill.log.disk import Disk
 from tidemill.log.frame import Frame
 from tidemill.store.damage import Repairs
 from tidemill.store.derivation import Derivation, QueueKey
-from tidemill.store.find_runs import PLACE_BIT, Pairs
+from tidemill.store.find_runs import PLACE_BIT, Pairs, request_frames_in
 from tidemill.store.frames import Base, Kind, Release
 from tidemill.store.indexes import Indexes, IndexSizes
 from tidemill.store.message_store import MessageStore
@@ -85,7 +85,7 @@ def _check_release(frame: Frame, release: Release, before: Indexes) -> list[str]
 
 
 def _check_found(pairs: Pairs, store: MessageStore) -> list[str]:
-    """Every message must be found by its id and by each of its keys."""
+    """Every message must be found by its id and by each of its keys, every request by its id."""
     hashes, refs = pairs
     distinct, which = np.unique(hashes, return_inverse=True)
     found_at, found_refs = store.indexes.find.find_many(distinct)
@@ -98,6 +98,8 @@ def _check_found(pairs: Pairs, store: MessageStore) -> list[str]:
 
 
 def _named(ref: int) -> str:
+    if frames := request_frames_in(np.array([ref], np.uint64)):
+        return f"the request that the frame at offset {frames[0]} carried out"
     place = ref & ~int(PLACE_BIT)
     if place == ref:
         return f"the message with seq {ref}"

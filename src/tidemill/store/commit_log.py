@@ -33,18 +33,15 @@ from tidemill.log.disk import Bytes
 from tidemill.log.frame import PLAIN_FORMAT
 from tidemill.log.group_commit import GroupCommit
 from tidemill.log.segments import SegmentedLog
-from tidemill.store.arrival_order import named_arrival
 from tidemill.store.arrivals import Arrivals
 from tidemill.store.disk_room import DiskRoom
 from tidemill.store.frames import (
-    RELEASE_GROUP,
     Cancel,
     End,
     Half,
     Kind,
     ReEnter,
     ReEnterReason,
-    Release,
     SendBack,
     Settlement,
     TopicChange,
@@ -53,8 +50,10 @@ from tidemill.store.framing import framed
 from tidemill.store.indexes import Effects, Indexes
 from tidemill.store.message_format import Section, encode_arrow, encode_rows
 from tidemill.store.open_halves import OpenHalf
+from tidemill.store.release_frame import release_frame
+from tidemill.store.request_format import Request
 from tidemill.store.row_columns import PlainRows, Written
-from tidemill.store.topic_queues import TopicQueues, grouped
+from tidemill.store.topic_queues import TopicQueues
 from tidemill.store.topics import Topic
 
 
@@ -235,21 +234,8 @@ class CommitLog:
         """
         with self.lock:
             assert (rows["deliver_at_ms"] <= now_ms).all()
-            lanes = self._indexes.topics.lanes(rows["topic_id"], rows["queue_id"])
-            order, starts, counts = grouped(lanes)
-            groups = np.zeros(len(starts), RELEASE_GROUP)
-            firsts = order[starts]
-            groups["topic_id"] = rows["topic_id"][firsts]
-            groups["queue_id"] = rows["queue_id"][firsts]
-            groups["first_offset"] = self._indexes.topics.plan_offsets(lanes[firsts])
-            groups["count"] = counts
-            value_indexes = np.flatnonzero(is_value[order]).astype(np.uint32)
-            parts: list[Bytes] = []
-            if len(value_indexes):
-                rank = np.cumsum(is_value) - 1
-                ordered = [value_messages[i] for i in rank[order][value_indexes].tolist()]
-                parts = [encode_rows(ordered, [-1] * len(ordered), 0)]
-            frame = Release(groups, seqs[order], via[order], trips[order], value_indexes, None, parts)
+            topics = self._indexes.topics
+            frame, order = release_frame(topics, seqs, rows, via, trips, value_messages, is_value)
             return self._append(
                 Kind.RELEASE,
                 frame.parts(),
@@ -259,15 +245,15 @@ class CommitLog:
                 released=picked(rows, order),
             )
 
-    def cancel(self, seqs: I64, now_ms: int) -> Appended | None:
+    def cancel(self, seqs: I64, now_ms: int, request: Request | None = None) -> Appended | None:
         """Cancel distinct seqs; the caller holds the lock and has seen that they are pending."""
         with self.lock:
-            seqs = seqs[self._indexes.ledger.pending_mask(seqs)]
             if not len(seqs):
                 return None
+            assert self._indexes.ledger.pending_mask(seqs).all()
             topic_ids, counts = np.unique(self._indexes.entries.take(seqs)["topic_id"], return_counts=True)
-            cancel = Cancel(seqs, topic_ids, counts.astype(np.uint32))
-            return self._append(Kind.CANCEL, cancel.parts(), now_ms, reserved=True)
+            frame = Cancel(seqs, topic_ids, counts.astype(np.uint32), request)
+            return self._append(Kind.CANCEL, frame.parts(), now_ms, reserved=True, version=frame.version)
 
     def re_enter(
         self,
@@ -275,19 +261,19 @@ class CommitLog:
         messages: Sequence[StoredMessage],
         reason: ReEnterReason,
         now_ms: int,
-        arrivals: I64 | None = None,
+        arrivals: Sequence[int],
+        request: Request | None = None,
     ) -> Appended:
         """Append messages again under new seqs; the caller holds the lock and saw the old ones pending.
 
-        `arrivals` are the seqs under which they count as arrived, where those are not the new ones.
+        `arrivals` says of each when it arrived, as in `arrival_order.py`.
         """
         with self.lock:
             assert self._indexes.ledger.pending_mask(old_seqs).all()
-            names = [-1] * len(messages) if arrivals is None else named_arrival(arrivals).tolist()
-            parts: list[Bytes] = [encode_rows(messages, names, self._indexes.ledger.next_seq)]
-            frame = ReEnter(reason, old_seqs, Section(memoryview(parts[0])), parts)
-            reserved = reason is ReEnterReason.RETENTION
-            return self._append(Kind.RE_ENTER, frame.parts(), now_ms, reserved=reserved)
+            parts: list[Bytes] = [encode_rows(messages, arrivals, self._indexes.ledger.next_seq)]
+            frame = ReEnter(reason, old_seqs, Section(memoryview(parts[0])), parts, request)
+            is_upkeep, parts = reason is ReEnterReason.RETENTION, frame.parts()
+            return self._append(Kind.RE_ENTER, parts, now_ms, reserved=is_upkeep, version=frame.version)
 
     # -- transactions and topics ------------------------------------------------------------------
 
@@ -403,8 +389,3 @@ class CommitLog:
             self._settle(effects.settlements)
         if effects.forgotten_topic_id is not None:
             self._queues.forget(effects.forgotten_topic_id)
-
-
-def moved(message: StoredMessage, deliver_at_ms: int, flags: int) -> StoredMessage:
-    """A message as it re-enters: same id and bytes, its new time, no longer on a level."""
-    return replace(message, deliver_at_ms=deliver_at_ms, flags=flags, level=0)

@@ -19,7 +19,8 @@ from tidemill.log.frame import Frame
 from tidemill.log.segments import SegmentedLog
 from tidemill.store.entry_format import ENTRY
 from tidemill.store.entry_rows import entry_rows
-from tidemill.store.frames import Base, Gap, Kind, Release, messages_in
+from tidemill.store.frame_contents import messages_in
+from tidemill.store.frames import Base, Gap, Kind, Release
 from tidemill.store.lost_rows import lost_entries, lost_queue_rows
 from tidemill.store.queue_format import QUEUE_ROW
 from tidemill.store.queue_rows import direct_rows, released_rows

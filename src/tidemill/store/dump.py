@@ -33,11 +33,12 @@ from tidemill.store.entry_format import (
     row_of,
 )
 from tidemill.store.find_format import RUN_HEADER_BYTES, decode_run_header, is_whole
-from tidemill.store.find_runs import PLACE_BIT
+from tidemill.store.find_runs import PLACE_BIT, request_frames_in
 from tidemill.store.frames import Base, Cancel, End, Gap, Half, Kind, ReEnter, Release, SendBack, TopicChange
 from tidemill.store.index_checkpoint import checkpoint_head
 from tidemill.store.message_format import Section
 from tidemill.store.queue_format import QUEUE_ROW
+from tidemill.store.request_format import Request
 
 Line = dict[str, Any]
 Describe = Callable[[Frame], tuple[Line, Section | None]]
@@ -128,11 +129,13 @@ def _describe_frame(frame: Frame) -> tuple[Line, Section | None]:
             section = release.section
             more = {"seqs": _few(release.seqs), "queues": len(release.groups), "via": _vias(release.via)}
         case Kind.CANCEL:
-            more = {"seqs": _few(Cancel.read(payload).seqs)}
+            cancel = Cancel.read(payload)
+            more = {"seqs": _few(cancel.seqs), **_request(cancel.request)}
         case Kind.RE_ENTER:
             moved = ReEnter.read(payload)
             section = moved.section
             more = {"reason": moved.reason.name.lower(), "old_seqs": _few(moved.old_seqs)}
+            more |= _request(moved.request)
         case Kind.HALF:
             section = Half.read(payload).section
         case Kind.END:
@@ -188,6 +191,12 @@ def _message(message: StoredMessage) -> Line:
     line["body_bytes"] = len(message.body)
     line["body"] = message.body[:_BODY_SHOWN].decode(errors="backslashreplace")
     return line
+
+
+def _request(request: Request | None) -> Line:
+    if request is None:
+        return {}
+    return {"request": request.id.hex(), "part": f"{request.part} of {request.parts}"}
 
 
 def _few(numbers: Any) -> str:
@@ -282,7 +291,9 @@ def dump_find_run(data: ByteArray) -> Iterator[Line]:
     }
     pairs = data[RUN_HEADER_BYTES:].view("<u8")
     for hashed, ref in zip(pairs[: header.count], pairs[header.count :], strict=True):
-        if ref >= PLACE_BIT:
+        if frames := request_frames_in(np.array([ref])):
+            yield {"what": "pair", "hash": f"{int(hashed):016x}", "request_in_frame": frames[0]}
+        elif ref >= PLACE_BIT:
             place = int(ref & ~PLACE_BIT)
             yield {"what": "pair", "hash": f"{int(hashed):016x}", "frame": place >> 16, "row": place & 0xFFFF}
         else:

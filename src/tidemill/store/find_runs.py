@@ -1,6 +1,8 @@
 """Sorted runs of (hash, ref) pairs: what the find index is made of, in memory and in files.
 
-A ref is a seq, or a place with the top bit set for a message that is not timed.
+A ref is a seq; or with the top bit set, for a message that is not timed, its place; or the frame that
+carried out a request with an id. Frames begin at multiples of 8, so the lowest bit of a frame's offset is
+free to tell the two apart.
 """
 
 from __future__ import annotations
@@ -10,14 +12,38 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidemill.log.arrays import I64, U64
+from tidemill.log.arrays import I64, U64, Flags
 
 PLACE_BIT = np.uint64(1 << 63)
+_ROW_BITS = 16
+REQUEST_BIT = np.uint64(1 << _ROW_BITS)  # with `PLACE_BIT`
 
 Pairs = tuple[U64, U64]  # hashes, refs
 Hits = tuple[I64, U64]  # index of the hash that was asked for, ref
 
 NO_HITS: Hits = np.empty(0, np.int64), np.empty(0, np.uint64)
+
+
+def are_places(refs: U64) -> Flags:
+    """Which refs are places of messages that are not timed."""
+    flags: Flags = (refs & PLACE_BIT != 0) & (refs & REQUEST_BIT == 0)
+    return flags
+
+
+def places_in(refs: U64) -> U64:
+    """The places of messages that are not timed among refs."""
+    return refs[are_places(refs)] & ~PLACE_BIT
+
+
+def request_ref(frame_offset: int) -> int:
+    """The ref of a frame that carried out a request."""
+    return int(PLACE_BIT) | int(REQUEST_BIT) | frame_offset << _ROW_BITS
+
+
+def request_frames_in(refs: U64) -> list[int]:
+    """The offsets of frames that carried out a request among refs."""
+    is_request = (refs & PLACE_BIT != 0) & (refs & REQUEST_BIT != 0)
+    return [(ref & ~int(PLACE_BIT)) >> _ROW_BITS & ~1 for ref in refs[is_request].tolist()]
 
 
 @dataclass(slots=True)

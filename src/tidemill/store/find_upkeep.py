@@ -13,7 +13,8 @@ from tidemill.core.limits import MIB
 from tidemill.log.segments import SegmentedLog
 from tidemill.store.find_files import RunFile
 from tidemill.store.find_format import RunSum, is_whole
-from tidemill.store.indexes import Indexes
+from tidemill.store.find_index import FindIndex
+from tidemill.store.find_pairs import pairs_in
 
 # So much of the files is verified in one step: with a step each second, all of it at 10 M pending in five
 # minutes, for a ten-thousandth of a core.
@@ -27,13 +28,12 @@ class FindUpkeep:
 
     def __init__(
         self,
-        indexes: Indexes,
+        find: FindIndex,
         log: SegmentedLog,
         lock: AbstractContextManager[object],
         finish_all: Callable[[], object],
     ) -> None:
-        self._indexes = indexes
-        self._find = indexes.find
+        self._find = find
         self._log = log
         self._lock = lock  # the writer's
         self._finish_all = finish_all
@@ -110,14 +110,15 @@ class FindUpkeep:
     def _derive_some(self) -> None:
         """Derive the beginning of the first part that is lost."""
         find, lost = self._find, self._find.lost[0]
-        alone = self._indexes.with_find(find.beside())
+        alone = find.beside()
         end_offset = lost.end_offset
         for frame in self._log.intact_frames(lost.first_offset, lost.end_offset):
-            alone.apply_find_only(frame)
+            for pairs in pairs_in(frame):
+                alone.add(*pairs)
             is_much = frame.end - lost.first_offset >= _DERIVE_BYTES
-            if is_much or alone.find.memory_count >= find.file_pairs_max:
+            if is_much or alone.memory_count >= find.file_pairs_max:
                 end_offset = min(frame.end, lost.end_offset)
                 break
-        written = find.regain(alone.find.drain(), lost.first_offset, end_offset)
+        written = find.regain(alone.drain(), lost.first_offset, end_offset)
         with self._lock:
             find.end_regain(written)

@@ -6,8 +6,10 @@
     3 RELEASE     counts (4 x u32: groups, seqs, by-value, told), groups, seqs i64, via u8,
                   by-value indexes u32, trips u16 (if told is 2, see trips_format.py: a frame of format 2),
                   section of the messages released by value (if any)
-    4 CANCEL      counts (2 x u32: seqs, topics), seqs i64, topic ids u32, how many of each topic u32
-    5 RE-ENTER    count u32, reason u32, old seqs i64, section (one new message for each old seq)
+    4 CANCEL      counts (2 x u32: seqs, topics), seqs i64, topic ids u32, how many of each topic u32,
+                  request (if it has an id, see request_format.py: a frame of format 3)
+    5 RE-ENTER    count u32, reason u8, has-request u8, zero u16, old seqs i64, request (if it has an
+                  id: a frame of format 3), section (one new message for each old seq)
     6 HALF        count u32, zero u32, places replaced u64 (0: none), section
     7 END         place of the half u64, is-commit u64, section (commit only)
     8 TOPIC       JSON: what changed about a topic
@@ -34,13 +36,14 @@ import numpy as np
 
 from tidemill.log.arrays import I64, U8, U16, U32, U64, Rows
 from tidemill.log.disk import Bytes
-from tidemill.log.frame import PLAIN_FORMAT, Frame
+from tidemill.log.frame import PLAIN_FORMAT
 from tidemill.store.message_format import Section
+from tidemill.store.request_format import Request
 from tidemill.store.trips_format import TOLD_EACH, check_told, told_of, trips_of
 
 # Formats of frames that an older version refuses: what it would not understand.
 _TRIPS_FORMAT = 2
-GAP_FORMAT = 3
+GAP_FORMAT = _REQUEST_FORMAT = 3
 
 
 class Kind(IntEnum):
@@ -81,9 +84,17 @@ class _Reader:
     def text(self, length: int) -> bytes:
         return self.array(np.uint8, length).tobytes()
 
+    def request(self) -> Request:
+        request, size = Request.read(self._payload[self._at :])
+        self._at += size
+        return request
+
     def section(self) -> Section | None:
-        rest = self._payload[self._at :]
+        rest = self.rest()
         return Section(rest) if len(rest) else None
+
+    def rest(self) -> memoryview:
+        return self._payload[self._at :]
 
 
 def _present(section: Section | None) -> Section:
@@ -169,6 +180,12 @@ class Cancel:
     seqs: I64
     topic_ids: U32
     counts: U32
+    request: Request | None = None
+
+    @property
+    def version(self) -> int:
+        """The format of its frame."""
+        return PLAIN_FORMAT if self.request is None else _REQUEST_FORMAT
 
     def parts(self) -> list[Bytes]:
         return [
@@ -176,14 +193,16 @@ class Cancel:
             self.seqs.astype("<i8").tobytes(),
             _padded(self.topic_ids.astype("<u4").tobytes()),
             _padded(self.counts.astype("<u4").tobytes()),
+            b"" if self.request is None else self.request.encode(),
         ]
 
     @classmethod
     def read(cls, payload: memoryview) -> Cancel:
         reader = _Reader(payload)
-        count, topic_count = reader.array("<u4", 2)
-        seqs = reader.array("<i8", int(count))
-        return cls(seqs, reader.array("<u4", int(topic_count)), reader.array("<u4", int(topic_count)))
+        count, topic_count = reader.array("<u4", 2).tolist()
+        seqs = reader.array("<i8", count)
+        topic_ids, counts = reader.array("<u4", topic_count), reader.array("<u4", topic_count)
+        return cls(seqs, topic_ids, counts, reader.request() if len(reader.rest()) else None)
 
 
 class ReEnterReason(IntEnum):
@@ -199,17 +218,26 @@ class ReEnter:
     old_seqs: I64
     section: Section
     section_parts: Sequence[Bytes] = ()
+    request: Request | None = None
+
+    @property
+    def version(self) -> int:
+        """The format of its frame."""
+        return PLAIN_FORMAT if self.request is None else _REQUEST_FORMAT
 
     def parts(self) -> list[Bytes]:
-        header = struct.pack("<II", len(self.old_seqs), self.reason)
-        return [header + self.old_seqs.astype("<i8").tobytes(), *self.section_parts]
+        header = struct.pack("<IBBxx", len(self.old_seqs), self.reason, self.request is not None)
+        request = b"" if self.request is None else self.request.encode()
+        return [header + self.old_seqs.astype("<i8").tobytes() + request, *self.section_parts]
 
     @classmethod
     def read(cls, payload: memoryview) -> ReEnter:
         reader = _Reader(payload)
-        count, reason = reader.array("<u4", 2)
-        old_seqs = reader.array("<i8", int(count))
-        return cls(ReEnterReason(int(reason)), old_seqs, _present(reader.section()))
+        count, reason = reader.array("<u4", 2).tolist()
+        old_seqs = reader.array("<i8", count)
+        request = reader.request() if reason >> 8 & 0xFF else None
+        section = _present(reader.section())
+        return cls(ReEnterReason(reason & 0xFF), old_seqs, section, request=request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,39 +360,3 @@ class Gap:
         content = json.loads(bytes(payload))
         queues = [tuple(queue) for queue in content["queues"]]
         return cls(content["first_seq"], content["next_seq"], queues, content["totals"])
-
-
-def messages_in(frame: Frame) -> Section | None:
-    """The messages that a frame brings into the store; None where it brings none.
-
-    Not those that it only carries along: open halves, and what is released by value.
-    """
-    match frame.kind:
-        case Kind.MESSAGES:
-            return Section(frame.payload)
-        case Kind.RE_ENTER:
-            return ReEnter.read(frame.payload).section
-        case Kind.END:
-            return End.read(frame.payload).section
-        case Kind.SEND_BACK:
-            return SendBack.read(frame.payload).section
-        case _:
-            return None
-
-
-def section_in(kind: int, payload: memoryview) -> Section:
-    """The messages inside a frame's payload, whatever kind it is."""
-    match kind:
-        case Kind.MESSAGES:
-            return Section(payload)
-        case Kind.RELEASE:
-            return _present(Release.read(payload).section)
-        case Kind.RE_ENTER:
-            return ReEnter.read(payload).section
-        case Kind.HALF:
-            return Half.read(payload).section
-        case Kind.END:
-            return _present(End.read(payload).section)
-        case _:
-            assert kind == Kind.SEND_BACK
-            return SendBack.read(payload).section

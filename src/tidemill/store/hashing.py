@@ -129,6 +129,8 @@ def seed_of(topic_id: int, purpose: int) -> int:
 
 PURPOSE_ID = 1
 PURPOSE_KEY = 2
+PURPOSE_REQUEST = 3
+_NO_TOPIC = 0
 
 
 def id_hash(topic_id: int, message_id: str) -> int:
@@ -137,6 +139,11 @@ def id_hash(topic_id: int, message_id: str) -> int:
 
 def key_hash(topic_id: int, key: str) -> int:
     return _one(topic_id, key, PURPOSE_KEY)
+
+
+def request_hash(request_id: bytes) -> int:
+    """Of the id of a cancel or a reschedule, which belongs to no topic."""
+    return hash_text(request_id, seed_of(_NO_TOPIC, PURPOSE_REQUEST))
 
 
 def _one(topic_id: int, text: str, purpose: int) -> int:

@@ -18,7 +18,8 @@ import numpy as np
 from tidemill.store.frames import Base, ReEnterReason
 from tidemill.store.framing import MOVE_COUNT_MAX, moved_together
 from tidemill.store.ledger import State
-from tidemill.store.message_store import MessageStore, MovedMessages
+from tidemill.store.message_store import MessageStore
+from tidemill.store.moving import MovedMessages, re_enter
 from tidemill.store.retention import SegmentUse, cut_offset
 
 OnMoved = Callable[[MovedMessages], None]
@@ -127,7 +128,7 @@ def _move_survivors(
             _, fits = next(moved_together(rows["size"]))
             seqs = seqs[:fits]
             due = rows["deliver_at_ms"][:fits].astype(np.int64)
-            moved_now = store.re_enter(seqs, due, ReEnterReason.RETENTION, near_below_ms, now_ms)
+            moved_now = re_enter(store, seqs, due, ReEnterReason.RETENTION, near_below_ms, now_ms)
             first = int(seqs[-1]) + 1
         survivors.append(moved_now)
         store.writer.finish(moved_now.appended)

@@ -13,7 +13,6 @@ segment was cut since.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,7 +32,7 @@ from tidemill.store.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
 from tidemill.store.entry_rows import entry_rows
 from tidemill.store.entry_scan import SCAN_ROWS, pending_in, pending_with
 from tidemill.store.find_index import FindIndex
-from tidemill.store.find_runs import PLACE_BIT
+from tidemill.store.find_pairs import pairs_in, pairs_of_messages, pairs_of_request
 from tidemill.store.frames import (
     Base,
     Cancel,
@@ -46,7 +45,6 @@ from tidemill.store.frames import (
     SendBack,
     Settlement,
     TopicChange,
-    messages_in,
 )
 from tidemill.store.gaps import step_over
 from tidemill.store.ledger import Ledger, State
@@ -54,6 +52,7 @@ from tidemill.store.level_queues import LevelQueues
 from tidemill.store.message_format import Columns, Section
 from tidemill.store.open_halves import OpenHalf, OpenHalves
 from tidemill.store.queue_rows import direct_rows, released_rows
+from tidemill.store.request_format import Request
 from tidemill.store.row_columns import Written
 from tidemill.store.topic_queues import Publication, grouped
 from tidemill.store.topics import Topic, TopicTable
@@ -130,7 +129,7 @@ class Indexes:
             case Kind.RELEASE:
                 return self._apply_release(frame, Release.read(payload), released)
             case Kind.CANCEL:
-                return self._apply_cancel(Cancel.read(payload))
+                return self._apply_cancel(frame, Cancel.read(payload))
             case Kind.RE_ENTER:
                 return self._apply_re_enter(frame, ReEnter.read(payload))
             case Kind.HALF:
@@ -154,16 +153,9 @@ class Indexes:
 
     def apply_find_only(self, frame: Frame) -> None:
         """Bring only the find index up to date, for frames the checkpoint already covers."""
-        section = messages_in(frame)
-        if section is not None:
-            columns = section.columns()
-            self._add_to_find(frame.offset, section, columns, columns.timed_rows)
-
-    def with_find(self, find: FindIndex) -> Indexes:
-        """These, but with another find index: for `apply_find_only`, which changes nothing else."""
-        alone = copy.copy(self)
-        alone.find = find
-        return alone
+        if frame.offset >= self.find.covers:
+            for pairs in pairs_in(frame):
+                self.find.add(*pairs)
 
     # -- base and topics --------------------------------------------------------------------------
 
@@ -273,20 +265,12 @@ class Indexes:
             )
 
     def _add_to_find(self, offset: int, section: Section | Written, columns: Columns, timed: I64) -> None:
-        if offset < self.find.covers:
-            return
-        if len(timed) == section.count:
-            refs = np.arange(section.first_seq, section.first_seq + section.count, dtype=np.uint64)
-        else:
-            refs = np.arange(section.count, dtype=np.uint64) | PLACE_BIT | np.uint64(offset << 16)
-            refs[timed] = section.first_seq + np.arange(len(timed), dtype=np.uint64)
-        if not len(columns.key_rows):
-            self.find.add(columns.id_hash, refs)
-            return
-        self.find.add(
-            np.concatenate((columns.id_hash, columns.key_hashes)),
-            np.concatenate((refs, refs[columns.key_rows])),
-        )
+        if offset >= self.find.covers:
+            self.find.add(*pairs_of_messages(offset, section, columns, timed))
+
+    def _add_request(self, offset: int, request: Request | None) -> None:
+        if request is not None and offset >= self.find.covers:
+            self.find.add(*pairs_of_request(offset, request))
 
     def _publish_direct(self, offset: int, end: int, stamp_ms: int, columns: Columns) -> Publication:
         direct = (columns.deliver_at_ms == NO_TIME_MS).nonzero()[0]
@@ -301,7 +285,8 @@ class Indexes:
 
     # -- moving and settling ----------------------------------------------------------------------
 
-    def _apply_cancel(self, cancel: Cancel) -> Effects:
+    def _apply_cancel(self, frame: Frame, cancel: Cancel) -> Effects:
+        self._add_request(frame.offset, cancel.request)
         self._cancel(cancel.seqs[cancel.seqs >= self.ledger.head_seq])
         self.totals.count_cancelled(cancel.topic_ids, cancel.counts)
         return NO_EFFECTS
@@ -341,6 +326,7 @@ class Indexes:
         columns = moved.section.columns()
         timed = columns.timed_rows
         self._add_to_find(frame.offset, moved.section, columns, timed)
+        self._add_request(frame.offset, moved.request)
         first_seq = self.ledger.next_seq
         self._add_timed(frame.offset, moved.section, columns, timed)
         stillborn = first_seq + np.flatnonzero(~acted)

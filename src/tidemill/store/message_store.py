@@ -2,15 +2,15 @@
 
 Owns the parts and their wiring: commit log, consumer log, indexes, queues, ballast, checkpoints. Writing
 goes through `writer` (commit_log.py) and `consumers` (consumer_log.py); this module reads messages back,
-finds them, and takes checkpoints; `head_cut.py` applies retention. It knows no clock: whoever calls says
-what time it is.
+finds them, and takes checkpoints; `moving.py` reschedules, `head_cut.py` applies retention. It knows no
+clock: whoever calls says what time it is.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -21,23 +21,21 @@ import numpy as np
 from tidemill.core.errors import DiskFull
 from tidemill.core.limits import DAY_MS, MIB, SEGMENT_BYTES
 from tidemill.core.model import NO_SEQ, StoredMessage
-from tidemill.log.arrays import I64, U64, Rows
+from tidemill.log.arrays import U64, Rows
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
 from tidemill.log.group_commit import GroupCommit
 from tidemill.log.segments import SegmentedLog
-from tidemill.store.arrival_order import arrivals_of
 from tidemill.store.ballast import Ballast
-from tidemill.store.commit_log import Appended, CommitLog, moved
+from tidemill.store.commit_log import CommitLog
 from tidemill.store.consumer_log import CONSUMERS_NAME, ConsumerLog
 from tidemill.store.damage import Repairs
 from tidemill.store.derivation import Derivation
 from tidemill.store.disk_room import DiskRoom
-from tidemill.store.entry_format import FLAG_FIFO, FLAG_MOVED, FLAG_NEAR, FLAG_PAST
-from tidemill.store.find_runs import PLACE_BIT
+from tidemill.store.find_runs import PLACE_BIT, places_in
 from tidemill.store.find_upkeep import SCRUB_BYTES, FindUpkeep
-from tidemill.store.frames import Kind, ReEnterReason, section_in
-from tidemill.store.framing import move_payload_bytes, moved_together
+from tidemill.store.frame_contents import section_in
+from tidemill.store.frames import Kind
 from tidemill.store.hashing import id_hash, key_hash
 from tidemill.store.index_checkpoint import INDEX_FORMAT, note_indexes
 from tidemill.store.indexes import Indexes, IndexSizes
@@ -62,16 +60,6 @@ class StoreSettings:
     is_sync: bool = True
     retention_ms: int = 3 * DAY_MS
     sizes: IndexSizes = field(default_factory=IndexSizes)
-
-
-@dataclass(frozen=True, slots=True)
-class MovedMessages:
-    """Messages under their new seqs `appended.first_seq` and on, in the order they were asked for."""
-
-    appended: Appended
-    old_seqs: I64
-    deliver_at_ms: I64
-    flags: I64
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +124,7 @@ class MessageStore:
             self.log, commit, self.indexes, self.queues, self.room, self.consumers.settle_from_commit_log
         )
         self.room.look()
-        self._find_upkeep = FindUpkeep(self.indexes, self.log, self.writer.lock, self.writer.finish_all)
+        self._find_upkeep = FindUpkeep(self.indexes.find, self.log, self.writer.lock, self.writer.finish_all)
         with suppress(DiskFull):  # the maintenance service derives the rest when there is space again
             self._find_upkeep.derive_lost()
         self._sections: OrderedDict[int, Section] = OrderedDict()
@@ -245,8 +233,7 @@ class MessageStore:
         return self._places(key_hash(topic_id, key), lambda m: key in m.keys)
 
     def _places(self, hashed: int, matches: Callable[[StoredMessage], bool]) -> list[int]:
-        refs = self._refs(hashed)
-        places = [int(ref & ~PLACE_BIT) for ref in refs[refs >= PLACE_BIT][::-1]]
+        places = places_in(self._refs(hashed))[::-1].tolist()
         return [p for p in places if not self.is_expired(p) and matches(self.message(p))]
 
     def _candidates(self, hashed: int, *, is_pending: bool = False) -> list[int]:
@@ -265,44 +252,6 @@ class MessageStore:
 
     def _read_entry(self, seq: int) -> StoredMessage:
         return self.message(int(self.entry(seq)["place"]))
-
-    # -- moving in time ---------------------------------------------------------------------------
-
-    def re_enter(
-        self, seqs: I64, deliver_at_ms: I64, reason: ReEnterReason, near_below_ms: int, now_ms: int
-    ) -> MovedMessages:
-        """Append pending messages again under new seqs and times. Call under the writer lock."""
-        rows = self.indexes.entries.take(seqs)
-        keeps_arrival = reason is ReEnterReason.RETENTION
-        flags = rows["flags"].astype(np.int64) & FLAG_FIFO | np.where(
-            deliver_at_ms < near_below_ms, FLAG_NEAR, 0
-        )
-        flags |= FLAG_MOVED if keeps_arrival else np.where(deliver_at_ms < now_ms, FLAG_PAST, 0)
-        messages = [
-            moved(self.message(place), due, flag)
-            for place, due, flag in zip(
-                rows["place"].tolist(), deliver_at_ms.tolist(), flags.tolist(), strict=True
-            )
-        ]
-        arrivals = arrivals_of(self.section, seqs, rows) if keeps_arrival else None
-        appended = self.writer.re_enter(seqs, messages, reason, now_ms, arrivals)
-        return MovedMessages(appended, seqs, deliver_at_ms, flags)
-
-    def move_payloads(self, seqs: I64) -> list[int]:
-        """Payload bytes of the frames in which `re_enter_all` would move these messages."""
-        sizes = self.indexes.entries.take(seqs)["size"]
-        return [move_payload_bytes(sizes[start:end]) for start, end in moved_together(sizes)]
-
-    def re_enter_all(
-        self, seqs: I64, deliver_at_ms: I64, near_below_ms: int, now_ms: int
-    ) -> Iterator[MovedMessages]:
-        """Reschedule pending messages, in as many frames as they need.
-
-        Call under the writer lock, with room reserved for them, and keep it until the last has come.
-        """
-        for start, end in moved_together(self.indexes.entries.take(seqs)["size"]):
-            part, due = seqs[start:end], deliver_at_ms[start:end]
-            yield self.re_enter(part, due, ReEnterReason.RESCHEDULE, near_below_ms, now_ms)
 
     # -- keeping ----------------------------------------------------------------------------------
 

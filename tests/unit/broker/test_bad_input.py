@@ -160,10 +160,14 @@ def test_wrong_requests_to_the_other_verbs_write_nothing(small):
         (RequestError, "range is backwards", lambda: broker.reschedule_range("t", 6, 5, by_ms=1)),
         (RequestError, "1970-01-01T00:00:00.006Z", lambda: broker.views.pending(from_ms=6, to_ms=5)),
         (RequestError, "begins at 1125", lambda: broker.views.pending(from_ms=1 << 50, to_ms=-1)),
-        (RequestError, "either a new time or a span", lambda: broker.reschedule([handle])),
         (
             RequestError,
-            "either a new time or a span",
+            "exactly one of deliver_at_ms, delay_ms and by_ms",
+            lambda: broker.reschedule([handle]),
+        ),
+        (
+            RequestError,
+            "exactly one of deliver_at_ms, delay_ms and by_ms",
             lambda: broker.reschedule_key("t", "k", deliver_at_ms=1, by_ms=1),
         ),
         (IllegalDelay, "beyond the limit of 3650d", lambda: broker.reschedule([handle], by_ms=3651 * DAY_MS)),

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("dump") / "data"
     make_directory(made)
-    hashes, refs = np.array([5, 6], np.uint64), np.array([7, 1 << 63 | 3 << 16 | 1], np.uint64)
+    hashes, refs = np.array([5, 6], np.uint64), np.array([7, 1 << 63 | 8 << 16 | 1], np.uint64)
     (made / "index" / "find" / "0-9.run").write_bytes(
         encode_run_header(RunHeader(2, 0, 9), (hashes, refs)) + hashes.tobytes() + refs.tobytes()
     )
@@ -68,7 +68,7 @@ def _one(directory: Path, pattern: str) -> Path:
         ("consumers/checkpoint.*", ["settled_below="]),
         ("index/entries/*", ["seq=0 ", "deliver_at="]),
         ("index/queues/*/*/*", ["offset=0", "via="]),
-        ("index/find/*.run", ["pairs=2", "seq=7", "frame=3 row=1"]),
+        ("index/find/*.run", ["pairs=2", "seq=7", "frame=8 row=1"]),
         ("timer/target", ["epoch="]),
         ("timer/shard-000/header.*", ["tick_ms=100"]),
         ("timer/shard-000/cursor.*", ["step="]),

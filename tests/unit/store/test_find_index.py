@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tidemill.log.disk import RealDisk
 from tidemill.store.damage import Repairs
 from tidemill.store.find_index import FindIndex
+from tidemill.store.find_runs import PLACE_BIT, are_places, places_in, request_frames_in, request_ref
 
 
 @pytest.fixture
@@ -56,3 +57,17 @@ def test_it_knows_just_what_was_added(tmp_path_factory, parts, data) -> None:
     added = {hashed for part in parts for hashed in part}
     asked = data.draw(st.lists(st.integers(0, 80), min_size=1, max_size=5))
     assert _has_any(find, *asked) == bool(added & set(asked))
+
+
+@given(
+    st.lists(st.integers(0, 1 << 40)),
+    st.lists(st.tuples(st.integers(0, (1 << 43) - 1), st.integers(0, 65_535))),
+)
+def test_refs_of_requests_and_of_messages_are_told_apart(seqs, frames):
+    offsets = [offset * 8 for offset, _ in frames]
+    places = [offset << 16 | row for offset, (_, row) in zip(offsets, frames, strict=True)]
+    refs = [*seqs, *(int(PLACE_BIT) | place for place in places), *map(request_ref, offsets)]
+    array = np.array(refs, np.uint64)
+    assert places_in(array).tolist() == places
+    assert request_frames_in(array) == offsets
+    assert are_places(array).tolist() == [False] * len(seqs) + [True] * len(places) + [False] * len(offsets)

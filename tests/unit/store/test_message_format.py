@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tidemill.core.errors import CorruptionError
 from tidemill.core.model import TRIPS_MAX, MessageType, StoredMessage
+from tidemill.store.frame_contents import section_in
 from tidemill.store.frames import (
     RELEASE_GROUP,
     Base,
@@ -26,10 +27,10 @@ from tidemill.store.frames import (
     SendBack,
     Settlement,
     TopicChange,
-    section_in,
 )
 from tidemill.store.hashing import id_hash, key_hash
 from tidemill.store.message_format import Section, arrow_batch, encode_arrow, encode_rows
+from tidemill.store.request_format import Request
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
@@ -164,6 +165,18 @@ def _payloads():
     }
 
 
+def _with_requests():
+    """The frames that have a request id."""
+    rows, indexes = np.array([0, 2, 5], np.uint32), np.array([1, 0, 1], np.uint32)
+    cancel = Request(bytes(range(16)), 0x1122334455667788, rows=rows)
+    move = Request(bytes(range(16, 32)), 1 << 63, 2, 3, 1024, rows, indexes)
+    payloads = _payloads()
+    return {
+        Kind.CANCEL: replace(payloads[Kind.CANCEL], request=cancel),
+        Kind.RE_ENTER: replace(payloads[Kind.RE_ENTER], reason=ReEnterReason.RESCHEDULE, request=move),
+    }
+
+
 def golden_bytes() -> dict[str, bytes]:
     files = {
         "store-rows-1.bin": encode_rows([_MESSAGE, _DIRECT], [-1, 12], 99),
@@ -175,6 +188,10 @@ def golden_bytes() -> dict[str, bytes]:
     rolled = replace(_payloads()[Kind.RELEASE], trips=np.array([0, 1, 2434], np.uint16))
     assert rolled.version == 2
     files["store-release-2.bin"] = b"".join(bytes(part) for part in rolled.parts())
+    for kind, payload in _with_requests().items():
+        assert payload.version == 3
+        name = kind.name.lower().replace("_", "-")
+        files[f"store-{name}-3.bin"] = b"".join(bytes(part) for part in payload.parts())
     for kind, payload in _payloads().items():
         name = kind.name.lower().replace("_", "-")
         files[f"store-{name}-1.bin"] = b"".join(bytes(part) for part in payload.parts())
@@ -226,6 +243,46 @@ def test_golden_frames_read_back():
     ]
     for kind in (Kind.RELEASE, Kind.RE_ENTER, Kind.HALF, Kind.END, Kind.SEND_BACK):
         assert section_in(kind, _golden(kind)).messages() == [_MESSAGE, _DIRECT]
+
+
+def test_golden_frames_with_a_request_read_back():
+    cancel = Cancel.read(memoryview((GOLDEN / "store-cancel-3.bin").read_bytes()))
+    assert (cancel.seqs.tolist(), cancel.counts.tolist()) == ([4, 1 << 40, 7], [2, 1])
+    assert cancel.request is not None
+    assert (cancel.request.id, cancel.request.fingerprint) == (bytes(range(16)), 0x1122334455667788)
+    assert (cancel.request.part, cancel.request.parts, cancel.request.done) == (1, 1, 0)
+    assert (cancel.request.rows.tolist(), cancel.request.indexes.tolist()) == ([0, 2, 5], [])
+    moved = ReEnter.read(memoryview((GOLDEN / "store-re-enter-3.bin").read_bytes()))
+    assert (moved.reason, moved.old_seqs.tolist()) == (ReEnterReason.RESCHEDULE, [11, 12])
+    assert moved.section.messages() == [_MESSAGE, _DIRECT]
+    assert moved.request is not None
+    assert (moved.request.part, moved.request.parts, moved.request.done) == (2, 3, 1024)
+    assert (moved.request.rows.tolist(), moved.request.indexes.tolist()) == ([0, 2, 5], [1, 0, 1])
+    assert Cancel.read(_golden(Kind.CANCEL)).request is ReEnter.read(_golden(Kind.RE_ENTER)).request is None
+
+
+_U32 = st.integers(0, (1 << 32) - 1)
+
+
+@given(
+    st.binary(min_size=16, max_size=16),
+    st.integers(0, (1 << 64) - 1),
+    st.tuples(_U32, _U32, st.integers(0, (1 << 64) - 1)),
+    st.lists(st.tuples(_U32, _U32), max_size=9),
+    st.booleans(),
+    st.booleans(),
+)
+def test_requests_of_any_size_read_back(request_id, fingerprint, numbers, pairs, has_indexes, is_move):
+    rows, indexes = (np.array(column, np.uint32) for column in ([r for r, _ in pairs], [i for _, i in pairs]))
+    request = Request(request_id, fingerprint, *numbers, rows, indexes if has_indexes else indexes[:0])
+    frame = replace(_payloads()[Kind.RE_ENTER if is_move else Kind.CANCEL], request=request)
+    assert len(request.encode()) == request.size
+    read = type(frame).read(memoryview(b"".join(bytes(part) for part in frame.parts())))
+    assert read.request is not None
+    assert (read.request.id, read.request.fingerprint) == (request_id, fingerprint)
+    assert (read.request.part, read.request.parts, read.request.done) == numbers
+    assert read.request.rows.tolist() == rows.tolist()
+    assert read.request.indexes.tolist() == (indexes.tolist() if has_indexes else [])
 
 
 @given(

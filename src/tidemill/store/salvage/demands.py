@@ -12,7 +12,8 @@ import numpy as np
 from tidemill.core.model import NO_TIME_MS
 from tidemill.log.arrays import I64
 from tidemill.log.frame import Frame
-from tidemill.store.frames import Cancel, Half, Kind, ReEnter, Release, messages_in
+from tidemill.store.frame_contents import messages_in
+from tidemill.store.frames import Cancel, Half, Kind, ReEnter, Release
 from tidemill.store.message_format import Columns, Section
 from tidemill.store.salvage.region import LaneKey
 
