@@ -13,6 +13,7 @@ from typing import TypedDict
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemill.broker.admission import check_delay
 from tidemill.broker.requests import Earlier, NamedRows, RequestId, asked, earlier, parts_of
@@ -174,10 +175,16 @@ class Canceller(SendingVerb):
             if before is not None:
                 movable, moved = np.setdiff1d(movable, before.rows), before.moved_rows()
                 if before.is_complete:
-                    codes[movable], movable = _UNKNOWN, movable[:0]  # as in `_cancel`
+                    is_readable = self._store.are_readable(seqs[movable])
+                    codes[movable[is_readable]] = _UNKNOWN  # as in `_cancel`
+                    movable = movable[~is_readable]  # the answer to the first was the same
+            is_readable = self._store.are_readable(seqs[movable])
+            damaged, movable = movable[~is_readable], movable[is_readable]
             moved |= self._move_rows(seqs, movable, to, request, before)
         self._store.writer.finish_written()
         results = [Rescheduled(None, -1, ANSWERS[State(code)]) for code in codes.tolist()]
+        for row in damaged.tolist():
+            results[row] = Rescheduled(None, -1, CancelAnswer.DAMAGED)
         for row, (new_seq, due_ms) in moved.items():
             handle = handles[row]
             results[row] = Rescheduled(Handle(self._broker_id, handle.topic, handle.id, new_seq), due_ms)
@@ -193,7 +200,7 @@ class Canceller(SendingVerb):
         return dict(zip(movable.tolist(), pairs, strict=True))
 
     def reschedule_key(self, topic_name: str, key: str, to: NewTime, request_id: RequestId = None) -> int:
-        """Move every pending message with this key; says how many."""
+        """Move every pending message with this key that reads back; says how many."""
         require_kind("key", key, str, "a text")
         request = asked(request_id, "reschedule key", topic_name, key, *to.fields())
         return self._move_found(request, to, lambda: self._pending_with_key(topic_name, key))
@@ -201,7 +208,7 @@ class Canceller(SendingVerb):
     def reschedule_range(
         self, topic_name: str, from_ms: int, to_ms: int, to: NewTime, request_id: RequestId = None
     ) -> int:
-        """Move every pending message due in `[from_ms, to_ms)`; says how many."""
+        """Move every pending message due in `[from_ms, to_ms)` that reads back; says how many."""
         _check_range(from_ms, to_ms)
         request = asked(request_id, "reschedule range", topic_name, from_ms, to_ms, *to.fields())
         return self._move_found(request, to, lambda: self._pending_in_range(topic_name, from_ms, to_ms))
@@ -212,6 +219,7 @@ class Canceller(SendingVerb):
             count = before.count if before is not None else 0
             if before is None or not before.is_complete:
                 seqs = find()
+                seqs = seqs[self._store.are_readable(seqs)]
                 if before is not None:
                     hashes = self._store.indexes.entries.take(seqs)["id_hash"]
                     seqs = seqs[~np.isin(hashes, before.moved_ids())]
@@ -276,7 +284,11 @@ class Canceller(SendingVerb):
         hashes = hash_slices(*slices_of(ids), topic_seeds(topic_ids, PURPOSE_ID))
         known = (seqs >= ledger.head_seq) & (seqs < ledger.next_seq) & (topic_ids > 0)
         candidates = np.flatnonzero(known)
-        matches = indexes.entries.take(seqs[candidates])["id_hash"] == hashes[candidates]
+        entries = indexes.entries.take(seqs[candidates])
+        matches = entries["id_hash"] == hashes[candidates]
+        # What is damaged is listed with a handle that has no id: its seq alone names it.
+        has_no_id = pc.equal(pc.binary_length(ids), 0).fill_null(False).to_numpy(zero_copy_only=False)
+        matches |= has_no_id[candidates] & (entries["topic_id"] == topic_ids[candidates])
         matches &= ledger.states(seqs[candidates]) != State.MOVED
         direct = np.zeros(len(seqs), np.bool_)
         direct[candidates] = matches

@@ -72,9 +72,11 @@ class DeadLetters:
             row = self._store.queues.read((topic_id, queue_id), offset, offset + 1)[0]
             if self._store.is_expired(int(row["place"])) or (lane, offset) in consumers.settling:
                 return False
+            message = self._store.readable(int(row["place"]))
+            if message is None:  # damaged since it was given out: it goes nowhere
+                return False
             # Made only now: a receipt that settles nothing leaves no topic behind.
             target = self._topics.find_or_create(DEAD_LETTER_PREFIX + delivery.group, is_internal=True)
-            message = self._store.message(int(row["place"]))
             queue = self._topics.choose_queue(target, "")
             origin = origin_name(message, self._topics.require(delivery.topic))
             letter = dead_letter(message, origin, target.id, queue, delivery.attempt)
@@ -141,7 +143,9 @@ class DeadLetters:
         rows = self._store.queues.read((topic.id, queue_id), offset, offset + 1)
         if not len(rows) or self._store.is_expired(int(rows[0]["place"])):
             return None
-        message = self._store.message(int(rows[0]["place"]))
+        message = self._store.readable(int(rows[0]["place"]))
+        if message is None:
+            return None
         origin = message.properties.get(LETTER_TOPIC, "")
         died_at_ms = int(rows[0]["released_at_ms"])
         return DeadLetter(group.name, origin, queue_id, offset, died_at_ms, attempts_of(message), message)
@@ -182,20 +186,23 @@ class DeadLetters:
         taken, end = self._take(group_name, letter_topic, letters)
         # What the frame settles must be known to be out when the log is read again.
         self._store.consumers.wait(end)
-        done = 0
+        settled: list[DeadLetter] = []
         try:
             with self._store.writer.lock:
-                for part in framed([self._resent(letter, letter_topic, targets) for letter in taken]):
+                read = [(letter, self._resent(letter, letter_topic, targets)) for letter in taken]
+                whole = [(letter, message) for letter, message in read if message is not None]
+                for part in framed([message for _, message in whole]):
+                    letters = [letter for letter, _ in whole[len(settled) : len(settled) + len(part)]]
                     settles = [
                         Settlement(group_name, letter_topic.id, letter.queue_id, letter.offset)
-                        for letter in taken[done : done + len(part)]
+                        for letter in letters
                     ]
                     self._store.writer.send_back(part, settles, self._now_ms())
-                    done += len(part)
+                    settled += letters
         finally:
-            self._let_go(group_name, letter_topic, taken[done:])
+            self._let_go(group_name, letter_topic, [letter for letter in taken if letter not in settled])
         self._store.writer.finish_written()
-        return len(taken)
+        return len(settled)
 
     def _take(
         self, group_name: str, topic: Topic, letters: Sequence[DeadLetter]
@@ -248,11 +255,13 @@ class DeadLetters:
 
     def _resent(
         self, letter: DeadLetter, letter_topic: Topic, targets: dict[str, tuple[Topic, int]]
-    ) -> StoredMessage:
-        """The message as its group gets it once more: at once, with all attempts before it."""
+    ) -> StoredMessage | None:
+        """The message as its group gets it once more: at once, with all attempts before it. None: damaged."""
         topic, queue_id = targets[letter.topic]
         row = self._store.queues.read((letter_topic.id, letter.queue_id), letter.offset, letter.offset + 1)[0]
-        message = self._store.message(int(row["place"]))
+        message = self._store.readable(int(row["place"]))
+        if message is None:
+            return None
         properties = {k: v for k, v in message.properties.items() if k not in (LETTER_TOPIC, LETTER_ID)}
         fresh = replace(message, topic_id=topic.id, queue_id=queue_id, properties=properties)
         return replace(fresh, properties=retry_properties(fresh, letter.topic, 0))

@@ -12,21 +12,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tidemill.broker.damaged_view import message_of_entry, message_of_row
 from tidemill.broker.topic_admin import TopicAdmin
-from tidemill.core.model import NO_SEQ, Handle, StoredMessage, Via, rolls_of
+from tidemill.core.model import NO_SEQ, NO_TIME_MS, Handle, StoredMessage, Via, rolls_of
+from tidemill.log.arrays import Rows
 from tidemill.store.consumer_state import Progress
+from tidemill.store.damaged_messages import row_of_place
+from tidemill.store.entry_format import FLAG_MOVED
 from tidemill.store.find_runs import PLACE_BIT
 from tidemill.store.frames import Cancel, Kind, ReEnter, ReEnterReason
 from tidemill.store.hashing import id_hash
 from tidemill.store.ledger import State
-from tidemill.store.message_store import KeyedMessage, MessageStore
+from tidemill.store.message_reads import KeyedMessage
+from tidemill.store.message_store import MessageStore
+from tidemill.store.queue_format import QUEUE_ROW
 from tidemill.store.topics import Topic
 
-# A message is in its queue within this many rows of where its due time points, unless the queue was paused.
-# Most are within the first few, so few are looked at first; then twice as many each time, up to a bound.
-_SEARCH_ROWS = 1 << 10
-_SEARCH_ROWS_MAX = 1 << 16
-_SEARCH_ROUNDS = 22
 _SEQS_MAX = 100  # of a message that is pushed on and on, the last moves
 # When a message was cancelled stands only in the frame that did it, somewhere behind the message. It is
 # looked for among this many frames, a few at a time, because the log's writer waits meanwhile.
@@ -66,6 +67,7 @@ class MessageStory:
     released_at_ms: int | None = None
     via: Via | None = None
     rolls: int | None = None
+    is_damaged: bool = False  # the bytes are: of the message only what the index knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,11 @@ class FoundMessage:
     queue_id: int | None = None
     offset: int | None = None
     released_at_ms: int | None = None
+    is_damaged: bool = False  # the bytes are: of the message only what the index knows
+
+
+_NO_ROW = np.zeros(1, QUEUE_ROW)[0]
+_NO_ROW["released_at_ms"] = _NO_ROW["deliver_at_ms"] = NO_TIME_MS
 
 
 class MessageHistory:
@@ -100,7 +107,9 @@ class MessageHistory:
             mine = self._line_of(seqs, seq)
             last = mine[-1]
             state = self._store.indexes.ledger.state(last)
-            message, entry = self._message(last), self._store.entry(last)
+            entry = self._store.entry(last)
+            read = self._store.readable(int(entry["place"]))
+            message = read or message_of_entry(entry, message_id=message_id)
             history = self._events(mine, message)
         story = MessageStory(
             topic=topic.name,
@@ -110,6 +119,7 @@ class MessageHistory:
             size=int(entry["size"]),
             history=history,
             groups=[],
+            is_damaged=read is None,
         )
         if state is State.RELEASED:
             return self._with_release(story, topic, last)
@@ -127,20 +137,32 @@ class MessageHistory:
             keyed = self._store.messages_with_key(topic.id, key, bytes_max, count_max)
             noted = [self._noted(one) for one in keyed]
         # The queues are searched outside the writer's lock: a release must not wait for it.
-        return [self._found(topic, one, state, offset) for one, state, offset in noted]
+        found = [self._found(topic, one, message, state, offset) for one, message, state, offset in noted]
+        return [
+            replace(one, message=replace(one.message, keys=(key,))) if one.is_damaged else one
+            for one in found
+        ]
 
-    def _noted(self, one: KeyedMessage) -> tuple[KeyedMessage, State, int | None]:
+    def _noted(self, one: KeyedMessage) -> tuple[KeyedMessage, StoredMessage | None, State, int | None]:
         """What became of a message; and its offset, which an untimed one has from the beginning."""
+        message = one.message
         if one.seq == NO_SEQ:
-            return one, State.RELEASED, self._store.queue_offset(one.place)
-        return one, self._store.indexes.ledger.state(one.seq), None
+            offset = self._store.queue_offset(one.place) if message is not None else None
+            return one, message, State.RELEASED, offset
+        message = message or message_of_entry(self._store.entry(one.seq))
+        return one, message, self._store.indexes.ledger.state(one.seq), None
 
-    def _found(self, topic: Topic, one: KeyedMessage, state: State, offset: int | None) -> FoundMessage:
-        message, found = one.message, FoundMessage(one.message, state.name.lower())
+    def _found(
+        self, topic: Topic, one: KeyedMessage, message: StoredMessage | None, state: State, offset: int | None
+    ) -> FoundMessage:
+        if message is None:
+            return self._damaged_in_queue(topic, one.place)
+        found = FoundMessage(message, state.name.lower(), is_damaged=one.message is None)
         if state is not State.RELEASED:
             return found
         if offset is None:
-            row_found = self._row_of(topic, message.queue_id, message.deliver_at_ms, one.seq)
+            queue = topic.id, message.queue_id
+            row_found = self._store.queues.find_seq(queue, message.deliver_at_ms, one.seq)
         else:
             row_found = self._row_at(topic, message.queue_id, offset, one.place)
         if row_found is None:
@@ -150,7 +172,22 @@ class MessageHistory:
             found, queue_id=message.queue_id, offset=offset, released_at_ms=int(row["released_at_ms"])
         )
 
-    def _row_at(self, topic: Topic, queue_id: int, offset: int, place: int) -> tuple[int, np.void] | None:
+    def _damaged_in_queue(self, topic: Topic, place: int) -> FoundMessage:
+        """A message that is not timed and whose bytes are damaged."""
+        found = row_of_place(self._store, place)
+        if found is None:  # its queue does not show it yet
+            return FoundMessage(message_of_row(topic.id, 0, _NO_ROW), "released", is_damaged=True)
+        (_, queue_id), offset, row = found
+        return FoundMessage(
+            message_of_row(topic.id, queue_id, row),
+            "released",
+            queue_id,
+            offset,
+            int(row["released_at_ms"]),
+            is_damaged=True,
+        )
+
+    def _row_at(self, topic: Topic, queue_id: int, offset: int, place: int) -> tuple[int, Rows] | None:
         """Offset and queue row of what is not timed; none while its queue does not show it."""
         rows = self._store.queues.read((topic.id, queue_id), offset, offset + 1)
         return (offset, rows[0]) if len(rows) and int(rows[0]["place"]) == place else None
@@ -162,10 +199,8 @@ class MessageHistory:
         seqs = refs[refs < PLACE_BIT].astype(np.int64)
         known = seqs[(seqs >= indexes.ledger.head_seq) & (seqs < indexes.ledger.next_seq)]
         newest = np.sort(known)[-_SEQS_MAX:].tolist()
-        return [seq for seq in newest if self._message(seq).id == message_id]
-
-    def _message(self, seq: int) -> StoredMessage:
-        return self._store.message(int(self._store.entry(seq)["place"]))
+        read = ((seq, self._store.readable(int(self._store.entry(seq)["place"]))) for seq in newest)
+        return [seq for seq, message in read if message is None or message.id == message_id]
 
     def _line_of(self, seqs: list[int], seq: int | None) -> list[int]:
         """The seqs of one message, oldest first: those that moved on, up to the one that did not."""
@@ -182,8 +217,13 @@ class MessageHistory:
         for seq in seqs:
             entry = self._store.entry(seq)
             due_ms = int(entry["deliver_at_ms"])
-            frame = self._store.log.frame(int(entry["place"]) >> 16)
-            if frame.kind != Kind.RE_ENTER:
+            frame = self._store.log.intact_frame(int(entry["place"]) >> 16)
+            if frame is None:  # how it came there is in the frame, but for what the entry says
+                is_kept = bool(entry["flags"] & FLAG_MOVED)
+                what = "kept" if is_kept else "stored" if seq == seqs[0] else "rescheduled"
+                at_ms = message.stored_at_ms if what == "stored" else None
+                events.append(HistoryEvent(what, at_ms, due_ms))
+            elif frame.kind != Kind.RE_ENTER:
                 events.append(HistoryEvent("stored", message.stored_at_ms, due_ms))
             elif ReEnter.read(frame.payload).reason is ReEnterReason.RESCHEDULE:
                 events.append(HistoryEvent("rescheduled", frame.stamp_ms, due_ms))
@@ -201,7 +241,9 @@ class MessageHistory:
                 for _ in range(_FRAMES_AT_ONCE):
                     if not log.head <= at < log.written_end:
                         return None
-                    frame = log.frame(at)
+                    frame = log.intact_frame(at) or log.frame_after(at)
+                    if frame is None:
+                        return None
                     if frame.kind == Kind.CANCEL and seq in Cancel.read(frame.payload).seqs:
                         return frame.stamp_ms
                     at = frame.end
@@ -209,7 +251,7 @@ class MessageHistory:
 
     def _with_release(self, story: MessageStory, topic: Topic, seq: int) -> MessageStory:
         queue_id = story.message.queue_id
-        found = self._row_of(topic, queue_id, story.message.deliver_at_ms, seq)
+        found = self._store.queues.find_seq((topic.id, queue_id), story.message.deliver_at_ms, seq)
         if found is None:
             return replace(story, history=[*story.history, HistoryEvent("released", None)])
         offset, row = found
@@ -224,21 +266,6 @@ class MessageHistory:
             via=Via(int(row["via"])),
             rolls=rolls_of(int(row["trips"])),
         )
-
-    def _row_of(self, topic: Topic, queue_id: int, due_ms: int, seq: int) -> tuple[int, np.void] | None:
-        """Offset and queue row of a seq; none came into the queue before its due time."""
-        queues, queue = self._store.queues, (topic.id, queue_id)
-        first = queues.offset_at_time(queue, due_ms)
-        for doublings in range(_SEARCH_ROUNDS):
-            count = min(_SEARCH_ROWS << doublings, _SEARCH_ROWS_MAX)
-            rows = queues.read(queue, first, first + count)
-            if not len(rows):
-                return None
-            hits = np.flatnonzero((rows["seq"] == seq) & (rows["place"] > 0))
-            if len(hits):
-                return first + int(hits[0]), rows[int(hits[0])]
-            first += len(rows)
-        return None
 
     def _groups(self, topic: Topic, queue_id: int, offset: int) -> list[GroupStanding]:
         consumers = self._store.consumers

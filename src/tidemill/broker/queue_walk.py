@@ -18,7 +18,7 @@ _READ_AHEAD = 16
 def walk(
     store: MessageStore, queue: tuple[int, int], again: Sequence[int], fresh: range, limit: int
 ) -> Iterator[tuple[int, tuple[int, int, int], StoredMessage | None]]:
-    """Each offset with when and how its message came (None: it has expired)."""
+    """Each offset with when and how its message came (None: it has expired, or its bytes are damaged)."""
     ahead = min(_READ_AHEAD, limit)
     for offsets in (again, fresh):
         for start in range(0, len(offsets), max(1, ahead)):

@@ -7,13 +7,15 @@ is not handed out again: it moves to `%DLQ%group`, in one frame that also settle
 to FIFO a message waits while an earlier one of its message group is out, whatever the topic's type; no other
 consumer group waits.
 
+A message whose bytes are damaged is not handed out: the group steps over it for good, as over an expired one.
+
 Locks: the consumer log's lock may be taken inside the writer's, never the other way round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -63,6 +65,17 @@ class _Found:
     resets: int
     arrival: tuple[int, int, int]  # released at, via, trips
     message: StoredMessage
+
+
+@dataclass(slots=True)
+class _GroupsOut:
+    """Message groups of which a message is out. One whose bytes are damaged since may be of any group."""
+
+    names: set[str] = field(default_factory=set)
+    has_unknown: bool = False
+
+    def holds(self, message_group: str) -> bool:
+        return self.has_unknown or message_group in self.names
 
 
 class Receiver:
@@ -273,7 +286,7 @@ class Receiver:
         limit, room = at_most
         keeps_order = group.is_fifo
         is_retry = self._holds_retries(lane[1])
-        blocked = self._groups_out(lane, progress, now_ms) if keeps_order else set()
+        blocked = self._groups_out(lane, progress, now_ms) if keeps_order else _GroupsOut()
         found: list[_Found] = []
         unwanted: list[int] = []
         end = self._store.queues.end(lane[1:])
@@ -287,7 +300,7 @@ class Receiver:
                 continue
             if message is None or (held is None and accepts_tag is not None and not accepts_tag(message.tag)):
                 unwanted.append(offset)
-            elif keeps_order and message.message_group in blocked:
+            elif keeps_order and blocked.holds(message.message_group):
                 if held is None:
                     break  # the cursor must not pass it
             else:
@@ -301,19 +314,24 @@ class Receiver:
                 found.append(_Found(lane, offset, before + 1, number + 1, progress.resets, arrival, message))
                 room -= weight
                 if is_one_each:
-                    blocked.add(message.message_group)
+                    blocked.names.add(message.message_group)
                 if len(found) >= limit or room <= 0:  # at once, or more would be read in vain
                     break
         return found, unwanted
 
-    def _groups_out(self, lane: Lane, progress: Progress, now_ms: int) -> set[str]:
+    def _groups_out(self, lane: Lane, progress: Progress, now_ms: int) -> _GroupsOut:
         """Message groups that have a message in some consumer's hands."""
-        groups = set()
+        groups = _GroupsOut()
         for offset, (_, visible_at_ms) in progress.taken.items():
             if visible_at_ms > now_ms:
                 row = self._store.queues.read(lane[1:], offset, offset + 1)[0]
-                if not self._store.is_expired(int(row["place"])):
-                    groups.add(self._store.message(int(row["place"])).message_group)
+                if self._store.is_expired(int(row["place"])):
+                    continue
+                message = self._store.readable(int(row["place"]))
+                if message is None:
+                    groups.has_unknown = True
+                else:
+                    groups.names.add(message.message_group)
         return groups
 
     def _delivery(self, found: _Found, group: Group, topic: Topic, invisible_until_ms: int) -> Delivery:

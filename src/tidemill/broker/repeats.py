@@ -68,7 +68,11 @@ def _repeated_ids(
         rows, places, seqs, due = given[found_at[there]], places[there], seqs[there], due[there]
         ids, stored_at = columns_at(store, places, ("id", "stored_at_ms"))
         is_same = _are_equal(ids, batch.column("id").take(pa.array(rows)))
-        is_same &= is_once[rows] | (now_ms - stored_at.fill_null(0).to_numpy() < DEDUPLICATION_MS)
+        is_same |= ids.is_null().to_numpy(zero_copy_only=False)  # damaged: known by the hash
+        stored_at_ms = stored_at.fill_null(NO_TIME_MS).to_numpy(zero_copy_only=False).copy()
+        for at in np.flatnonzero(stored_at_ms == NO_TIME_MS).tolist():
+            stored_at_ms[at] = stored_about_ms(store, int(seqs[at]), int(places[at]), now_ms)
+        is_same &= is_once[rows] | (now_ms - stored_at_ms < DEDUPLICATION_MS)
         hit = rows[is_same]
         repeats.same_as[hit], repeats.seqs[hit], repeats.due[hit] = STORED, seqs[is_same], due[is_same]
     is_fresh = repeats.same_as[given] == FRESH
@@ -87,6 +91,14 @@ def _where(store: MessageStore, refs: U64) -> tuple[U64, I64, I64]:
     rows = store.indexes.entries.take(seqs[timed])
     places[timed], due[timed] = rows["place"], rows["deliver_at_ms"]
     return places, seqs, due
+
+
+def stored_about_ms(store: MessageStore, seq: int, place: int, now_ms: int) -> int:
+    """When a message was stored; for one that is damaged and not timed, at the latest."""
+    if seq != NO_SEQ:
+        return int(store.entry(seq)["stored_at_ms"])
+    stored_by_ms = store.stored_by_ms(place)
+    return now_ms if stored_by_ms == NO_TIME_MS else stored_by_ms
 
 
 # -- once by key ----------------------------------------------------------------------------------

@@ -136,14 +136,14 @@ class Retries(SendingVerb):
         return self._topics.retry_queue(given.group.name, given.topic)
 
     def _held(self, given: _Given) -> StoredMessage | None:
-        """The message, if it is still out under this receipt. Call under both locks."""
+        """The message, if it is still out under this receipt and reads back. Call under both locks."""
         consumers = self._store.consumers
         lane = lane_held(given.name, consumers.state, self._store.indexes.topics)
         if lane != given.lane or (lane, given.offset) in consumers.settling:
             return None
         row = self._store.queues.read(given.lane[1:], given.offset, given.offset + 1)[0]
         place = int(row["place"])
-        return None if self._store.is_expired(place) else self._store.message(place)
+        return None if self._store.is_expired(place) else self._store.readable(place)
 
     def _wait(self, given: _Given, level: int, now_ms: int) -> tuple[int, int, str]:
         """When the next attempt is due, the level it waits on, and a note for the answer."""

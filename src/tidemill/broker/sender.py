@@ -20,6 +20,7 @@ from tidemill.broker.admission import check_draft, check_type, due_time_ms, mess
 from tidemill.broker.draft_sizes import body_bytes, bytes_at_most
 from tidemill.broker.in_flight import InFlight
 from tidemill.broker.planned_send import Answer, PlannedSend
+from tidemill.broker.repeats import stored_about_ms
 from tidemill.broker.telling_apart import told_apart
 from tidemill.broker.tick_limit import TickLimit
 from tidemill.broker.topic_admin import TopicAdmin
@@ -27,7 +28,7 @@ from tidemill.core.arguments import require_kind
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import BusyError, RequestError
 from tidemill.core.limits import DEDUPLICATION_MS, LEVEL_WAITING_MAX, NEAR_COUNT_MAX
-from tidemill.core.model import NO_TIME_MS, Draft, Handle, MessageType, Once, Receipt, StoredMessage
+from tidemill.core.model import NO_SEQ, NO_TIME_MS, Draft, Handle, MessageType, Once, Receipt, StoredMessage
 from tidemill.log.arrays import I64, U8
 from tidemill.release.releaser import Releaser
 from tidemill.store.entry_format import FLAG_FIFO, FLAG_LEVEL, FLAG_NEAR
@@ -278,12 +279,12 @@ class Sender:
         fresh = batch.fresh_ids.get((topic.id, message_id))
         if fresh is not None:
             return batch.messages[fresh]
-        return self.message_before(topic, message_id, now_ms) if index in batch.suspects else None
+        return self.message_before(topic, message_id, now_ms)[1] if index in batch.suspects else None
 
-    def message_before(self, topic: Topic, message_id: str, now_ms: int) -> StoredMessage | None:
-        """The message that was stored with this id within the hour."""
+    def message_before(self, topic: Topic, message_id: str, now_ms: int) -> tuple[bool, StoredMessage | None]:
+        """Whether a message was stored with this id within the hour, and which, unless it is damaged."""
         found = self._found_before(topic, message_id, now_ms)
-        return None if found is None else found[0]
+        return (False, None) if found is None else (True, found[0])
 
     def stored_before(self, topic: Topic, message_id: str, now_ms: int | None) -> Receipt | None:
         """The receipt of the message that was stored with this id: within the hour, or ever if None."""
@@ -291,27 +292,34 @@ class Sender:
         if found is None:
             return None
         message, seq, place = found
-        if seq is not None:
-            return self._receipt(topic, message_id, seq, message.deliver_at_ms, is_repeat=True)
+        if seq != NO_SEQ:
+            due_ms = int(self._store.entry(seq)["deliver_at_ms"])
+            return self._receipt(topic, message_id, seq, due_ms, is_repeat=True)
+        if message is None:
+            return Receipt(message_id, topic.name, None, NO_TIME_MS, True)
         queue, offset = message.queue_id, self._store.queue_offset(place)
         return Receipt(message_id, topic.name, None, NO_TIME_MS, True, queue=queue, offset=offset)
 
     def _found_before(
         self, topic: Topic, message_id: str, now_ms: int | None
-    ) -> tuple[StoredMessage, int | None, int] | None:
-        """The message stored with this id (as above), its seq if it is timed, and its place."""
+    ) -> tuple[StoredMessage | None, int, int] | None:
+        """The message stored with this id (as above; None: damaged), its seq and its place."""
         timed = [
             (seq, int(self._store.entry(seq)["place"]))
             for seq in self._store.seqs_with_id(topic.id, message_id)
         ]
-        for seq, place in [*timed, *((None, at) for at in self._store.places_with_id(topic.id, message_id))]:
-            message = self._store.message(place)
-            if now_ms is None or now_ms - message.stored_at_ms < DEDUPLICATION_MS:
-                return message, seq, place
+        for seq, place in [
+            *timed,
+            *((NO_SEQ, at) for at in self._store.places_with_id(topic.id, message_id)),
+        ]:
+            stored_at_ms = stored_about_ms(self._store, seq, place, now_ms or 0)
+            if now_ms is None or now_ms - stored_at_ms < DEDUPLICATION_MS:
+                return self._store.readable(place), seq, place
         return None
 
     def _once(self, batch: PlannedSend, topic: Topic, draft: Draft, due_ms: int) -> Receipt | None:
-        pending = self._store.seqs_with_key(topic.id, draft.keys[0])
+        # One whose bytes are damaged does not count: it will not be delivered.
+        pending = self._store.seqs_with_key(topic.id, draft.keys[0], with_damaged=False)
         if not pending:
             return None
         if draft.once is Once.REPLACE:

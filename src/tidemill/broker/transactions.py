@@ -69,12 +69,12 @@ class Transactions(SendingVerb):
             ids = []
             for given in drafts:
                 topic = self._topics.find_or_create(given.topic)
-                first = self._first_with_id(fresh, topic, given.id or "", now_ms)
+                is_known, first = self._first_with_id(fresh, topic, given.id or "", now_ms)
                 draft = told_apart(given, first)
                 ids.append(draft.id or "")
                 if draft is not given:
-                    first = self._first_with_id(fresh, topic, ids[-1], now_ms)
-                if first is None:
+                    is_known, _ = self._first_with_id(fresh, topic, ids[-1], now_ms)
+                if not is_known:
                     fresh[half_key(topic.id, ids[-1])] = self._half(draft, topic, now_ms)
             if fresh:
                 self._store.writer.put_halves(list(fresh.values()), now_ms)
@@ -83,14 +83,19 @@ class Transactions(SendingVerb):
 
     def _first_with_id(
         self, fresh: Mapping[str, StoredMessage], topic: Topic, message_id: str, now_ms: int
-    ) -> StoredMessage | None:
-        """The half with this id that is new or open, or the message that was stored with it."""
+    ) -> tuple[bool, StoredMessage | None]:
+        """Whether a half with this id is new or open, or a message was stored with it; and which that is.
+
+        A message whose bytes are damaged is known, but not which it is. A damaged half is stored again: by
+        itself it can only be rolled back.
+        """
         key = half_key(topic.id, message_id)
         if key in fresh:
-            return fresh[key]
+            return True, fresh[key]
         half = self._store.indexes.open_halves.get(key)
         if half is not None:
-            return self._store.message(half.place)
+            message = self._store.readable(half.place)
+            return message is not None, message
         return self._sender.message_before(topic, message_id, now_ms)
 
     def commit(self, topic_name: str, message_id: str) -> Receipt:
@@ -132,13 +137,15 @@ class Transactions(SendingVerb):
             return list(self._store.indexes.open_halves.values())
 
     def read(self, half: OpenHalf) -> OpenTransaction | None:
-        """What is asked about an open half; None if it has ended meanwhile."""
+        """What is asked about an open half; None if it has ended meanwhile, or its bytes are damaged."""
         with self._store.writer.lock:
             topic = self._store.indexes.topics.by_id(half.topic_id)
             now = self._store.indexes.open_halves.get(half_key(half.topic_id, half.message_id))
             if topic is None or now is None:
                 return None
-            message = self._store.message(now.place)
+            message = self._store.readable(now.place)
+        if message is None:
+            return None
         properties = {k: v for k, v in message.properties.items() if k != HALF_DELAY_PROPERTY}
         return OpenTransaction(topic.name, replace(message, properties=properties))
 
@@ -203,5 +210,8 @@ class Transactions(SendingVerb):
 
     def _placed(self, topic: Topic, message_id: str, place: int) -> Receipt:
         """The receipt of a message that went into its queue at once."""
-        queue, offset = self._store.message(place).queue_id, self._store.queue_offset(place)
+        message = self._store.readable(place)
+        if message is None:
+            return Receipt(message_id, topic.name, None, NO_TIME_MS)
+        queue, offset = message.queue_id, self._store.queue_offset(place)
         return Receipt(message_id, topic.name, None, NO_TIME_MS, queue=queue, offset=offset)

@@ -8,6 +8,7 @@ from itertools import repeat
 
 import numpy as np
 
+from tidemill.broker.damaged_view import message_of_entry, message_of_row
 from tidemill.broker.due_windows import DueWindows
 from tidemill.broker.message_history import FoundMessage, MessageHistory
 from tidemill.broker.topic_admin import TopicAdmin
@@ -74,6 +75,7 @@ class QueuedMessage:
     via: Via
     rolls: int | None
     message: StoredMessage
+    is_damaged: bool = False  # the bytes are: of the message only what the index knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +164,13 @@ class Views:
                 if not ledger.is_pending(seq):
                     continue
                 entry = self._store.entry(seq).copy()
-                section = self._store.section(int(entry["place"]) >> 16)
-            found.append(self._pending_message(seq, entry, section.message(int(entry["place"]) & 0xFFFF)))
+                section = self._store.readable_section(int(entry["place"]) >> 16)
+            message = section.message(int(entry["place"]) & 0xFFFF) if section is not None else None
+            found.append(self._pending_message(seq, entry, message))
         return found
 
-    def _pending_message(self, seq: int, entry: Rows, message: StoredMessage) -> PendingMessage:
+    def _pending_message(self, seq: int, entry: Rows, read: StoredMessage | None) -> PendingMessage:
+        message = read or message_of_entry(entry)
         topic = self._store.indexes.topics.by_id(message.topic_id)
         name = topic.name if topic is not None else ""
         return PendingMessage(
@@ -179,6 +183,7 @@ class Views:
             deliver_at_ms=message.deliver_at_ms,
             size=int(entry["size"]),
             handle=Handle(self._broker_id, name, message.id, seq),
+            is_damaged=read is None,
         )
 
     def forecast(self, *, topic_name: str | None = None, horizon_ms: int) -> list[tuple[int, int]]:
@@ -262,11 +267,18 @@ class Views:
             if room <= 0:
                 break
             if not self._store.is_expired(place):
-                message = self._store.message(place)
+                read = self._store.readable(place)
+                message = read or message_of_row(topic.id, queue_id, row)
                 room -= len(message.body)
                 found.append(
                     QueuedMessage(
-                        queue_id, first_offset + index, released_at_ms, Via(via), rolls_of(trips), message
+                        queue_id,
+                        first_offset + index,
+                        released_at_ms,
+                        Via(via),
+                        rolls_of(trips),
+                        message,
+                        is_damaged=read is None,
                     )
                 )
         return found

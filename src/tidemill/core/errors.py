@@ -206,3 +206,16 @@ class CorruptionError(TidemillError):
     """Bytes on disk are not what was written."""
 
     code = "corrupt"
+
+
+class DamagedFrame(CorruptionError):
+    """A frame of the commit log does not read back; its messages are not delivered."""
+
+    code = "damaged"
+
+    def __init__(self, path: str, offset: int, position: int) -> None:
+        super().__init__(
+            f"{path}: the frame at offset {offset} of the log (byte {position} of the file) is damaged; its "
+            "messages are not delivered. `tidemill damaged` lists them"
+        )
+        self.path, self.offset, self.position = path, offset, position

@@ -61,6 +61,7 @@ class CancelAnswer(StrEnum):
     RELEASED = "released"
     ALREADY_CANCELLED = "already-cancelled"
     UNKNOWN = "unknown"
+    DAMAGED = "damaged"  # of a reschedule: it waits, and its bytes are damaged, so it cannot be moved
 
 
 class Via(IntEnum):
@@ -173,7 +174,8 @@ class PendingMessage:
     stored_at_ms: int
     deliver_at_ms: int
     size: int
-    handle: Handle
+    handle: Handle  # without an id where the bytes are damaged; it still cancels the message
+    is_damaged: bool = False  # its bytes are: id, keys and tag are not known, and it will not be delivered
 
 
 @frozen

@@ -38,6 +38,8 @@ _HEADER = struct.Struct("<4sBBHIIQQQ")
 HEADER_BYTES = _HEADER.size
 _MAGIC_NUMBER = int.from_bytes(MAGIC, "little")
 _FIND_BYTES = 1 << 20
+# A payload up to this length is copied before it is verified, where the reader asks for that.
+COPY_BYTES_MAX = 64 * 1024
 assert HEADER_BYTES == 40
 
 
@@ -84,10 +86,13 @@ def encode_header(
     return _HEADER.pack(MAGIC, kind, version, 0, length, crc, offset, synced_end, stamp_ms)
 
 
-def decode_frame(data: ByteArray, position: int, offset: int, *, verify: bool) -> Frame | None:
+def decode_frame(
+    data: ByteArray, position: int, offset: int, *, verify: bool, copies: bool = False
+) -> Frame | None:
     """The frame that starts at `position` of `data` and claims log offset `offset`; None if it is not whole.
 
-    Without `verify` the checksum is not looked at: for frames that were checked when the log was opened.
+    Without `verify` the checksum is not looked at: for a frame that was just written. With `copies` a payload
+    of up to `COPY_BYTES_MAX` is a copy: what was verified then stays as it was.
     """
     if position + HEADER_BYTES > len(data):
         return None
@@ -98,7 +103,8 @@ def decode_frame(data: ByteArray, position: int, offset: int, *, verify: bool) -
     start = position + HEADER_BYTES
     if start + length > len(data):
         return None
-    payload = data[start : start + length].data
+    part = data[start : start + length]
+    payload = part.copy().data if copies and length <= COPY_BYTES_MAX else part.data
     if verify and crc != zlib.crc32(payload, zlib.crc32(header[16:], zlib.crc32(header[:12]))):
         return None
     if version > FRAME_FORMAT:

@@ -15,14 +15,12 @@ Appending is for one thread at a time (the owner's writer lock); `sync` and read
 
 from __future__ import annotations
 
-import bisect
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from tidemill.core.errors import CorruptionError, DiskFull
-from tidemill.log.disk import ByteArray, Bytes, Disk, DiskFile
+from tidemill.log.disk import Bytes, Disk
 from tidemill.log.frame import (
     HEADER_BYTES,
     PLAIN_FORMAT,
@@ -31,35 +29,23 @@ from tidemill.log.frame import (
     encode_header,
     frame_bytes,
     newest_synced_end_after,
-    next_frame,
     payload_bytes,
 )
 from tidemill.log.head_record import HeadRecord
+from tidemill.log.log_reads import SUFFIX, LogReads
 from tidemill.log.room import Room
 from tidemill.log.row_table import MakeRoom
+from tidemill.log.segment import Segment
 from tidemill.log.sync_order import SyncOrder
 from tidemill.log.zeros_ahead import ZerosAhead
 
 # Below this it is cheaper to join header and payload than to write twice.
 _JOIN_BYTES_MAX = 64 * 1024
-_SUFFIX = ".log"
 
 Opening = Callable[[int], tuple[int, bytes]]
 
 
-@dataclass(slots=True)
-class _Segment:
-    start: int
-    file: DiskFile
-    view: ByteArray | None = None
-
-    def bytes(self) -> ByteArray:
-        if self.view is None:
-            self.view = self.file.map(self.file.size())
-        return self.view
-
-
-class SegmentedLog:
+class SegmentedLog(LogReads):
     """One append-only log. Call `recover` (to its end) once before appending."""
 
     def __init__(
@@ -71,30 +57,28 @@ class SegmentedLog:
         opening: Opening,
         make_room: MakeRoom = lambda: False,
     ) -> None:
+        super().__init__(directory)
         self._disk = disk
-        self._directory = directory
         self._segment_bytes = segment_bytes
         self._opening = opening
         self._sync_lock = threading.Lock()  # protects the two ends, _unsynced and _syncs
-        self._unsynced: list[_Segment] = []
+        self._unsynced: list[Segment] = []
         self._syncs = SyncOrder()
         self.synced_end = 0
-        self.written_end = 0
         self._zeros = ZerosAhead()
         self._tail_end = 0  # up to where there is room in the last segment; known once it is recovered
         disk.make_dir(directory)
         self.room = Room(disk, directory, segment_bytes, make_room)
         self._head_record = HeadRecord(disk, directory)
         starts = self._present_starts()
-        # Replaced, never cut in place, so that readers need no lock.
-        self._segments = [_Segment(start, disk.open(self._path(start))) for start in starts]
+        self._segments = [Segment(start, disk.open(self._path(start))) for start in starts]
         if starts:
             self.written_end = starts[-1]
 
     def _present_starts(self) -> list[int]:
         """Where segments start, after a head cut that a crash broke off is finished."""
         names = self._disk.names(self._directory)
-        starts = [int(name.removesuffix(_SUFFIX)) for name in names if name.endswith(_SUFFIX)]
+        starts = [int(name.removesuffix(SUFFIX)) for name in names if name.endswith(SUFFIX)]
         head = self._head_record.load()
         if len(starts) > 1 and starts[1] <= head:
             self._head_record.make_safe()  # as in a cut: before the first file goes
@@ -110,11 +94,6 @@ class SegmentedLog:
 
     # -- where things are -------------------------------------------------------------------------
 
-    @property
-    def head(self) -> int:
-        """Offset of the oldest byte still there."""
-        return self._segments[0].start if self._segments else self.written_end
-
     def size_from(self, offset: int) -> int:
         """Bytes of segment files from `offset` on, for progress bars."""
         last = self._segments[-1]
@@ -124,21 +103,6 @@ class SegmentedLog:
     def left_in_segment(self) -> int:
         """Bytes that the present segment still takes."""
         return self._tail_end - self.written_end if self._segments else 0
-
-    def segment_starts(self) -> list[int]:
-        return [segment.start for segment in self._segments]
-
-    def frame(self, offset: int) -> Frame:
-        """The frame at `offset`, which must be at or above `head` and below `written_end`."""
-        segment = self._segment_of(offset)
-        frame = decode_frame(segment.bytes(), offset - segment.start, offset, verify=False)
-        if frame is None:
-            raise CorruptionError(
-                f"no frame at offset {offset} of {self._path(segment.start)}; "
-                "stop the broker and run `tidemill rebuild`: it makes the index anew, and says if it is the "
-                "log that is damaged; only then restore from a backup"
-            )
-        return frame
 
     # -- opening ----------------------------------------------------------------------------------
 
@@ -179,46 +143,6 @@ class SegmentedLog:
             if position < min(stop, segment.file.size()):
                 segment.file.write(position, segment.bytes()[position:stop].tobytes())
 
-    def frames(self, from_offset: int, end: int) -> Iterator[Frame]:
-        """Every frame in `[from_offset, end)`, checksums looked at, nothing changed."""
-        at = max(from_offset, self.head)
-        while at < end:
-            segment = self._segment_of(at)
-            frame = decode_frame(segment.bytes(), at - segment.start, at, verify=True)
-            if frame is None:
-                raise CorruptionError(
-                    f"{self._path(segment.start)}: the frame at offset {at} does not read back: the file is "
-                    f"damaged. {self._remedy}"
-                )
-            yield frame
-            at = frame.end
-
-    def intact_frame(self, offset: int) -> Frame | None:
-        """The frame at `offset`, if it reads back."""
-        segment = self._segment_of(offset)
-        return decode_frame(segment.bytes(), offset - segment.start, offset, verify=True)
-
-    def intact_frames(self, from_offset: int, end: int) -> Iterator[Frame]:
-        """Every frame in `[from_offset, end)` that reads back; what does not is passed over."""
-        for segment in self._segments[self._index_of(from_offset) :]:
-            if segment.start >= end:
-                return
-            data = segment.bytes()
-            at = max(0, from_offset - segment.start)
-            while (frame := next_frame(data, at, segment.start)) is not None and frame.offset < end:
-                yield frame
-                at = frame.end - segment.start
-
-    def readable_end(self) -> int:
-        """Where the last whole frame of the last segment ends. Changes nothing."""
-        if not self._segments:
-            return 0
-        segment = self._segments[-1]
-        data, at = segment.bytes(), segment.start
-        while (frame := decode_frame(data, at - segment.start, at, verify=True)) is not None:
-            at = frame.end
-        return at
-
     def _refuse_missing_bytes(self, at: int, index: int, safe_end: int) -> None:
         if self._segments:
             segment = self._segments[index]
@@ -255,7 +179,7 @@ class SegmentedLog:
         self.written_end = at
         if self._segments:
             last = self._segments[-1]
-            last.view = None
+            last.forget_view()
             # Stale bytes behind the cut could pass for frames later on: make them zeros, durably.
             last.file.truncate(at - last.start)
             if not self._full(last, at):
@@ -265,10 +189,10 @@ class SegmentedLog:
             self._disk.sync_dir(self._directory)  # nor are the names of a killed process safe yet
         self.synced_end = at
 
-    def _full(self, segment: _Segment, at: int) -> bool:
+    def _full(self, segment: Segment, at: int) -> bool:
         return at - segment.start >= self._segment_bytes
 
-    def _try_preallocate(self, segment: _Segment) -> None:
+    def _try_preallocate(self, segment: Segment) -> None:
         try:
             segment.file.preallocate(self._segment_bytes)
         except DiskFull:
@@ -323,9 +247,9 @@ class SegmentedLog:
         file = self.room.take(self._path(start), size, is_reserved=reserved)
         if self._segments:
             sealed = self._segments[-1]
-            sealed.view = None
+            sealed.forget_view()
             sealed.file.truncate(start - sealed.start)
-        self._segments.append(_Segment(start, file))
+        self._segments.append(Segment(start, file))
         self._tail_end = start + file.size()
         self._write(opening_kind, [opening_payload], stamp_ms)
 
@@ -376,7 +300,7 @@ class SegmentedLog:
                     self._forget_unsynced(dirty[:-1])
         return self.synced_end
 
-    def _forget_unsynced(self, segments: list[_Segment]) -> None:
+    def _forget_unsynced(self, segments: list[Segment]) -> None:
         self._unsynced = [segment for segment in self._unsynced if segment not in segments]
 
     # -- the head ---------------------------------------------------------------------------------
@@ -400,22 +324,6 @@ class SegmentedLog:
 
     def close(self) -> None:
         for segment in self._segments:
-            segment.view = None
+            segment.forget_view()
             segment.file.close()
         self._segments = []
-
-    @property
-    def _remedy(self) -> str:
-        return (
-            "Nothing was changed. Restore the data directory from a backup, or copy what can be read: "
-            f"`tidemill salvage {self._directory.parent} --to NEW`"
-        )
-
-    def _path(self, start: int) -> Path:
-        return self._directory / f"{start:020d}{_SUFFIX}"
-
-    def _segment_of(self, offset: int) -> _Segment:
-        return self._segments[self._index_of(offset)]
-
-    def _index_of(self, offset: int) -> int:
-        return max(0, bisect.bisect_right(self._segments, offset, key=lambda segment: segment.start) - 1)

@@ -40,6 +40,9 @@ def release_batch(store: MessageStore, rows: Rows, now_ms: int) -> ReleaseBatch:
     fits = (value_bytes <= _BYTES_MAX) & (np.cumsum(is_value) <= _ROWS_MAX)
     count = max(1, int(fits.sum()))
     is_value = is_value[:count]
-    messages = [store.message(place) for place in entries["place"][:count][is_value].tolist()]
+    read = store.messages(entries["place"][:count][is_value].tolist())
+    messages = [message for message in read if message is not None]
+    if len(messages) < len(read):  # what is damaged goes by reference: its bytes are not needed for that
+        is_value[np.flatnonzero(is_value)] = [message is not None for message in read]
     entries = entries[:count]
     return ReleaseBatch(rows[:count], entries, could_go_ms(store.log, entries), is_value, messages)

@@ -284,7 +284,7 @@ class Releaser:
         with store.writer.lock:
             rows = picked(rows, store.indexes.ledger.pending_mask(rows["seq"]))
             entries = store.indexes.entries.take(rows["seq"])
-            arrivals = arrivals_of(store.section, rows["seq"], entries)
+            arrivals = arrivals_of(store.readable_section, rows["seq"], entries)
         return picked(rows, np.lexsort((arrivals, rows["deliver_at_ms"])))
 
     def _release(self, rows: Rows, now_ms: int, is_pressed: bool) -> None:

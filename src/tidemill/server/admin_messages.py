@@ -34,10 +34,11 @@ from tidemill.server.caller import CANCEL, SEND, require, require_send
 from tidemill.server.rejects import REJECTS
 
 _SEQ_MAX = 1 << 62
-_UNMOVED: dict[CancelAnswer, Literal["released", "already-cancelled", "unknown"]] = {
+_UNMOVED: dict[CancelAnswer, Literal["released", "already-cancelled", "unknown", "damaged"]] = {
     CancelAnswer.RELEASED: "released",
     CancelAnswer.ALREADY_CANCELLED: "already-cancelled",
     CancelAnswer.UNKNOWN: "unknown",
+    CancelAnswer.DAMAGED: "damaged",
 }
 
 

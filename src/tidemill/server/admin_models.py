@@ -172,7 +172,7 @@ class CancelOut(BaseModel):
 
 
 class MovedOut(BaseModel):
-    answer: Literal["moved", "released", "already-cancelled", "unknown"]
+    answer: Literal["moved", "released", "already-cancelled", "unknown", "damaged"]
     handle: str | None
     deliver_at_ms: int | None
 

@@ -16,8 +16,10 @@ from tidemill.store.entry_format import FLAG_MOVED
 from tidemill.store.message_format import Section
 
 
-def arrivals_of(section_at: Callable[[int], Section], seqs: I64, entries: Rows) -> I64:
+def arrivals_of(section_at: Callable[[int], Section | None], seqs: I64, entries: Rows) -> I64:
     """The seq under which each message first came; `section_at` reads the messages of a frame.
+
+    Where the frame is damaged (None) that is not known: there it is the message's own seq.
 
     Call under the writer lock; none of them may be cut.
     """
@@ -26,8 +28,11 @@ def arrivals_of(section_at: Callable[[int], Section], seqs: I64, entries: Rows) 
     places = entries["place"][moved]
     frame_offsets, rows = places >> np.uint64(16), (places & np.uint64(0xFFFF)).astype(np.int64)
     for offset in np.unique(frame_offsets).tolist():
+        section = section_at(offset)
+        if section is None:
+            continue
         inside = frame_offsets == offset
-        arrived[moved[inside]] = arrival_named(section_at(offset).queue_offsets(rows[inside]))
+        arrived[moved[inside]] = arrival_named(section.queue_offsets(rows[inside]))
     return arrived
 
 

@@ -1,6 +1,6 @@
 """Many messages read back at once, as Arrow columns: one look at each frame, however many of its rows.
 
-Reads only. A message whose bytes were cut off with the head comes back as nulls.
+Reads only. A message whose bytes were cut off with the head, or are damaged, comes back as nulls.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def columns_at(store: MessageStore, places: U64, names: Sequence[str]) -> list[p
 
 
 def sizes_at(store: MessageStore, places: U64) -> I64:
-    """How many bytes the body at each place has; 0 where it is gone."""
+    """How many bytes the body at each place has; 0 where it is gone or damaged."""
     order, groups = _by_frame(places)
     sizes: list[I64] = []
     for frame_offset, rows in groups:
@@ -84,7 +84,7 @@ def _by_frame(places: U64) -> tuple[I64 | None, Iterator[tuple[int, I64]]]:
 def _live_section(store: MessageStore, frame_offset: int) -> Section | None:
     with store.writer.lock:  # the head is cut under this lock
         is_gone = frame_offset < store.log.head or frame_offset == 0
-        return None if is_gone else store.section(frame_offset)
+        return None if is_gone else store.readable_section(frame_offset)
 
 
 def _selected(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:

@@ -334,7 +334,7 @@ class CommitLog:
         end = self._log.written_end
         try:
             if written is None:
-                effects = self._indexes.apply(self._log.frame(offset), released)
+                effects = self._indexes.apply(self._log.appended_frame(offset), released)
             else:
                 effects = self._indexes.apply_written(written, offset, end, now_ms)
         except BaseException as fault:

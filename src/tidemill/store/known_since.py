@@ -2,7 +2,8 @@
 
 One rule for all who tell of lateness: the later of its due time and the moment the broker could know of it. A
 time in the past is known when the message is stored, or rescheduled, to it; nobody can be late for that. A
-message that retention moved keeps the first of these moments alone: the other is in a frame that is gone.
+message that retention moved keeps the first of these moments alone, as does one whose frame is damaged: the
+other is in that frame.
 """
 
 from __future__ import annotations
@@ -21,5 +22,7 @@ def could_go_ms(log: SegmentedLog, entries: Rows) -> I64:
     frame_offsets = entries["place"][past] >> np.uint64(16)
     for offset in np.unique(frame_offsets).tolist():
         inside = past[frame_offsets == offset]
-        since[inside] = np.maximum(since[inside], log.frame(offset).stamp_ms)
+        frame = log.intact_frame(offset)
+        if frame is not None:
+            since[inside] = np.maximum(since[inside], frame.stamp_ms)
     return since

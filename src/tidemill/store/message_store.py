@@ -9,19 +9,12 @@ clock: whoever calls says what time it is.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
-
-import numpy as np
 
 from tidemill.core.errors import DiskFull
 from tidemill.core.limits import DAY_MS, MIB, SEGMENT_BYTES
-from tidemill.core.model import NO_SEQ, StoredMessage
-from tidemill.log.arrays import U64, Rows
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
 from tidemill.log.group_commit import GroupCommit
@@ -32,19 +25,14 @@ from tidemill.store.consumer_log import CONSUMERS_NAME, ConsumerLog
 from tidemill.store.damage import Repairs
 from tidemill.store.derivation import Derivation
 from tidemill.store.disk_room import DiskRoom
-from tidemill.store.find_runs import PLACE_BIT, places_in
 from tidemill.store.find_upkeep import SCRUB_BYTES, FindUpkeep
-from tidemill.store.frame_contents import section_in
 from tidemill.store.frames import Kind
-from tidemill.store.hashing import id_hash, key_hash
 from tidemill.store.index_checkpoint import INDEX_FORMAT, note_indexes
 from tidemill.store.indexes import Indexes, IndexSizes
-from tidemill.store.ledger import State
-from tidemill.store.message_format import Section
+from tidemill.store.message_reads import MessageReads
 from tidemill.store.recovery import Progress, recover, settlements_in
 from tidemill.store.topic_queues import TopicQueues
 
-_SECTIONS_KEPT = 16
 # How many entries are looked at under one hold of the writer lock, to move the floor of what is near.
 _FLOOR_ROWS = 1 << 16
 
@@ -62,16 +50,7 @@ class StoreSettings:
     sizes: IndexSizes = field(default_factory=IndexSizes)
 
 
-@dataclass(frozen=True, slots=True)
-class KeyedMessage:
-    """A message that was found by a key: by its seq if it is timed, else by its place in the log."""
-
-    message: StoredMessage
-    seq: int
-    place: int = 0
-
-
-class MessageStore:
+class MessageStore(MessageReads):
     """An open data directory."""
 
     def __init__(
@@ -112,6 +91,7 @@ class MessageStore:
         )
         self._checkpoint = Checkpoint(disk, index_directory, "checkpoint", INDEX_FORMAT)
         recovered = recover(self.log, self.indexes, self.queues, self._checkpoint, on_progress)
+        super().__init__(self.log, self.indexes)
         self._checkpoint_offset = recovered.checkpoint_offset
         self.consumers.recover()
         missed = settlements_in(self.log, self.consumers.settled_below, recovered.checkpoint_offset)
@@ -127,8 +107,7 @@ class MessageStore:
         self._find_upkeep = FindUpkeep(self.indexes.find, self.log, self.writer.lock, self.writer.finish_all)
         with suppress(DiskFull):  # the maintenance service derives the rest when there is space again
             self._find_upkeep.derive_lost()
-        self._sections: OrderedDict[int, Section] = OrderedDict()
-        self._sections_lock = threading.Lock()  # protects _sections
+        self._begun: dict[int, int | None] = {}  # when segments were begun, as far as somebody asked
         self.upkeep_lock = threading.Lock()  # one checkpoint, head cut or backup at a time
 
     def _opening(self) -> tuple[int, bytes]:
@@ -142,116 +121,6 @@ class MessageStore:
                 self.consumers.state.forget_topic(topic_id)
             else:
                 self.consumers.state.clamp(lane, self.queues.end((topic_id, queue_id)))
-
-    # -- reading ----------------------------------------------------------------------------------
-
-    def message(self, place: int) -> StoredMessage:
-        """The message at a place in the log, which must not be cut."""
-        return self.section(place >> 16).message(place & 0xFFFF)
-
-    def messages(self, places: Sequence[int]) -> list[StoredMessage]:
-        """The messages at these places, in their order; neighbours of a frame are read together."""
-        found: list[StoredMessage] = []
-        for frame_offset, of_frame in groupby(places, lambda place: place >> 16):
-            found += self.section(frame_offset).messages_at([place & 0xFFFF for place in of_frame])
-        return found
-
-    def identity(self, place: int) -> tuple[str, int]:
-        """Id and stored-at ms of the message at a place; the rest of it is not read."""
-        return self.section(place >> 16).identity(place & 0xFFFF)
-
-    def queue_offset(self, place: int) -> int:
-        """Where in its queue a message is that went there at once."""
-        return int(self.section(place >> 16).queue_offsets(np.array([place & 0xFFFF]))[0])
-
-    def is_expired(self, place: int) -> bool:
-        """True when the bytes at this place were cut off with the head."""
-        return place >> 16 < self.log.head or place == 0
-
-    def section(self, frame_offset: int) -> Section:
-        """The messages of a frame, which must not be cut."""
-        with self._sections_lock:
-            section = self._sections.get(frame_offset)
-            if section is not None:
-                self._sections.move_to_end(frame_offset)
-                return section
-        frame = self.log.frame(frame_offset)
-        section = section_in(frame.kind, frame.payload)
-        with self._sections_lock:
-            self._sections[frame_offset] = section
-            if len(self._sections) > _SECTIONS_KEPT:
-                self._sections.popitem(last=False)
-        return section
-
-    def entry(self, seq: int) -> Rows:
-        """The entry of a seq at or above the head."""
-        row: Rows = self.indexes.entries.take(np.array([seq]))[0]
-        return row
-
-    # -- finding ----------------------------------------------------------------------------------
-
-    def seqs_with_id(self, topic_id: int, message_id: str) -> list[int]:
-        """Seqs, newest first, of the timed messages with this id; not those they moved on from."""
-        candidates = self._candidates(id_hash(topic_id, message_id))
-        return [seq for seq in candidates if self._read_entry(seq).id == message_id]
-
-    def seqs_with_key(self, topic_id: int, key: str) -> list[int]:
-        """Pending seqs, oldest first, of the timed messages with this key."""
-        candidates = self._candidates(key_hash(topic_id, key), is_pending=True)
-        return [seq for seq in reversed(candidates) if key in self._read_entry(seq).keys]
-
-    def messages_with_key(
-        self, topic_id: int, key: str, bytes_max: int, count_max: int
-    ) -> list[KeyedMessage]:
-        """Messages with this key whose bytes are still there, timed or not, whatever became of them.
-
-        Newest first; ends with the one whose body takes it over `bytes_max`. No more bodies than those are
-        held at once: a key may have been used for years.
-        """
-        found: list[tuple[int, int, int]] = []  # stored at, seq, place
-        for seq in self._candidates(key_hash(topic_id, key)):
-            message = self._read_entry(seq)
-            if key in message.keys:
-                found.append((message.stored_at_ms, seq, 0))
-        places = self.places_with_key(topic_id, key)
-        found += [(self.identity(place)[1], NO_SEQ, place) for place in places]
-        newest, room = list[KeyedMessage](), bytes_max
-        for _, seq, place in sorted(found, key=lambda one: -one[0])[:count_max]:
-            if room <= 0:
-                break
-            message = self.message(place) if seq == NO_SEQ else self._read_entry(seq)
-            newest.append(KeyedMessage(message, seq, place))
-            room -= len(message.body)
-        return newest
-
-    def places_with_id(self, topic_id: int, message_id: str) -> list[int]:
-        """Places, newest first, of the untimed messages with this id."""
-        return self._places(id_hash(topic_id, message_id), lambda m: m.id == message_id)
-
-    def places_with_key(self, topic_id: int, key: str) -> list[int]:
-        """Places, newest first, of the untimed messages with this key."""
-        return self._places(key_hash(topic_id, key), lambda m: key in m.keys)
-
-    def _places(self, hashed: int, matches: Callable[[StoredMessage], bool]) -> list[int]:
-        places = places_in(self._refs(hashed))[::-1].tolist()
-        return [p for p in places if not self.is_expired(p) and matches(self.message(p))]
-
-    def _candidates(self, hashed: int, *, is_pending: bool = False) -> list[int]:
-        """Seqs, newest first, that may be meant. A key pushed on a thousand times has a thousand refs."""
-        refs, ledger = self._refs(hashed), self.indexes.ledger
-        seqs = refs[refs < PLACE_BIT].astype(np.int64)
-        seqs = seqs[(seqs >= ledger.head_seq) & (seqs < ledger.next_seq)]
-        states = ledger.states(seqs)
-        wanted = states == State.PENDING if is_pending else states != State.MOVED
-        return [int(seq) for seq in seqs[wanted][::-1]]
-
-    def _refs(self, hashed: int) -> U64:
-        """What may be meant, ascending, each once: a message may have the same key several times."""
-        refs: U64 = np.unique(self.indexes.find.find(hashed))
-        return refs
-
-    def _read_entry(self, seq: int) -> StoredMessage:
-        return self.message(int(self.entry(seq)["place"]))
 
     # -- keeping ----------------------------------------------------------------------------------
 
@@ -315,12 +184,22 @@ class MessageStore:
     def value_below(self, now_ms: int) -> int:
         """Bytes below this log offset are older than half the retention: release those by value."""
         below = self.log.head
-        starts = self.log.segment_starts()
-        for start in starts[1:]:
-            if self.log.frame(start).stamp_ms > now_ms - self.settings.retention_ms // 2:
+        for start in self.log.segment_starts()[1:]:
+            begun_at_ms = self._begun_at_ms(start)
+            if begun_at_ms is None:
+                continue
+            if begun_at_ms > now_ms - self.settings.retention_ms // 2:
                 break
             below = start
         return below
+
+    def _begun_at_ms(self, segment_start: int) -> int | None:
+        """When a segment was begun; None if its base frame is damaged."""
+        known = self._begun.get(segment_start)
+        if known is None:
+            frame = self.log.intact_frame(segment_start)
+            known = self._begun[segment_start] = frame.stamp_ms if frame is not None else None
+        return known
 
     # -- closing ----------------------------------------------------------------------------------
 

@@ -53,7 +53,7 @@ def re_enter(
     now_ms: int,
     request: Request | None = None,
 ) -> MovedMessages:
-    """Append pending messages again under new seqs and times, in one frame."""
+    """Append pending messages again under new seqs and times, in one frame. All must read back."""
     rows = store.indexes.entries.take(seqs)
     keeps_arrival = reason is ReEnterReason.RETENTION
     flags = rows["flags"].astype(np.int64) & FLAG_FIFO | np.where(deliver_at_ms < near_below_ms, FLAG_NEAR, 0)
@@ -66,7 +66,7 @@ def re_enter(
     ]
     arrivals = [NO_OFFSET] * len(seqs)
     if keeps_arrival:
-        arrivals = named_arrival(arrivals_of(store.section, seqs, rows)).tolist()
+        arrivals = named_arrival(arrivals_of(store.readable_section, seqs, rows)).tolist()
     appended = store.writer.re_enter(seqs, messages, reason, now_ms, arrivals, request)
     return MovedMessages(appended, seqs, deliver_at_ms, flags)
 

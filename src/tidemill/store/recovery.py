@@ -5,13 +5,17 @@ base frame; replay every frame behind it through `Indexes.apply`; cut the log's 
 rows and settle the deliveries that the replay brought; cut derived rows beyond the end.
 
 Invariant: the state after `recover` depends on the commit log alone. A missing, old or torn derived file
-costs time, nothing else.
+costs time, nothing else. Every frame from the checkpoint on must read back, and the log's first one; what is
+damaged between them is found when it is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import bisect
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+
+import numpy as np
 
 from tidemill.core.errors import CorruptionError
 from tidemill.log.checkpoint import Checkpoint
@@ -66,7 +70,11 @@ def recover(
     replayed = 0
     settlements: list[tuple[int, Settlement]] = []
     start = min(indexes.find.covers, reflected)
-    for frame in log.recover(start, safe_end):
+    for frame in _found_frames(log, indexes, start, reflected):
+        if on_progress is not None:
+            on_progress(frame.offset - start, log.size_from(start))
+        indexes.apply_find_only(frame)
+    for frame in log.recover(reflected, safe_end):
         if on_progress is not None:
             on_progress(frame.offset - start, log.size_from(start))
         if must_start:
@@ -75,9 +83,6 @@ def recover(
             _set_queue_ends(indexes, queues)
             queues.set_base(base)
             must_start = False
-        if frame.offset < reflected:
-            indexes.apply_find_only(frame)
-            continue
         effects = indexes.apply(frame)
         replayed += 1
         if effects.publication is not None:
@@ -100,6 +105,36 @@ def settlements_in(log: SegmentedLog, from_offset: int, end: int) -> list[tuple[
         if frame.kind == Kind.SEND_BACK
         for settlement in SendBack.read(frame.payload).settles
     ]
+
+
+def _found_frames(log: SegmentedLog, indexes: Indexes, start: int, end: int) -> Iterator[Frame]:
+    """The frames that the checkpoint reflects and the find index does not. They need not all read back.
+
+    Of what is damaged the ids of timed messages are put into the find index, as their entries have them.
+    """
+    at = start
+    for frame in log.intact_frames(start, end):
+        if frame.offset > at:
+            _find_by_entries(indexes, at, frame.offset)
+        yield frame
+        at = frame.end
+    if at < end:
+        _find_by_entries(indexes, at, end)
+
+
+def _find_by_entries(indexes: Indexes, start: int, stop: int) -> None:
+    """Add the ids of the timed messages to the find index whose frames begin in `[start, stop)`."""
+    known = range(indexes.ledger.head_seq, indexes.ledger.next_seq)
+
+    def place_of(seq: int) -> int:
+        return int(indexes.entries.read(seq, seq + 1)["place"][0])
+
+    # Places rise with seqs.
+    first, end = (
+        known.start + bisect.bisect_left(known, offset << 16, key=place_of) for offset in (start, stop)
+    )
+    rows = indexes.entries.read(first, end)
+    indexes.find.add(rows["id_hash"].astype(np.uint64), np.arange(first, end, dtype=np.uint64))
 
 
 def _fits_head(log: SegmentedLog, indexes: Indexes, queues: TopicQueues, reflected: int) -> bool:

@@ -22,19 +22,18 @@ class SegmentUse:
     live_bytes: int
 
 
-def cut_offset(
-    segments: Sequence[SegmentUse], now_ms: int, retention_ms: int, leased_from: int | None
-) -> int:
+def cut_offset(segments: Sequence[SegmentUse], now_ms: int, retention_ms: int, held_from: int | None) -> int:
     """The offset up to which the head shall be cut; the start of the first segment for "nothing".
 
-    `leased_from` is the lowest log offset that a consumer holds right now: the cut stays below it.
+    `held_from` is the lowest log offset that must stay: of a message that a consumer holds right now, or of
+    one that waits and cannot be moved because its bytes are damaged.
     """
     cut = segments[0].start if segments else 0
     total = live = 0
     for segment in segments:
         if segment.sealed_at_ms > now_ms - retention_ms:
             break
-        if leased_from is not None and segment.end > leased_from:
+        if held_from is not None and segment.end > held_from:
             break
         total += segment.end - segment.start
         live += segment.live_bytes

@@ -30,6 +30,11 @@ from tidemill.store.queue_format import QUEUE_ROW
 from tidemill.store.row_check import Salts, salts_of, seal, sealed_mask
 
 _OPEN_TABLES_MAX = 512
+# A message is in its queue within this many rows of where its due time points, unless the queue was paused.
+# Most are within the first few, so few are looked at first; then twice as many each time, up to a bound.
+_SEARCH_ROWS = 1 << 10
+_SEARCH_ROWS_MAX = 1 << 16
+_SEARCH_ROUNDS = 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,20 @@ class TopicQueues:
         kept = min(end, max(first, self.head(queue)))
         rows = self._sound(queue, kept, end)
         return rows if kept == first else np.concatenate((np.zeros(kept - first, QUEUE_ROW), rows))
+
+    def find_seq(self, queue: QueueKey, due_ms: int, seq: int) -> tuple[int, Rows] | None:
+        """Offset and row of a seq; none came into the queue before its due time."""
+        first = self.offset_at_time(queue, due_ms)
+        for doublings in range(_SEARCH_ROUNDS):
+            count = min(_SEARCH_ROWS << doublings, _SEARCH_ROWS_MAX)
+            rows = self.read(queue, first, first + count)
+            if not len(rows):
+                return None
+            hits = np.flatnonzero((rows["seq"] == seq) & (rows["place"] > 0))
+            if len(hits):
+                return first + int(hits[0]), rows[int(hits[0])]
+            first += len(rows)
+        return None
 
     def _sound(self, queue: QueueKey, first: int, end: int) -> Rows:
         """A copy of the rows `[first, end)`, those that are damaged derived again."""

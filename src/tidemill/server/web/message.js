@@ -16,6 +16,7 @@ const SAID = {
   released: ["Too late: it is already in its topic.", "warn"],
   "already-cancelled": ["It was cancelled before.", "warn"],
   unknown: ["The broker does not know this message any more.", "warn"],
+  damaged: ["Its bytes on the broker's disk are damaged: it cannot be moved, only cancelled.", "warn"],
 };
 
 export function opener({ handle, may, onChange }) {

@@ -1,0 +1,122 @@
+"""Reading the frames of a log's segments. Changes nothing.
+
+Owns the list of segments, which is replaced and never cut in place, so that readers need no lock.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from pathlib import Path
+
+from tidemill.core.errors import CorruptionError, DamagedFrame
+from tidemill.log.frame import ALIGNMENT, Frame, decode_frame, next_frame
+from tidemill.log.segment import Segment
+
+SUFFIX = ".log"
+
+
+class LogReads:
+    """What can be read of a log. `SegmentedLog` also writes it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._segments: list[Segment] = []
+        self.written_end = 0
+
+    @property
+    def head(self) -> int:
+        """Offset of the oldest byte still there."""
+        return self._segments[0].start if self._segments else self.written_end
+
+    def segment_starts(self) -> list[int]:
+        return [segment.start for segment in self._segments]
+
+    # -- one frame --------------------------------------------------------------------------------
+
+    def frame(self, offset: int) -> Frame:
+        """The frame at `offset`, verified; it must be at or above `head` and below `written_end`.
+
+        `DamagedFrame` if it does not read back.
+        """
+        segment = self._segment_of(offset)
+        frame = segment.frame(offset)
+        if frame is None:
+            raise DamagedFrame(str(self._path(segment.start)), offset, offset - segment.start)
+        return frame
+
+    def appended_frame(self, offset: int) -> Frame:
+        """The frame that was just appended at `offset`; not verified."""
+        frame = self._segment_of(offset).appended_frame(offset)
+        assert frame is not None
+        return frame
+
+    def frame_after(self, offset: int) -> Frame | None:
+        """The first frame behind `offset` that reads back: where damage at `offset` ends."""
+        at = self._index_of(offset)
+        found = (segment.next_frame(offset + ALIGNMENT) for segment in self._segments[at:])
+        return next((frame for frame in found if frame is not None), None)
+
+    def forget_verified(self) -> None:
+        """Verify large frames again when they are read next."""
+        for segment in self._segments:
+            segment.forget_verified()
+
+    # -- many frames ------------------------------------------------------------------------------
+
+    def frames(self, from_offset: int, end: int) -> Iterator[Frame]:
+        """Every frame in `[from_offset, end)`, checksums looked at, nothing changed."""
+        at = max(from_offset, self.head)
+        while at < end:
+            segment = self._segment_of(at)
+            frame = decode_frame(segment.bytes(), at - segment.start, at, verify=True)
+            if frame is None:
+                raise CorruptionError(
+                    f"{self._path(segment.start)}: the frame at offset {at} does not read back: the file is "
+                    f"damaged. {self._remedy}"
+                )
+            yield frame
+            at = frame.end
+
+    def intact_frame(self, offset: int) -> Frame | None:
+        """The frame at `offset`, if it reads back."""
+        return self._segment_of(offset).frame(offset)
+
+    def intact_frames(self, from_offset: int, end: int) -> Iterator[Frame]:
+        """Every frame in `[from_offset, end)` that reads back; what does not is passed over."""
+        for segment in self._segments[self._index_of(from_offset) :]:
+            if segment.start >= end:
+                return
+            data = segment.bytes()
+            at = max(0, from_offset - segment.start)
+            while (frame := next_frame(data, at, segment.start)) is not None and frame.offset < end:
+                yield frame
+                at = frame.end - segment.start
+
+    def readable_end(self) -> int:
+        """Where the last whole frame of the last segment ends. Changes nothing."""
+        if not self._segments:
+            return 0
+        segment = self._segments[-1]
+        data, at = segment.bytes(), segment.start
+        while (frame := decode_frame(data, at - segment.start, at, verify=True)) is not None:
+            at = frame.end
+        return at
+
+    # -- segments ---------------------------------------------------------------------------------
+
+    @property
+    def _remedy(self) -> str:
+        return (
+            "Nothing was changed. Restore the data directory from a backup, or copy what can be read: "
+            f"`tidemill salvage {self._directory.parent} --to NEW`"
+        )
+
+    def _path(self, start: int) -> Path:
+        return self._directory / f"{start:020d}{SUFFIX}"
+
+    def _segment_of(self, offset: int) -> Segment:
+        return self._segments[self._index_of(offset)]
+
+    def _index_of(self, offset: int) -> int:
+        return max(0, bisect.bisect_right(self._segments, offset, key=lambda segment: segment.start) - 1)
