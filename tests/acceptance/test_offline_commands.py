@@ -244,3 +244,41 @@ def test_an_unknown_timer_store_is_refused_in_one_line(tmp_path: Path) -> None:
     result = run("serve", "--data", tmp_path / "data", "--timer-store", "redis")
     assert result.returncode == 2
     assert one_line_on_stderr(result) == "tidemill: timer-store 'redis' is unknown; use wheel or rocksdb"
+
+
+# -- salvage --------------------------------------------------------------------------------------
+
+
+def test_salvage_of_a_sound_directory_copies_it_whole(directory: Path, tmp_path: Path) -> None:
+    result = run("salvage", directory, "--to", tmp_path / "new")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "19 pending" in result.stdout and "nothing is missing" in result.stdout
+    assert run("check", tmp_path / "new").returncode == 0
+
+
+def test_salvage_of_a_damaged_log_says_what_is_missing(directory: Path, tmp_path: Path) -> None:
+    segment = _first_segment(directory)
+    _flip_byte(segment, segment.read_bytes().index(b"at once"))
+    refused = run("rebuild", directory)
+    assert f"tidemill salvage {directory} --to NEW" in one_line_on_stderr(refused)
+    result = run("salvage", directory, "--to", tmp_path / "new")
+    assert result.returncode == 1
+    assert f"{segment.name}: offset" in result.stdout and "does not read back" in result.stdout
+    assert run("check", tmp_path / "new").returncode == 0
+    with tidemill.open(tmp_path / "new") as broker:
+        assert broker.status().pending == 19
+
+
+def test_salvage_can_answer_in_json(directory: Path, tmp_path: Path) -> None:
+    report = json.loads(run("salvage", directory, "--to", tmp_path / "new", "--json").stdout)
+    assert report["is_whole"] is True
+    assert (report["pending"], report["released"], report["cancelled"]) == (19, 1, 1)
+    kept = json.loads((tmp_path / "new" / "salvage-report.json").read_text())
+    assert kept["pending"] == 19
+
+
+def test_salvage_into_a_directory_that_is_not_empty_is_bad_usage(directory: Path, tmp_path: Path) -> None:
+    result = run("salvage", directory, "--to", tmp_path)
+    assert result.returncode == 2
+    assert "name" in one_line_on_stderr(result)
+    assert run("salvage", directory).returncode == 2

@@ -20,10 +20,16 @@ from tidemill.store.consumer_log import CONSUMERS_NAME, begin_consumers, consume
 DIRECTORY_FORMAT = 1
 IDENTITY_NAME = "identity"
 _HAS_CONSUMERS = "has_consumers"
+# Stands in a directory while a salvage fills it.
+UNFINISHED_NAME = "salvage.unfinished"
 
 
 def broker_id_of(disk: Disk, directory: Path) -> str:
     """The directory's broker id, made on first use; `NewerFormat` if a newer Tidemill wrote the directory."""
+    if disk.exists(directory / UNFINISHED_NAME):
+        raise StorageError(
+            f"{directory}: the salvage into this directory did not finish; remove it and start again"
+        )
     checkpoint = Checkpoint(disk, directory, IDENTITY_NAME, DIRECTORY_FORMAT)
     content = checkpoint.load()
     has_log = any(name.endswith(".log") for name in disk.names(directory / "log"))
@@ -42,8 +48,8 @@ def broker_id_of(disk: Disk, directory: Path) -> str:
         return str(known["broker_id"])
     if has_log:
         raise StorageError(
-            f"{directory}: the log is there, its identity file is missing or damaged. If this is a backup or "
-            "a salvage that was not finished, remove it and make it again; else restore a backup, or "
+            f"{directory}: the log is there, its identity file is missing or damaged. If this is a backup "
+            "that was not finished, remove it and make it again; else restore a backup, or "
             f"`tidemill salvage {directory} --to NEW`"
         )
     broker_id = new_broker_id()

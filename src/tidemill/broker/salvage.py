@@ -1,8 +1,8 @@
 """Salvage: a damaged data directory in, a new one with all that can be read out, and a report.
 
 Owns the order. The source is locked and only read. Into the new directory go the log and the index, then
-the consumers' state, the other settings and the report; its identity is written last, so a copy that was
-broken off is not taken for a data directory.
+the consumers' state, the other settings and the report; a copy that was broken off
+stays marked as unfinished and is refused.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from tidemill.broker.identity import (
     DIRECTORY_FORMAT,
     IDENTITY_NAME,
+    UNFINISHED_NAME,
     broker_id_in,
     new_broker_id,
     write_identity,
@@ -123,6 +124,8 @@ class _Salvage:
         self._now_ms = now_ms
 
     def run(self, broker_id: str | None, settings: StoreSettings, on_progress: Progress) -> SalvageReport:
+        self._write(UNFINISHED_NAME, [b"this directory is incomplete\n"])
+        self._disk.sync_dir(self._target)
         consumers = read_consumers(self._reader, self._source)
         hints = Hints(self._reader, self._source, self._log)
         store = MessageStore(self._disk, self._target, settings)
@@ -144,6 +147,7 @@ class _Salvage:
         self._copy_settings()
         self._write(REPORT_NAME, [json.dumps(asdict(report), indent=1, ensure_ascii=False).encode()])
         write_identity(self._disk, self._target, report.broker)
+        self._disk.remove(self._target / UNFINISHED_NAME)
         self._disk.sync_dir(self._target)
         return report
 

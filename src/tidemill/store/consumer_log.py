@@ -108,7 +108,8 @@ class ConsumerLog:
                 raise CorruptionError(
                     f"{self._directory}: a checkpoint is damaged or missing: the newest that reads back is "
                     f"of offset {start}, and the log begins at offset {self._log.head}. Nothing was changed. "
-                    "Restore this directory from a backup"
+                    "Restore this directory from a backup, or copy what can be read: "
+                    f"`tidemill salvage {self._directory.parent} --to NEW`"
                 )
             for frame in self._log.recover(start, start):
                 self._replay(frame)
@@ -130,7 +131,8 @@ class ConsumerLog:
         except (ValueError, TypeError) as error:
             raise CorruptionError(
                 f"{self._directory}: the frame at offset {frame.offset} is of another log. Restore this "
-                "directory from a backup"
+                "directory from a backup, or copy what can be read: "
+                f"`tidemill salvage {self._directory.parent} --to NEW`"
             ) from error
 
     def append(self, changes: Rows, now_ms: int) -> int:

@@ -19,6 +19,7 @@ from tidemill.store.frames import (
     Base,
     Cancel,
     End,
+    Gap,
     Half,
     Kind,
     ReEnter,
@@ -136,6 +137,9 @@ _TOPIC = {
 }
 
 
+_GAP = Gap(99, 104, [(3, 1, 40, 42)], {"by_topic": {"3": [9, 8, 1]}, "moved": 2, "next_topic_id": 5})
+
+
 def _payloads():
     rows = [encode_rows([_MESSAGE, _DIRECT], [-1, 12], 99)]
     section = _section(rows)
@@ -192,6 +196,7 @@ def golden_bytes() -> dict[str, bytes]:
         assert payload.version == 3
         name = kind.name.lower().replace("_", "-")
         files[f"store-{name}-3.bin"] = b"".join(bytes(part) for part in payload.parts())
+    files["store-gap-3.bin"] = b"".join(bytes(part) for part in _GAP.parts())
     for kind, payload in _payloads().items():
         name = kind.name.lower().replace("_", "-")
         files[f"store-{name}-1.bin"] = b"".join(bytes(part) for part in payload.parts())
@@ -241,6 +246,7 @@ def test_golden_frames_read_back():
         Settlement("g", 3, 1, 40),
         Settlement("g", 4, 0, 9),
     ]
+    assert Gap.read(memoryview((GOLDEN / "store-gap-3.bin").read_bytes())) == _GAP
     for kind in (Kind.RELEASE, Kind.RE_ENTER, Kind.HALF, Kind.END, Kind.SEND_BACK):
         assert section_in(kind, _golden(kind)).messages() == [_MESSAGE, _DIRECT]
 

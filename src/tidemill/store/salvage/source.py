@@ -131,6 +131,10 @@ class SourceLog:
                 yield frame
                 at = frame.end - start
 
+    def byte_end(self) -> int:
+        """Where the last frame that reads back ends."""
+        return max((frame.end for frame in self.frames()), default=self.head)
+
     def bases(self) -> Iterator[Frame]:
         """The frames that open the files, where they read back."""
         for start in self.starts:
