@@ -1,8 +1,8 @@
 """Who a data directory is: its broker id, the format that everything in it follows, and that it is whole.
 
-Owns the file pair `identity.0/1`. It is written when all that a directory must never be without is there, and
-says so (`has_consumers`): what is missing later was lost. Directories made before it said so are marked when
-they are opened with a consumers' checkpoint; until then theirs may be missing.
+Owns the file pair `identity.0/1`, which both say the same. It is written when all that a directory must never
+be without is there, and says so (`has_consumers`): what is missing later was lost. Directories made before it
+said so are marked when they are opened with a consumers' checkpoint; until then theirs may be missing.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ def broker_id_of(disk: Disk, directory: Path) -> str:
             raise CorruptionError(_lost_consumers(directory))
         elif not has_log:  # a process killed at its very start may have left it written but not safe
             checkpoint.save(content, sync=True)
+        with suppress(DiskFull):
+            checkpoint.keep_twice()
         return str(known["broker_id"])
     if has_log:
         raise StorageError(
@@ -62,7 +64,9 @@ def broker_id_of(disk: Disk, directory: Path) -> str:
 def write_identity(disk: Disk, directory: Path, broker_id: str) -> None:
     """Make a directory that has its log and its consumers' state a data directory, durably."""
     content = json.dumps({"broker_id": broker_id, _HAS_CONSUMERS: True}).encode()
-    Checkpoint(disk, directory, IDENTITY_NAME, DIRECTORY_FORMAT).save(content, sync=True)
+    checkpoint = Checkpoint(disk, directory, IDENTITY_NAME, DIRECTORY_FORMAT)
+    checkpoint.save(content, sync=True)
+    checkpoint.keep_twice()
 
 
 def new_broker_id() -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from tidemill.broker.broker import Broker, Sizes
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import StorageError
+from tidemill.core.limits import KIB
 from tidemill.log.disk import RealDisk
 from tidemill.store.recovery import Progress
 from tidemill.timer.settings import TimerSettings
@@ -20,6 +21,7 @@ from tidemill.timer.target import shard_directories
 
 _MARKS = ("identity.0", "identity.1")
 _SPARE = Path("log") / "spare"
+_SEGMENT_BYTES_MIN = 4 * KIB  # of a file that is not a segment kept back, the size says nothing
 
 
 def require_data_directory(directory: Path) -> None:
@@ -55,7 +57,7 @@ def shape_of(directory: Path) -> Shape:
             lead_ms=lead_ms,
         )
     spare = directory / _SPARE
-    if spare.exists() and spare.stat().st_size > 0:
+    if spare.is_file() and spare.stat().st_size % KIB == 0 and spare.stat().st_size >= _SEGMENT_BYTES_MIN:
         settings = replace(settings, segment_bytes=spare.stat().st_size)
     return Shape(settings, timer)
 

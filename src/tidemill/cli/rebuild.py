@@ -99,9 +99,9 @@ def _require_whole_log(disk: Disk, directory: Path) -> None:
         log.close()
     if end < safe_end:
         raise CorruptionError(
-            f"the log does not read back beyond offset {end}, but was safe up to {safe_end}: files are "
-            "missing or damaged. Nothing was changed. Restore them from a backup, or copy what can be read: "
-            f"`tidemill salvage {directory} --to NEW`"
+            f"{directory}: the log does not read back beyond offset {end}, but was safe up to {safe_end}: "
+            "files are missing or damaged. Nothing was changed. Restore them from a backup, or copy what can "
+            f"be read: `tidemill salvage {directory} --to NEW`"
         )
 
 

@@ -112,6 +112,27 @@ class Checkpoint:
         self._write(self._paths[generation % 2], joined, sync=sync)
         self._generation = generation
 
+    def keep_twice(self) -> None:
+        """See that both generations hold the newest content: for what is written once and never again.
+
+        So one damaged file is no harm. With both damaged there is nothing, and `is_damaged` says so.
+        """
+        if not self._generation:
+            return
+        newest, other = (
+            self._paths[generation % 2] for generation in (self._generation, self._generation + 1)
+        )
+        found = decode_checkpoint(self._read(newest))
+        kept = decode_checkpoint(self._read(other)) if self._disk.exists(other) else None
+        if found is not None and (kept is None or kept.content != found.content):
+            self.save(found.content, sync=True)
+
+    def is_damaged(self) -> bool:
+        """Whether both generations are there and neither reads back; one alone may be a torn first write."""
+        return all(
+            self._disk.exists(path) and decode_checkpoint(self._read(path)) is None for path in self._paths
+        )
+
     def make_safe(self) -> None:
         """See that what was loaded survives a power cut: its writer may have been killed before it did."""
         if self._is_unsure:

@@ -249,7 +249,8 @@ class RealDisk:
 
     def names(self, directory: Path) -> list[str]:
         try:
-            return sorted(os.listdir(directory))
+            with _told_apart(directory):
+                return sorted(os.listdir(directory))
         except FileNotFoundError:
             return []
 

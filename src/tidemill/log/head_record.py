@@ -33,5 +33,5 @@ class HeadRecord:
     def save(self, head: int) -> None:
         """Durable when this returns, in both generations: an older head would make it look as if files were
         missing."""
-        for _ in range(2):
-            self._checkpoint.save(head.to_bytes(HEAD_BYTES, "little"), sync=True)
+        self._checkpoint.save(head.to_bytes(HEAD_BYTES, "little"), sync=True)
+        self._checkpoint.keep_twice()

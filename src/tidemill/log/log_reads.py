@@ -6,6 +6,7 @@ Owns the list of segments, which is replaced and never cut in place, so that rea
 from __future__ import annotations
 
 import bisect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,13 +15,14 @@ from tidemill.log.frame import ALIGNMENT, Frame, decode_frame, next_frame
 from tidemill.log.segment import Segment
 
 SUFFIX = ".log"
+SEGMENT_NAME = re.compile(r"\d{20}\.log")
 
 
 class LogReads:
     """What can be read of a log. `SegmentedLog` also writes it."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self.directory = directory
         self._segments: list[Segment] = []
         self.written_end = 0
 
@@ -109,11 +111,11 @@ class LogReads:
     def _remedy(self) -> str:
         return (
             "Nothing was changed. Restore the data directory from a backup, or copy what can be read: "
-            f"`tidemill salvage {self._directory.parent} --to NEW`"
+            f"`tidemill salvage {self.directory.parent} --to NEW`"
         )
 
     def _path(self, start: int) -> Path:
-        return self._directory / f"{start:020d}{SUFFIX}"
+        return self.directory / f"{start:020d}{SUFFIX}"
 
     def _segment_of(self, offset: int) -> Segment:
         return self._segments[self._index_of(offset)]

@@ -32,7 +32,7 @@ from tidemill.log.frame import (
     payload_bytes,
 )
 from tidemill.log.head_record import HeadRecord
-from tidemill.log.log_reads import SUFFIX, LogReads
+from tidemill.log.log_reads import SEGMENT_NAME, SUFFIX, LogReads
 from tidemill.log.room import Room
 from tidemill.log.row_table import MakeRoom
 from tidemill.log.segment import Segment
@@ -77,17 +77,17 @@ class SegmentedLog(LogReads):
 
     def _present_starts(self) -> list[int]:
         """Where segments start, after a head cut that a crash broke off is finished."""
-        names = self._disk.names(self._directory)
-        starts = [int(name.removesuffix(SUFFIX)) for name in names if name.endswith(SUFFIX)]
+        names = self._disk.names(self.directory)
+        starts = [int(name.removesuffix(SUFFIX)) for name in names if SEGMENT_NAME.fullmatch(name)]
         head = self._head_record.load()
         if len(starts) > 1 and starts[1] <= head:
             self._head_record.make_safe()  # as in a cut: before the first file goes
         while len(starts) > 1 and starts[1] <= head:
             self._disk.remove(self._path(starts.pop(0)))
-            self._disk.sync_dir(self._directory)
+            self._disk.sync_dir(self.directory)
         if starts and starts[0] > head:
             raise CorruptionError(
-                f"{self._directory}: the log begins at offset {head}, but its first file begins at "
+                f"{self.directory}: the log begins at offset {head}, but its first file begins at "
                 f"{starts[0]}: files are missing, or `head.*` is damaged. {self._remedy}"
             )
         return starts
@@ -151,7 +151,7 @@ class SegmentedLog(LogReads):
             is_missing = safe_end > 0
         if is_missing:
             raise CorruptionError(
-                f"{self._directory}: bytes up to offset {max(at, safe_end)} were safe, but segment files are "
+                f"{self.directory}: bytes up to offset {max(at, safe_end)} were safe, but segment files are "
                 f"missing or short. {self._remedy}"
             )
 
@@ -173,7 +173,7 @@ class SegmentedLog(LogReads):
         for segment in reversed(self._segments[kept:]):
             segment.file.close()
             self._disk.remove(self._path(segment.start))
-            self._disk.sync_dir(self._directory)
+            self._disk.sync_dir(self.directory)
         self._segments = self._segments[:kept]
         self.room.forget_leftovers()
         self.written_end = at
@@ -186,7 +186,7 @@ class SegmentedLog(LogReads):
                 self._try_preallocate(last)
             self._tail_end = last.start + last.file.size()
             last.file.sync()
-            self._disk.sync_dir(self._directory)  # nor are the names of a killed process safe yet
+            self._disk.sync_dir(self.directory)  # nor are the names of a killed process safe yet
         self.synced_end = at
 
     def _full(self, segment: Segment, at: int) -> bool:
@@ -315,7 +315,7 @@ class SegmentedLog(LogReads):
             segment = self._segments[0]
             self._disk.remove(self._path(segment.start))
             # One by one, so that a power cut can never leave a hole between two segments.
-            self._disk.sync_dir(self._directory)
+            self._disk.sync_dir(self.directory)
             self._segments = self._segments[1:]
             with self._sync_lock:
                 self._forget_unsynced([segment])

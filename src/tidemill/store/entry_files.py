@@ -38,8 +38,7 @@ class EntryFiles:
         """The lowest seq that can be read."""
         if self._known_head_seq is not None:
             return self._known_head_seq()
-        names = self._disk.names(self._directory)
-        return int(names[0]) if names else 0
+        return min((int(name) for name in self._disk.names(self._directory) if name.isdigit()), default=0)
 
     def rows(self, first_seq: int, end_seq: int) -> Entries:
         return _due_where_damaged(self._table.read(first_seq, end_seq), np.arange(first_seq, end_seq))

@@ -57,8 +57,8 @@ def recover(
     reflected = restore_indexes(indexes, content) if content is not None else log.head
     if reflected > log.head and not log.segment_starts():
         raise CorruptionError(
-            "the commit log has no file left, but its index is there. Nothing was changed. Restore the log's "
-            "files from a backup; if all of it is to be forgotten, use a new directory"
+            f"{log.directory}: the commit log has no file left, but its index is there. Nothing was changed. "
+            "Restore the log's files from a backup; if all of it is to be forgotten, use a new directory"
         )
     if content is not None and not _fits_head(log, indexes, queues, reflected):
         content, reflected = None, log.head

@@ -138,7 +138,9 @@ def test_a_checkpoint_below_the_head_of_the_log_is_refused(small, capsys) -> Non
     flip(checkpoints(small)[1], 40)
     oldest.unlink()
     head = int(segments(small)[0].stem)
-    HeadRecord(RealDisk(), small.directory / "consumers").save(head)  # as an older version left it
+    record = HeadRecord(RealDisk(), small.directory / "consumers")
+    record.load()
+    record.save(head)  # as an older version left it
     with pytest.raises(CorruptionError, match=rf"consumers: .* begins at offset {head}.*--new-consumers"):
         small.open()
     small.disk = FaultyDisk(1)
