@@ -20,9 +20,11 @@ _FUNCTION_LINES_MAX = 60
 _HEADLESS_LINES_MAX = 20
 _EMPTY_NAMES = {"utils", "common", "helpers", "misc", "manager", "base", "impl"}
 # rocksdict raises nothing but `Exception`, which the one room that calls it puts into words at once. What is
-# raised in a client's own thread is raised again in the task that waits for it.
+# raised in a client's own thread is raised again in the task that waits for it. A broker process that
+# cannot open must end, whatever the error is.
 _MAY_CATCH_EVERYTHING = {
     "broker/loop.py",
+    "server/broker_process.py",
     "server/gateway.py",
     "log/sorted_keys.py",
     "client/own_thread.py",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Unpack
@@ -23,6 +24,7 @@ from tidemill.broker.bulk import Bulk, BulkReceipt
 from tidemill.broker.canceller import Canceller, NewTime, Rescheduled, To
 from tidemill.broker.column_send import Answers, ColumnSend
 from tidemill.broker.dead_letters import DeadLetters
+from tidemill.broker.health import Health
 from tidemill.broker.identity import broker_id_of
 from tidemill.broker.level_table import with_level_table
 from tidemill.broker.long_poll import LongPoll
@@ -89,11 +91,12 @@ class Broker:
         on_progress: Progress | None = None,
         pipeline_command: Sequence[str] = (),
         pipeline_problem: str = "",
+        last_fault: str = "",
     ) -> None:
         self.settings = settings or BrokerSettings()
         self.clock: Clock = clock or SystemClock()
         self.disk: Disk = disk or RealDisk()
-        self._failure: BaseException | None = None
+        self.health = Health(last_fault=last_fault)
         self._is_closed = False
         self._has_threads = has_threads
         self._pipeline_problem = pipeline_problem  # why there is none, for the status
@@ -106,9 +109,10 @@ class Broker:
         except BaseException:
             self._lock.release()
             raise
+        self.health.when_stopped(self.store.writer.arrivals.announce)
         if has_threads:
             for service in self._services:
-                service.start(self._fail)
+                service.start()
 
     def _open(self, sizes: Sizes, on_progress: Progress | None, pipeline_command: Sequence[str]) -> None:
         self.id = broker_id_of(self.disk, self.directory)
@@ -121,7 +125,7 @@ class Broker:
             retention_ms=settings.retention_ms,
             sizes=IndexSizes(),
         )
-        self.store = MessageStore(self.disk, self.directory, store_settings, on_progress)
+        self.store = MessageStore(self.disk, self.directory, store_settings, on_progress, self.health.stop)
         timer_settings = sizes.timer or TimerSettings(
             tick_ms=settings.tick_ms, shards=settings.shards, store=StoreKind(settings.timer_store)
         )
@@ -141,9 +145,11 @@ class Broker:
         self.releaser = self._make_releaser(sizes.release_rows_max)
         self.releaser.recover()
         self._guard = ClockGuard(self.clock.is_simulated)
-        make_room = self.store.ballast.throw_some
-        self._release_service = Service("releaser", self._release_step, self.clock, make_room)
-        self._turn_service = Service("timer", self._turn_step, self.clock, make_room)
+        service = partial(
+            Service, clock=self.clock, make_room=self.store.ballast.throw_some, health=self.health
+        )
+        self._release_service = service("releaser", self._release_step)
+        self._turn_service = service("timer", self._turn_step)
         self.topics = TopicAdmin(self.store, settings, now_ms, self._release_service.wake)
         self._sender = Sender(
             self.store, self.topics, self.releaser, settings, self.id, now_ms, self._release_service.wake
@@ -160,12 +166,12 @@ class Broker:
         self.tables = TableViews(self.store, self.topics, self.id)
         self.table_parts = TableParts(self.store, self.tables)
         self._maintenance = Maintenance(self.store, self._sender, settings, self.clock.boot_ms)
-        self._keep_service = Service("maintenance", self._maintenance.step, self.clock, make_room)
+        self._keep_service = service("maintenance", self._maintenance.step)
         self.pulse = Pulse(lambda: sample_of(self.store, self.releaser.lateness))
-        pulse_service = Service("pulse", self.pulse.step, self.clock, make_room)
+        pulse_service = service("pulse", self.pulse.step)
         self._services = [self._release_service, self._turn_service, self._keep_service, pulse_service]
         if settings.durability == "async":
-            self._services.append(Service("sync", self._sync_step, self.clock, make_room))
+            self._services.append(service("sync", self._sync_step))
 
     def _make_releaser(self, rows_max: int) -> Releaser:
         return Releaser(
@@ -221,10 +227,6 @@ class Broker:
         for service in self._services:
             service.wake()
 
-    def _fail(self, fault: BaseException) -> None:
-        self._failure = fault
-        self.store.writer.arrivals.announce()
-
     def _require_not_closed(self) -> None:
         if self._is_closed:
             raise BrokerClosed("the broker is closed")
@@ -232,8 +234,7 @@ class Broker:
     def require_open(self) -> None:
         """`BrokerClosed` unless the broker takes requests."""
         self._require_not_closed()
-        if self._failure is not None:
-            raise BrokerClosed(f"the broker stopped: {self._failure}") from self._failure
+        self.health.require_open()
 
     # -- the verbs --------------------------------------------------------------------------------
 
@@ -346,6 +347,7 @@ class Broker:
             self._guard,
             settings=self.settings,
             clock=self.clock,
+            health=self.health,
         )
 
     def check(self, scratch: Path, on_progress: Progress | None = None) -> list[str]:
@@ -367,16 +369,17 @@ class Broker:
             service.stop()
         self.releaser.close()
         self.store.writer.arrivals.announce()
-        farewell = self._views.farewell()
-        self._turning.close()
         try:
-            if self._failure is None:
-                self.store.close()
-            else:
+            if self.health.fault is not None:  # what is in memory may be wrong: nothing of it is written
+                self._turning.close()
                 self.store.release_files()
+                return Farewell(0, None)
+            farewell = self._views.farewell()
+            self._turning.close()
+            self.store.close()
+            return farewell
         finally:
             self._lock.release()
-        return farewell
 
     def __enter__(self) -> Broker:
         return self

@@ -1,8 +1,9 @@
 """The one loop that runs every service: step, wait until the next wake or a nudge, repeat.
 
 Owns the threads and the error policy. A step that finds the disk full makes room and tries again; any other
-failure is logged, counted and tried again after a growing pause, except those after which nobody knows what
-is on disk: they stop the broker. A service is tested by calling `run_once`; threads are tested here, once.
+failure is logged, reported to `Health` and tried again after a growing pause, except those after which nobody
+knows what is on disk, and those that end the thread: they stop the broker. A service is tested by calling
+`run_once`; threads are tested here, once.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 
+from tidemill.broker.health import Health
 from tidemill.core.clock import Clock
 from tidemill.core.errors import BrokerClosed, CorruptionError, DiskFull, SyncFailed
 
@@ -32,16 +34,18 @@ def let_services_in() -> None:
 class Service:
     """A step function with its own wake-up, run by one thread or by hand."""
 
-    def __init__(self, name: str, step: Step, clock: Clock, make_room: Callable[[], bool]) -> None:
+    def __init__(
+        self, name: str, step: Step, clock: Clock, make_room: Callable[[], bool], health: Health
+    ) -> None:
         self.name = name
         self._step = step
         self._clock = clock
         self._make_room = make_room
+        self._health = health
         self._lock = threading.Lock()  # one step at a time, whoever calls
         self._wake = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
-        self.failure_count = 0
 
     def run_once(self, step: Step | None = None) -> int | None:
         """Take one step now (another one if given); returns when the next is due."""
@@ -56,10 +60,8 @@ class Service:
     def wake(self) -> None:
         self._wake.set()
 
-    def start(self, on_fatal: Callable[[BaseException], None]) -> None:
-        self._thread = threading.Thread(
-            target=self._run, args=(on_fatal,), name=f"tidemill-{self.name}", daemon=True
-        )
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name=f"tidemill-{self.name}", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -69,19 +71,24 @@ class Service:
             self._thread.join()
         self._thread = None
 
-    def _run(self, on_fatal: Callable[[BaseException], None]) -> None:
+    def _run(self) -> None:
+        try:
+            self._run_until_stopped()
+        except BaseException as fault:
+            self._health.stop(self.name, fault)
+
+    def _run_until_stopped(self) -> None:
         pause_ms = _PAUSE_MS_FIRST
         while not self._stopping:
             self._wake.clear()
             try:
                 wake_ms = self.run_once()
                 pause_ms = _PAUSE_MS_FIRST
-            except (SyncFailed, CorruptionError, BrokerClosed) as fault:
-                logger.critical("%s stopped: %s", self.name, fault)
-                on_fatal(fault)
-                return
+                self._health.recovered(self.name)
+            except (SyncFailed, CorruptionError, BrokerClosed):
+                raise
             except Exception as fault:
-                self.failure_count += 1
+                self._health.failed(self.name, fault)
                 self._tell(fault, pause_ms)
                 wake_ms = self._clock.now_ms() + pause_ms
                 pause_ms = min(_PAUSE_MS_MAX, pause_ms * 2)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidemill.broker.health import Health, HealthView
 from tidemill.broker.level_views import LevelView, level_views
 from tidemill.broker.pulse import sample_of
 from tidemill.broker.sender import Sender
@@ -41,6 +42,7 @@ class Status:
     room: RoomView
     levels: list[LevelView]
     waits: list[WaitView]
+    health: HealthView
 
 
 def status_of(
@@ -52,6 +54,7 @@ def status_of(
     *,
     settings: BrokerSettings,
     clock: Clock,
+    health: Health,
 ) -> Status:
     now_ms, sample = clock.now_ms(), sample_of(store, releaser.lateness)
     return Status(
@@ -72,4 +75,5 @@ def status_of(
         room=store.room.view(),
         levels=level_views(store, settings, now_ms),
         waits=wait_views(store, releaser, guard, now_ms, clock.boot_ms()),
+        health=health.view(),
     )

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from tidemill.cli.output import Advance, bar, console
 from tidemill.core.addresses import local_address
-from tidemill.core.durations import format_time
+from tidemill.core.durations import format_duration, format_time
 
 _COMPLAINTS = ("failed", "restarting", "away")
 
@@ -65,6 +65,9 @@ def text_of(event: str, facts: dict[str, Any]) -> str:
             return f"tidemill: {facts['message']}"
         case "away":
             return f"tidemill: {facts['message']}; waiting for it"
+        case "restarting" if facts["fault"]:
+            pause = format_duration(round(facts["pause_s"] * 1000))
+            return f"tidemill: the broker stopped: {facts['fault']}; starting it again in {pause}"
         case "restarting" if facts["was_slow"]:
             return "tidemill: the broker took too long to start, is the machine busy? Starting it again"
         case "restarting":

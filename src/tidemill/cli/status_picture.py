@@ -70,6 +70,7 @@ def table_of(status: BrokerStatus) -> Table:
     """One look, as a plain table."""
     fields: Any = status.fields
     table = _lines()
+    _add_health(table, fields)
     table.add_row("pending", f"{status.pending:,}")
     for name in RATES:
         table.add_row(name, f"{getattr(status, name):,}")
@@ -105,6 +106,7 @@ def picture_of(seen: Seen) -> RenderableType:
 
 def _now(seen: Seen, status: BrokerStatus, fields: Any) -> Table:
     table = _lines()
+    _add_health(table, fields)
     table.add_row("pending", f"[bold]{status.pending:,}[/]   [dim]{_soon(fields)}[/]")
     for name in RATES:
         past = seen.rates[name]
@@ -158,6 +160,15 @@ def _lines() -> Table:
     table.add_column(style="bold")
     table.add_column()
     return table
+
+
+def _add_health(table: Table, fields: Any) -> None:
+    """What is wrong, above all else; nothing while all is well."""
+    health = fields.get("health", {})  # an older broker does not say
+    if health.get("reason"):
+        table.add_row("health", f"[bold red]{health['state']}: {escape(health['reason'])}[/]")
+    if health.get("last_fault"):
+        table.add_row("health", f"[yellow]opened again after: {escape(health['last_fault'])}[/]")
 
 
 def _lateness(status: BrokerStatus) -> str:

@@ -11,6 +11,7 @@ failed sync every wait raises, because nobody knows what is on disk.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import SyncFailed
@@ -21,10 +22,18 @@ from tidemill.log.segments import SegmentedLog
 class GroupCommit:
     """The waiting room in front of one log's sync."""
 
-    def __init__(self, log: SegmentedLog, *, in_flight_max: int = 4, is_sync: bool = True) -> None:
+    def __init__(
+        self,
+        log: SegmentedLog,
+        *,
+        in_flight_max: int = 4,
+        is_sync: bool = True,
+        on_fault: Callable[[BaseException], None] = lambda _: None,
+    ) -> None:
         self._log = log
         self._in_flight_max = in_flight_max
         self._is_sync = is_sync
+        self._on_fault = on_fault  # hears of the first sync that failed
         self._changed = threading.Condition()  # protects _in_flight, _claimed_end and _failure
         self._in_flight = 0
         self._claimed_end = 0
@@ -78,5 +87,8 @@ class GroupCommit:
             with self._changed:
                 self._in_flight -= 1
                 self.sync_durations.add(stopwatch_s() - began_s)
+                is_first = self._failure is None
                 self._failure = self._failure or failure
                 self._changed.notify_all()
+        if failure is not None and is_first:
+            self._on_fault(failure)

@@ -9,8 +9,9 @@ window is full and at the end of the step, by the releaser's own thread.
 Invariants:
 - a record leaves the window only when it is finished: safe, and its queue rows are published. Publishing goes
   in log order (`CommitLog.publish`), so records leave in the order in which they came, in both modes;
-- a record is in the log, so nothing is skipped or tried twice. What a thread of the pool could not finish
-  stays, and the releaser's own thread finishes it in its next step: there a fault meets the usual policy.
+- a record is in the log, so nothing is skipped or tried twice. What could not be finished stays, whichever
+  thread tried, and the releaser's own thread finishes it in its next step: there a fault meets the usual
+  policy.
 """
 
 from __future__ import annotations
@@ -87,7 +88,11 @@ class CommitWindow:
             return self._records[0] if len(self._records) >= count else None
 
     def _finish_up_to(self, record: _Record) -> None:
-        self._finish(record.appended)
+        try:
+            self._finish(record.appended)
+        except BaseException:
+            self._has_trouble = True
+            raise
         if self._pool is not None:  # else what is done must not depend on how long it takes
             self.last_ms = (stopwatch_s() - record.began_s) * 1000
         with self._lock:
@@ -96,7 +101,6 @@ class CommitWindow:
 
     def _look_at(self, done: Future[None]) -> None:
         if done.exception() is not None:
-            self._has_trouble = True
             self._on_trouble()
 
     def resume(self) -> None:

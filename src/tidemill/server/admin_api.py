@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Response
+from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.types import Receive, Scope, Send
 
@@ -168,7 +169,10 @@ def _add_health(app: FastAPI, broker: Broker) -> None:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/healthz", tags=["health"])
-    def healthz() -> dict[str, str]:
-        """Answers while the broker takes requests."""
+    def healthz() -> JSONResponse:
+        """200 while the broker is well, 503 with the reason otherwise."""
         broker.require_open()
-        return {"status": "ok", "broker": broker.id}
+        health = broker.health.view()
+        if health.is_ok:
+            return JSONResponse({"status": "ok", "broker": broker.id})
+        return JSONResponse({"status": health.state, "reason": health.reason, "broker": broker.id}, 503)

@@ -328,6 +328,14 @@ class WaitOut(BaseModel):
     messages: int
 
 
+class HealthOut(BaseModel):
+    state: str = Field(
+        description="ok, failing (a service fails again and again) or failed (it takes no more)"
+    )
+    reason: str = Field(description="which part, and what is wrong; empty while all is well")
+    last_fault: str = Field(description="why the broker was opened again; empty if it was not")
+
+
 class StatusOut(BaseModel):
     broker: str
     now_ms: int
@@ -346,6 +354,7 @@ class StatusOut(BaseModel):
     disk: DiskOut
     levels: list[LevelOut]
     waits: list[WaitOut]
+    health: HealthOut
 
 
 class AdvanceIn(Request):

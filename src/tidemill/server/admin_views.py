@@ -35,6 +35,7 @@ from tidemill.server.admin_models import (
     GroupIn,
     GroupListOut,
     GroupOut,
+    HealthOut,
     Key,
     LatenessOut,
     LevelOut,
@@ -312,6 +313,9 @@ def status_out(broker: Broker) -> StatusOut:
             )
             for wait in status.waits
         ],
+        health=HealthOut(
+            state=status.health.state, reason=status.health.reason, last_fault=status.health.last_fault
+        ),
     )
 
 

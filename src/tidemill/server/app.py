@@ -1,9 +1,9 @@
 """One application on one port: gRPC by its content type, everything else by its path.
 
-Owns the fork between the two and the two pages that need nothing else: `/healthz` for whoever waits for the
-broker, `/metrics` for whoever watches it. The dashboard's files are open to everybody, like `/healthz`: they
-hold nothing, and whoever must show a token needs a page to do it on. Plain ASGI, so any server with trailers
-can run it. The admin API is an application of its own, handed in as `http`.
+Owns the fork between the two and the two pages that need nothing else: `/healthz` (200 while the broker is
+open and well, 503 with the reason otherwise) and `/metrics`. The dashboard's files are open to everybody,
+like `/healthz`: they hold nothing, and whoever must show a token needs a page to do it on. Plain ASGI, so any
+server with trailers can run it. The admin API is an application of its own, handed in as `http`.
 
 The door opens before the broker has: recovery may take a while, and until then every call is told to come
 back (gRPC UNAVAILABLE, HTTP 503).
@@ -72,6 +72,7 @@ class Door:
         self._budget = BodyBudget(FRAME_BYTES_MAX, _BODIES_BYTES_MAX)
         self._unread = Unread(_UNREAD_BYTES_MAX)
         self.state = "opening"
+        self.reason = ""  # why the broker failed, where it did
         self.opening_share: float | None = None  # how much of the log has been read
         self.facts: dict[str, object] = {}  # what else `/healthz` says
         self._on_startup = on_startup
@@ -92,6 +93,8 @@ class Door:
         """Why nothing is behind the door, for whoever knocks."""
         if self.state == "opening" and self.opening_share is not None:
             return f"the broker is opening: {self.opening_share:.0%} of its log is read; come again shortly"
+        if self.reason:
+            return f"the broker stopped: {self.reason}; retry later"
         return f"the broker is {self.state}; come again shortly"
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -120,8 +123,8 @@ class Door:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, opened = scope["path"], self.opened
         if path == "/healthz":
-            content = json.dumps({"status": self.state, **self._health()}).encode()
-            await _page(send, 200 if opened is not None else 503, _JSON, content)
+            status, said = self._health()
+            await _page(send, status, _JSON, json.dumps(said).encode())
         elif self._dashboard.has(path):
             await self._dashboard(scope, receive, send)
         elif opened is None:
@@ -139,12 +142,20 @@ class Door:
         else:
             await _page(send, 404, _JSON, b'{"error": "there is nothing here"}')
 
-    def _health(self) -> dict[str, object]:
-        if self.state == "opening" and self.opening_share is not None:
-            return {"opening_share": round(self.opening_share, 3)}
+    def _health(self) -> tuple[int, dict[str, object]]:
+        """The HTTP status of `/healthz` and what it says: 200 only while the broker is open and well."""
+        said: dict[str, object] = {"status": self.state}
         if self.opened is None:
-            return self.facts
-        return {**self.facts, "disk": self.opened.broker.store.room.view().word}
+            if self.state == "opening" and self.opening_share is not None:
+                said["opening_share"] = round(self.opening_share, 3)
+            if self.reason:
+                said["reason"] = self.reason
+            return 503, {**said, **self.facts}
+        said |= {**self.facts, "disk": self.opened.broker.store.room.view().word}
+        health = self.opened.broker.health.view()
+        if health.is_ok:
+            return 200, said
+        return 503, {**said, "status": health.state, "reason": health.reason}
 
     async def _answered(
         self, http: Application, scope: Scope, receive: Receive, answer: Send, send: Send

@@ -5,6 +5,9 @@ on standard output what happens (one JSON object a line: opening, opened, failed
 standard input, a pipe that only its parent holds: when that closes, for whatever reason, it stops in order.
 In order means: no more calls, those under way answered, the broker closed, what is pending said.
 
+It ends itself after a fault: with the event `fault` where opening the directory again cures it (the parent
+starts it again), with `failed` where a person must look.
+
 Imported only by pyvoy, as `tidemill.server.broker_process:application`.
 """
 
@@ -26,6 +29,7 @@ from typing import Any
 import numpy.ma  # noqa: F401  `np.unique` asks for it: half a tenth of a second of the first step under load
 
 from tidemill.broker.broker import Broker
+from tidemill.broker.health import Health, Remedy, text_of
 from tidemill.broker.identity import require_broker
 from tidemill.broker.loop import let_services_in
 from tidemill.core.clock import Clock, SimulatedClock, SystemClock, stopwatch_s
@@ -89,9 +93,13 @@ class BrokerProcess:
             broker = await asyncio.to_thread(self._open_broker)
             self._flight = await asyncio.to_thread(self._open_flight, broker, authority)
         except (TidemillError, OSError) as error:
-            self.door.state = "failed"
-            _tell("failed", message=_words_of(error))
-            _end_process()
+            self._give_up(_words_of(error))
+            return
+        except Exception as error:
+            logger.critical("the broker did not open", exc_info=error)
+            self._give_up(
+                f"the broker did not open: {text_of(error)}; see the log above and run tidemill check"
+            )
             return
         gateway = Gateway(broker, creates_topics=self._plan.creates_topics)
         http = admin_app(broker, polls=lambda: gateway.consuming.polls, backups=backup_place_of(self._plan))
@@ -99,10 +107,17 @@ class BrokerProcess:
         self._local = self._open_local(broker, http.batch_door)
         self.door.opened = Opened(broker, gateway, http, http.batch_door)
         self.door.state = "open"
+        loop = asyncio.get_running_loop()
+        broker.health.when_stopped(lambda: loop.call_soon_threadsafe(self._end_after_fault, broker.health))
         self._watches = self._start_watches(self._flight, broker)
         pipeline = "spark" if self._plan.pipeline_command else "embedded"
         _spare_what_stays()
         _tell("opened", broker=broker.id, pipeline=pipeline, flight_port=self._flight.port)
+
+    def _give_up(self, message: str) -> None:
+        self.door.state, self.door.reason = "failed", message
+        _tell("failed", message=message)
+        _end_process()
 
     def _open_broker(self) -> Broker:
         clock: Clock = SystemClock()
@@ -118,6 +133,7 @@ class BrokerProcess:
             on_progress=self._opening_progress,
             pipeline_command=self._plan.pipeline_command,
             pipeline_problem=self._plan.pipeline_problem,
+            last_fault=self._plan.fault_before,
         )
 
     def _opening_progress(self, done: int, total: int) -> None:
@@ -164,13 +180,25 @@ class BrokerProcess:
     # -- stopping ---------------------------------------------------------------------------------
 
     def _begin_stop(self) -> None:
-        """The parent has let go of us."""
+        """The parent has let go of us, or the broker has stopped after a fault."""
         # Should anything hang, the process ends all the same; the log is safe at every moment.
         timer = threading.Timer(_EXIT_SECONDS, os._exit, [1])
         timer.daemon = True
         timer.start()
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop_and_end())
+
+    def _end_after_fault(self, health: Health) -> None:
+        """The broker takes no more requests: tell the parent why, and end."""
+        fault = health.fault
+        assert fault is not None
+        if self._stopping is None:
+            self.door.reason = fault.reason
+            if fault.remedy is Remedy.REOPEN:
+                _tell("fault", message=fault.reason)
+            else:
+                _tell("failed", message=f"the broker stopped: {fault.reason}")
+        self._begin_stop()
 
     async def _stop_and_end(self) -> None:
         await self._stop()
@@ -181,7 +209,8 @@ class BrokerProcess:
             await self._opening
         for watch in self._watches:
             watch.cancel()
-        opened, self.door.opened, self.door.state = self.door.opened, None, "stopping"
+        opened, self.door.opened = self.door.opened, None
+        self.door.state = "failed" if self.door.reason else "stopping"
         if opened is not None:
             if self._flight is not None:
                 await asyncio.to_thread(self._flight.close)
@@ -191,9 +220,13 @@ class BrokerProcess:
             try:
                 farewell = await asyncio.to_thread(opened.broker.close)
             except (TidemillError, OSError) as error:  # what was answered is in the log all the same
-                _tell("failed", message=f"the broker did not close in order: {_words_of(error)}")
+                if self.door.reason:  # told before
+                    logger.error("the broker did not close in order: %s", error)
+                else:
+                    _tell("failed", message=f"the broker did not close in order: {_words_of(error)}")
             else:
-                _tell("closed", **asdict(farewell))
+                if not self.door.reason:
+                    _tell("closed", **asdict(farewell))
 
 
 async def _open_when_free(flight: FlightService, say: Callable[[], None]) -> None:

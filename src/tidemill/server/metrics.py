@@ -47,6 +47,7 @@ class BrokerCollector(Collector):
         yield from self._on_the_way(status)
         yield from self._pipeline(status)
         yield from self._room(status)
+        yield from self._health(status)
         yield from self._histograms()
         yield from self._settings()
 
@@ -167,6 +168,17 @@ class BrokerCollector(Collector):
         yield _gauge(
             "directory_gone", "1 while the path leads no longer to the data directory.", status.room.is_gone
         )
+
+    def _health(self, status: Status) -> Iterator[Metric]:
+        yield _gauge(
+            "healthy", "1 while /healthz answers 200, 0 while something is wrong.", status.health.is_ok
+        )
+        failures = CounterMetricFamily(
+            "tidemill_service_failures", "Steps of the broker's services that failed.", labels=["service"]
+        )
+        for service, count in sorted(status.health.failures.items()):
+            failures.add_metric([service], count)
+        yield failures
 
     def _histograms(self) -> Iterator[Metric]:
         yield _histogram(

@@ -3,7 +3,8 @@
 Owns the pipe that keeps the broker process alive: the broker process ends when the pipe closes, so none
 survives us, however we end. A broker process that ends by a signal (killed, crashed), also while it starts,
 is started again after a growing pause, and so is one that takes too long to start, as it may on a busy
-machine; one that gave up by itself (a failed sync, a directory in use) is not, because only a person can tell
+machine. So is one that ended itself after a fault that opening the directory again cures (`fault`). One that
+gave up (`failed`: a failed sync, a damaged log, a directory in use) is not, because only a person can tell
 what to do.
 
 A directory that has gone meanwhile (removed, renamed, unmounted) is waited for, and nothing is made in its
@@ -58,6 +59,8 @@ class Supervisor:
         self._flight_port: int | None = None
         self._broker_id = ""  # of the broker that was served last
         self._has_failed = False
+        self._fault = ""  # why the present broker process ended itself, to be started again
+        self._last_fault = ""
         self._has_served = False
         self._opened_at_s: float | None = None  # when the present broker began to serve
         self._slow_starts = 0
@@ -73,9 +76,10 @@ class Supervisor:
             code = await self._run_once()
             if self._opened_at_s is not None and stopwatch_s() - self._opened_at_s > _WELL_SECONDS:
                 pause_s = _PAUSE_SECONDS_FIRST
-            if self._stop.is_set() or code >= 0:
+            if self._stop.is_set() or self._has_failed or (code >= 0 and not self._fault):
                 return 0 if self._stop.is_set() and not self._has_failed else 1
-            self._say("restarting", {"signal": -code, "pause_s": pause_s, "was_slow": self._was_slow})
+            facts = {"signal": -code, "was_slow": self._was_slow, "fault": self._fault}
+            self._say("restarting", {**facts, "pause_s": pause_s})
             pause_s = await self._paused(pause_s)
             await self._wait_for_directory()
             if self._stop.is_set():
@@ -109,6 +113,7 @@ class Supervisor:
         """One life of the broker process; returns how it ended, negative for a signal."""
         server = self._new_server()
         self._was_slow = False
+        self._fault = ""
         self._opened_at_s = None
         read_end, self._lifeline = os.pipe()
         # The server library leaves standard input alone, so the child gets ours: the pipe.
@@ -172,6 +177,7 @@ class Supervisor:
             self._plan,
             flight_port_before=self._flight_port,
             broker_before=self._broker_id,
+            fault_before=self._last_fault,
             is_again=self._has_served,
         )
 
@@ -185,6 +191,8 @@ class Supervisor:
                 continue  # not ours
             what = event.pop("event")
             self._has_failed = self._has_failed or what == "failed"
+            if what == "fault":
+                self._fault = self._last_fault = event["message"]
             # Callers that know it by its number find it there again.
             self._flight_port = event.get("flight_port") or self._flight_port
             self._broker_id = event.get("broker") or self._broker_id

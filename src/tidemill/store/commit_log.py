@@ -1,17 +1,15 @@
 """The commit log's one writer: every change of the truth is a frame appended here.
 
-Owns the writer lock, the order *plan, append, apply*, and the queue rows that wait until their frame is
-safe. A frame is planned against the indexes under the lock (seqs, queue offsets, what is pending),
-appended, and applied by reading it back: the very code that replays the log after a crash. (Plain rows are
-applied by that code too, from the columns they were written from.) Callers then `finish` it: wait for the
-sync, publish, wake consumers.
+Owns the writer lock and the order *plan, append, apply*. A frame is planned against the indexes under the
+lock (seqs, queue offsets, what is pending), appended, and applied by reading it back: the very code that
+replays the log after a crash. (Plain rows are applied by that code too, from the columns they were written
+from.) Callers then `finish` it: wait for the sync, publish (publishing.py), wake consumers.
 
 Invariants:
 - frames are applied in log order, each once;
-- queue rows are published in log order, only below the acknowledged end;
 - a frame names only seqs that are pending when it is appended;
-- if applying fails after the append, the store refuses all further work: only opening it again can tell
-  what is true.
+- if an append fails half-way, or applying fails after it, the store refuses all further work and reports it
+  (`on_fault`): only opening it again can tell what is true.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from tidemill.core.errors import BrokerClosed, UnknownTopic
+from tidemill.core.errors import BrokerClosed, StorageError, UnknownTopic
 from tidemill.core.frozen import frozen
 from tidemill.core.histogram import Histogram
 from tidemill.core.model import NO_OFFSET, NO_TIME_MS, StoredMessage
@@ -47,9 +45,10 @@ from tidemill.store.frames import (
     TopicChange,
 )
 from tidemill.store.framing import framed
-from tidemill.store.indexes import Effects, Indexes
+from tidemill.store.indexes import Indexes
 from tidemill.store.message_format import Section, encode_arrow, encode_rows
 from tidemill.store.open_halves import OpenHalf
+from tidemill.store.publishing import Publisher
 from tidemill.store.release_frame import release_frame
 from tidemill.store.request_format import Request
 from tidemill.store.row_columns import PlainRows, Written
@@ -79,17 +78,17 @@ class CommitLog:
         queues: TopicQueues,
         room: DiskRoom,
         settle: Callable[[Sequence[Settlement]], None],
+        on_fault: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
         self.lock = threading.RLock()  # protects log appends and all indexes
         self.arrivals = Arrivals()
-        self._publish_lock = threading.Lock()  # protects the order of publications
+        self._safe_lock = threading.Lock()  # protects _safe_seq
         self._log = log
         self._commit = commit
         self._indexes = indexes
-        self._queues = queues
         self._room = room
-        self._settle = settle
-        self._waiting: deque[tuple[int, Effects]] = deque()
+        self._on_fault = on_fault
+        self._publisher = Publisher(commit, queues, settle, self.arrivals)
         self._seq_ends: deque[tuple[int, int]] = deque()  # frame end, next seq after it; not yet known safe
         self._safe_seq = indexes.ledger.next_seq
         self._broken: BaseException | None = None
@@ -106,7 +105,7 @@ class CommitLog:
 
     def safe_seq(self) -> int:
         """Every seq below this one survives a power cut; the pipeline reads no further."""
-        with self._publish_lock:
+        with self._safe_lock:
             while self._seq_ends and self._seq_ends[0][0] <= self._log.synced_end:
                 _, self._safe_seq = self._seq_ends.popleft()
             return self._safe_seq
@@ -330,7 +329,11 @@ class CommitLog:
         if self._broken is not None:
             raise BrokerClosed("the store stopped after a fault; open it again") from self._broken
         first_seq = self._indexes.ledger.next_seq
-        offset = self._log.append(kind, parts, now_ms, reserved=reserved, version=version)
+        try:
+            offset = self._log.append(kind, parts, now_ms, reserved=reserved, version=version)
+        except StorageError as fault:  # not a full disk: that is met before anything is written
+            self._break(fault)
+            raise
         end = self._log.written_end
         try:
             if written is None:
@@ -338,13 +341,17 @@ class CommitLog:
             else:
                 effects = self._indexes.apply_written(written, offset, end, now_ms)
         except BaseException as fault:
-            self._broken = fault
+            self._break(fault)
             raise
-        self._waiting.append((end, effects))
+        self._publisher.add(end, effects)
         next_seq = self._indexes.ledger.next_seq
         if next_seq > first_seq:
             self._seq_ends.append((end, next_seq))
         return Appended(offset, end, first_seq, next_seq - first_seq)
+
+    def _break(self, fault: BaseException) -> None:
+        self._broken = fault
+        self._on_fault(fault)
 
     def finish(self, appended: Appended | None) -> None:
         """Return when the frame may be acknowledged and its queue rows are visible."""
@@ -371,21 +378,4 @@ class CommitLog:
 
     def publish(self) -> None:
         """Write the queue rows of every frame that may be acknowledged, in log order."""
-        has_new_rows = False
-        with self._publish_lock:
-            acknowledged = self._commit.acknowledged_end
-            while self._waiting and self._waiting[0][0] <= acknowledged:
-                _, effects = self._waiting[0]
-                self._take_effect(effects)
-                self._waiting.popleft()
-                has_new_rows = has_new_rows or effects.publication is not None
-        if has_new_rows:
-            self.arrivals.announce()
-
-    def _take_effect(self, effects: Effects) -> None:
-        if effects.publication is not None:
-            self._queues.publish(effects.publication)
-        if effects.settlements:
-            self._settle(effects.settlements)
-        if effects.forgotten_topic_id is not None:
-            self._queues.forget(effects.forgotten_topic_id)
+        self._publisher.publish()

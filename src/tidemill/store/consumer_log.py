@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from tidemill.core.errors import CorruptionError
+from tidemill.core.errors import CorruptionError, StorageError
 from tidemill.log.arrays import Rows
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
@@ -74,6 +74,7 @@ class ConsumerLog:
         in_flight_max: int,
         is_sync: bool,
         make_room: MakeRoom = lambda: False,
+        on_fault: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
         self.lock = threading.RLock()  # protects the state and the log's tail
         disk.make_dir(directory)
@@ -86,7 +87,8 @@ class ConsumerLog:
             opening=lambda _: (KIND_OPENING, b""),
             make_room=make_room,
         )
-        self._commit = GroupCommit(self._log, in_flight_max=in_flight_max, is_sync=is_sync)
+        self._on_fault = on_fault
+        self._commit = GroupCommit(self._log, in_flight_max=in_flight_max, is_sync=is_sync, on_fault=on_fault)
         self.state = ConsumerState()
         # What a frame of the commit log is about to settle: nobody may settle it or be given it meanwhile.
         self.settling: set[tuple[Lane, int]] = set()
@@ -138,14 +140,21 @@ class ConsumerLog:
     def append(self, changes: Rows, now_ms: int) -> int:
         """Log and apply changes; returns the end to `wait` for."""
         with self.lock:
-            self._log.append(KIND_CHANGES, [changes.tobytes()], now_ms, reserved=True)
+            self._append(KIND_CHANGES, changes.tobytes(), now_ms)
             self.state.apply(changes)
             self.changes_since_checkpoint += len(changes)
             return self._log.written_end
 
+    def _append(self, kind: int, content: bytes, now_ms: int) -> None:
+        try:
+            self._log.append(kind, [content], now_ms, reserved=True)
+        except StorageError as fault:  # nobody knows how much of the frame was written
+            self._on_fault(fault)
+            raise
+
     def put_group(self, group: Group, now_ms: int) -> int:
         with self.lock:
-            self._log.append(KIND_GROUP, [json.dumps(group.as_dict()).encode()], now_ms, reserved=True)
+            self._append(KIND_GROUP, json.dumps(group.as_dict()).encode(), now_ms)
             self.state.put_group(group)
             return self._log.written_end
 

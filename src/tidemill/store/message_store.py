@@ -9,8 +9,10 @@ clock: whoever calls says what time it is.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tidemill.core.errors import DiskFull
@@ -33,6 +35,7 @@ from tidemill.store.message_reads import MessageReads
 from tidemill.store.recovery import Progress, recover, settlements_in
 from tidemill.store.topic_queues import TopicQueues
 
+OnFault = Callable[[str, BaseException], None]  # the part it happened in, and what
 # How many entries are looked at under one hold of the writer lock, to move the floor of what is near.
 _FLOOR_ROWS = 1 << 16
 
@@ -54,7 +57,12 @@ class MessageStore(MessageReads):
     """An open data directory."""
 
     def __init__(
-        self, disk: Disk, directory: Path, settings: StoreSettings, on_progress: Progress | None = None
+        self,
+        disk: Disk,
+        directory: Path,
+        settings: StoreSettings,
+        on_progress: Progress | None = None,
+        on_fault: OnFault = lambda part, error: None,
     ) -> None:
         self.settings = settings
         self.directory = directory
@@ -88,6 +96,7 @@ class MessageStore(MessageReads):
             in_flight_max=settings.commits_in_flight,
             is_sync=settings.is_sync,
             make_room=self.ballast.throw_some,
+            on_fault=partial(on_fault, "consumer log"),
         )
         self._checkpoint = Checkpoint(disk, index_directory, "checkpoint", INDEX_FORMAT)
         recovered = recover(self.log, self.indexes, self.queues, self._checkpoint, on_progress)
@@ -99,16 +108,19 @@ class MessageStore(MessageReads):
         self._clamp_consumers()
         self.ballast.fill()
         self.room = DiskRoom(disk, directory, self.log, self.ballast)
-        commit = GroupCommit(self.log, in_flight_max=settings.commits_in_flight, is_sync=settings.is_sync)
-        self.writer = CommitLog(
-            self.log, commit, self.indexes, self.queues, self.room, self.consumers.settle_from_commit_log
-        )
+        self.writer = self._make_writer(partial(on_fault, "commit log"))
         self.room.look()
         self._find_upkeep = FindUpkeep(self.indexes.find, self.log, self.writer.lock, self.writer.finish_all)
         with suppress(DiskFull):  # the maintenance service derives the rest when there is space again
             self._find_upkeep.derive_lost()
         self._begun: dict[int, int | None] = {}  # when segments were begun, as far as somebody asked
         self.upkeep_lock = threading.Lock()  # one checkpoint, head cut or backup at a time
+
+    def _make_writer(self, on_fault: Callable[[BaseException], None]) -> CommitLog:
+        in_flight, is_sync = self.settings.commits_in_flight, self.settings.is_sync
+        commit = GroupCommit(self.log, in_flight_max=in_flight, is_sync=is_sync, on_fault=on_fault)
+        settle = self.consumers.settle_from_commit_log
+        return CommitLog(self.log, commit, self.indexes, self.queues, self.room, settle, on_fault)
 
     def _opening(self) -> tuple[int, bytes]:
         (payload,) = self.indexes.base().parts()

@@ -250,7 +250,7 @@ def test_a_failed_sync_stops_the_broker_and_what_was_acknowledged_is_there_after
     with pytest.raises(SyncFailed):
         small.send("t", b"unknown", delay_ms=60_000)
     small.disk.arm(FaultPlan())
-    with pytest.raises(SyncFailed):
+    with pytest.raises(BrokerClosed, match="sync failed"):
         small.send("t", b"refused", delay_ms=60_000)
     small.kill_and_open(power_cut=True)
     bodies = {

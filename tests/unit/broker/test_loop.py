@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from tidemill.broker.health import Health, Remedy
 from tidemill.broker.loop import Service
 from tidemill.core.errors import CorruptionError, DiskFull, SyncFailed
 from tidemill.testing import ManualClock
@@ -34,20 +35,27 @@ def clock():
     return WatchedClock()
 
 
+@pytest.fixture
+def health():
+    found = Health()
+    yield found
+    assert found.fault is None or found.fault.reason.endswith("no")
+
+
 def _stop(service: Service, clock: WatchedClock) -> None:
     clock.go_on.release(1_000)
     service.stop()
 
 
-def test_a_step_is_taken_at_the_start_and_after_every_wait(clock):
+def test_a_step_is_taken_at_the_start_and_after_every_wait(clock, health):
     seen: list[int] = []
 
     def step(now_ms: int) -> int:
         seen.append(now_ms)
         return now_ms + 70
 
-    service = Service("test", step, clock, lambda: False)
-    service.start(pytest.fail)
+    service = Service("test", step, clock, lambda: False, health)
+    service.start()
     assert clock.next_wait_ms() == 1_070
     clock.advance(70)
     clock.go_on.release()
@@ -56,7 +64,7 @@ def test_a_step_is_taken_at_the_start_and_after_every_wait(clock):
     assert seen[:2] == [1_000, 1_070]
 
 
-def test_a_nudge_between_step_and_wait_is_not_lost():
+def test_a_nudge_between_step_and_wait_is_not_lost(health):
     clock = ManualClock(1_000)
     steps: queue.Queue[int] = queue.Queue()
 
@@ -65,13 +73,13 @@ def test_a_nudge_between_step_and_wait_is_not_lost():
         if steps.qsize() == 1:
             service.wake()  # as a sender might, just before the loop begins to wait
 
-    service = Service("test", step, clock, lambda: False)
-    service.start(pytest.fail)
+    service = Service("test", step, clock, lambda: False, health)
+    service.start()
     assert [steps.get(timeout=10), steps.get(timeout=10)] == [1_000, 1_000]
     service.stop()
 
 
-def test_pauses_after_errors_grow_to_a_bound_and_begin_anew_after_a_success(clock, caplog):
+def test_pauses_after_errors_grow_to_a_bound_and_begin_anew_after_a_success(clock, health, caplog):
     failing = [True] * 9 + [False, True]
 
     def step(now_ms: int) -> int:
@@ -79,9 +87,9 @@ def test_pauses_after_errors_grow_to_a_bound_and_begin_anew_after_a_success(cloc
             raise ValueError("broken")
         return now_ms + 7
 
-    service = Service("test", step, clock, lambda: False)
+    service = Service("test", step, clock, lambda: False, health)
     with caplog.at_level(logging.CRITICAL):
-        service.start(pytest.fail)
+        service.start()
         pauses = []
         for _ in range(11):
             pauses.append(clock.next_wait_ms() - 1_000)
@@ -89,17 +97,17 @@ def test_pauses_after_errors_grow_to_a_bound_and_begin_anew_after_a_success(cloc
             clock.go_on.release()
         _stop(service, clock)
     assert pauses == [50, 100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000, 7, 50]
-    assert service.failure_count == 10
+    assert health.view().failures == {"test": 10}
 
 
 @pytest.mark.parametrize(("fault", "lines", "traces"), [(ValueError("no"), 12, 1), (DiskFull("no"), 7, 0)])
-def test_what_fails_is_told_and_a_full_disk_without_trace_or_end(clock, caplog, fault, lines, traces):
+def test_what_fails_is_told_and_a_full_disk_without_trace_or_end(clock, health, caplog, fault, lines, traces):
     def step(_now_ms: int) -> int:
         raise fault
 
-    service = Service("test", step, clock, lambda: False)
+    service = Service("test", step, clock, lambda: False, health)
     with caplog.at_level(logging.ERROR):
-        service.start(pytest.fail)
+        service.start()
         for _ in range(12):
             clock.next_wait_ms()
             said = list(caplog.records)
@@ -110,25 +118,41 @@ def test_what_fails_is_told_and_a_full_disk_without_trace_or_end(clock, caplog, 
     assert sum(bool(record.exc_info) for record in said) == traces
 
 
-@pytest.mark.parametrize("fault", [SyncFailed("no"), CorruptionError("no")])
-def test_a_fault_after_which_nobody_knows_the_disk_stops_the_loop(clock, fault, caplog):
-    told: queue.Queue[BaseException] = queue.Queue()
+class _Ended(BaseException):
+    """What no policy foresees."""
+
+
+@pytest.mark.parametrize(
+    ("fault", "remedy"),
+    [
+        (SyncFailed("no"), Remedy.OPERATOR),
+        (CorruptionError("no"), Remedy.OPERATOR),
+        (_Ended("no"), Remedy.REOPEN),
+    ],
+)
+def test_a_fault_after_which_nobody_knows_the_disk_or_that_ends_the_thread_stops_the_broker(
+    clock, health, fault, remedy, caplog
+):
+    stopped: queue.Queue[bool] = queue.Queue()
+    health.when_stopped(lambda: stopped.put(True))
     steps: list[int] = []
 
     def step(now_ms: int) -> int:
         steps.append(now_ms)
         raise fault
 
-    service = Service("test", step, clock, lambda: False)
+    service = Service("test", step, clock, lambda: False, health)
     with caplog.at_level(logging.CRITICAL + 1):
-        service.start(told.put)
-        assert told.get(timeout=10) is fault
+        service.start()
+        assert stopped.get(timeout=10)
         service.stop()
+    assert health.fault is not None and health.fault.error is fault and health.fault.remedy is remedy
+    assert health.fault.reason.startswith("test: ")
     assert steps == [1_000]
     assert clock.waits.empty()
 
 
-def test_a_full_disk_makes_room_until_there_is_none_and_tries_again_at_once(clock):
+def test_a_full_disk_makes_room_until_there_is_none_and_tries_again_at_once(clock, health):
     room = [True, True]
     tries: list[int] = []
 
@@ -138,7 +162,7 @@ def test_a_full_disk_makes_room_until_there_is_none_and_tries_again_at_once(cloc
             raise DiskFull("full")
         return 5
 
-    service = Service("test", step, clock, lambda: bool(room) and room.pop())
+    service = Service("test", step, clock, lambda: bool(room) and room.pop(), health)
     assert service.run_once() == 5
     assert len(tries) == 3
     tries.clear()
@@ -146,7 +170,7 @@ def test_a_full_disk_makes_room_until_there_is_none_and_tries_again_at_once(cloc
         service.run_once()
 
 
-def test_steps_by_hand_and_by_the_thread_never_overlap(clock):
+def test_steps_by_hand_and_by_the_thread_never_overlap(clock, health):
     inside = threading.Semaphore(1)
     entered, leave = threading.Event(), threading.Event()
 
@@ -157,8 +181,8 @@ def test_steps_by_hand_and_by_the_thread_never_overlap(clock):
         inside.release()
         return now_ms + 5
 
-    service = Service("test", step, clock, lambda: False)
-    service.start(pytest.fail)
+    service = Service("test", step, clock, lambda: False, health)
+    service.start()
     entered.wait(10)
     by_hand = threading.Thread(target=service.run_once)
     by_hand.start()

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tidemill.core.errors import DiskFull, SyncFailed
+from tidemill.core.errors import DiskFull, StorageError, SyncFailed
 from tidemill.core.model import Draft
 from tidemill.release.commit_window import CommitWindow
 from tidemill.release.due_rows import due_rows
@@ -137,6 +137,18 @@ def test_what_a_thread_could_not_finish_stays_and_meets_the_releaser(make_window
     log.faults.clear()
     window.resume()
     assert (log.done, window.count) == ([[0]], 0)
+
+
+def test_what_the_releaser_itself_could_not_finish_is_tried_again_in_its_next_step(make_window, log):
+    log.faults[20] = StorageError("Input/output error")
+    window = make_window(8)
+    with pytest.raises(StorageError):
+        _put(window, 1, may_overlap=False)
+    with pytest.raises(StorageError):
+        window.resume()
+    log.faults.clear()
+    window.resume()
+    assert (log.done, window.count) == ([[1]], 0)
 
 
 # -- in a broker ----------------------------------------------------------------------------------

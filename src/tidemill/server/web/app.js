@@ -85,14 +85,14 @@ async function start() {
   show();
 }
 
-// Above every page when the broker does not answer: the figures below are old, and what to do.
+// Above every page when the broker does not answer (the figures below are old) or something is wrong with it.
 const away = (() => {
   const box = document.getElementById("away");
   let since = 0;
-  return (text) => {
+  return (text, isLive = false) => {
     if (!text) { box.hidden = true; since = 0; return; }
     since ||= now();
-    const words = `${text} What you see is from ${time(since)} or before.`;
+    const words = isLive ? text : `${text} What you see is from ${time(since)} or before.`;
     if (box.dataset.words !== words) fill(box, prose(words));
     box.dataset.words = words;
     box.hidden = !main.dataset.page;
@@ -113,6 +113,13 @@ const foot = (() => {
     const health = await fetch("/healthz", { signal: within(signal, 4000), cache: "no-store" }).then((answer) => answer.json());
     const isOpen = health.status === "open" || health.status === "ok";
     dot.className = `dot ${isOpen ? "good" : "warn"}`;
+    if (health.reason) {
+      dot.className = "dot bad";
+      say(words, health.status);
+      const isLive = health.status === "failing";
+      away(`The broker ${isLive ? "is failing" : "stopped"}: ${health.reason}.`, isLive);
+      return;
+    }
     const share = health.opening_share === undefined ? "" : `, ${Math.round(health.opening_share * 100)} % of its log is read`;
     say(words, isOpen ? "live" : `the broker is ${health.status}${share}`);
     away(isOpen ? "" : `The broker is ${health.status}${share}; this page goes on by itself.`);

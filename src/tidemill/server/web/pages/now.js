@@ -148,6 +148,7 @@ function drawDisk(box, { disk }) {
 
 function drawNotes(box, status) {
   const notes = [];
+  if (status.health?.last_fault) notes.push(["warn", `The broker was opened again after: ${status.health.last_fault}.`]);
   if (status.disk.is_full) notes.push(["bad", "The disk is full. Sends are refused until there is room; releases and cancels go on."]);
   else if (status.disk.is_low) notes.push(["warn", "The disk is nearly full. Make room, or start with a shorter --retention."]);
   status.waits.forEach((wait) => notes.push(["warn", waitWords(wait)]));
