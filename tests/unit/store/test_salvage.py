@@ -285,6 +285,27 @@ def test_a_topic_made_again_takes_the_place_of_the_one_whose_deletion_is_lost(sm
     copy.close()
 
 
+def test_a_deleted_topic_tells_which_seqs_there_were(small):
+    small.send("t", b"1", delay_ms=HOUR_MS)
+    small.send("t", b"lost", delay_ms=HOUR_MS)
+    small.broker.topics.delete("t", is_forced=True)
+    stopped(small, last(small, Kind.MESSAGES))
+    report, copy = salvaged(small)
+    assert report.regions[0].seqs == [(1, 2)]
+    assert pending(copy) == {}
+    copy.close()
+
+
+def test_the_answer_to_a_request_is_the_same_in_the_copy(small):
+    receipts = [small.send("t", b"%d" % i, delay_ms=HOUR_MS) for i in range(3)]
+    handles = [receipts[0].handle, receipts[2].handle]
+    answer = small.broker.cancel(handles, request_id="cancel-twice")
+    stopped(small, frames(small, Kind.MESSAGES)[2])
+    _, copy = salvaged(small)
+    assert copy.broker.cancel(handles, request_id="cancel-twice") == answer == [CancelAnswer.CANCELLED] * 2
+    copy.close()
+
+
 def test_a_commit_brings_back_the_message_of_a_lost_first_half(small):
     verbs = small.broker.transactions
     verbs.begin([Draft("t", b"1", id="x"), Draft("t", b"2", id="y")])

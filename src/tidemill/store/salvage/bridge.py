@@ -81,7 +81,8 @@ class Bridge:
     # -- topics -----------------------------------------------------------------------------------
 
     def _make_room_for(self, change: TopicChange, stamp_ms: int, region: Region) -> None:
-        """A topic of the same name that is there had been deleted before."""
+        """A topic of the same name had been deleted before; a deletion says which seqs there were."""
+        self._skip_seqs(change.cancel_below_seq, stamp_ms, region)
         named = self._indexes.topics.named(change.topic["name"])
         if named is not None and named.id != change.topic["id"]:
             self._delete(named, stamp_ms, region)
