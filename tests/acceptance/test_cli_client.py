@@ -66,6 +66,24 @@ def test_cancel_says_what_became_of_it(cli) -> None:
     assert cli("cancel", "c", "--from", "now", "--to", "+2h")[:2] == (0, "1\n")
 
 
+def test_with_a_request_id_a_script_may_ask_again(cli) -> None:
+    handle = _json(cli("send", "q", "x", "--delay", "1h"))["handle"]
+    for _ in range(2):
+        assert cli("cancel", "q", handle, "--request-id", "payment-17") == (0, "cancelled\n", "")
+    sent = _json(cli("send", "q", "x", "--delay", "1h", "--key", "k"))
+    for _ in range(2):
+        moved = _json(
+            cli("reschedule", "q", sent["handle"], "--by", "10m", "--request-id", "later", "--json")
+        )
+        assert moved["deliver_at_ms"] == sent["deliver_at_ms"] + 600_000
+        assert cli("reschedule", "q", "--key", "k", "--by", "1m", "--request-id", "more")[:2] == (0, "1\n")
+    for _ in range(2):
+        assert cli("cancel", "q", "--key", "k", "--request-id", "end") == (0, "1\n", "")
+    code, _, said = cli("cancel", "q", "--key", "other", "--request-id", "end")
+    assert code == 2
+    assert "another request had this request id" in said
+
+
 def test_reschedule_moves(cli) -> None:
     sent = _json(cli("send", "r", "x", "--delay", "1h", "--key", "k"))
     moved = _json(cli("reschedule", "r", sent["handle"], "--by", "10m", "--json"))

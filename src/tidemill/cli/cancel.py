@@ -12,6 +12,7 @@ from tidemill.cli.connecting import (
     FromOption,
     JsonOption,
     KeyOption,
+    RequestIdOption,
     ToOption,
     connect,
     range_ms,
@@ -29,6 +30,7 @@ def cancel(
     key: KeyOption = None,
     start: FromOption = None,
     end: ToOption = None,
+    request_id: RequestIdOption = None,
     endpoint: EndpointOption = None,
     is_json: JsonOption = False,
 ) -> int:
@@ -36,11 +38,11 @@ def cancel(
     check_choice(handle, key, start, end)
     with connect(endpoint) as client:
         if handle is not None:
-            answer = client.cancel(handle_of(topic, handle))
+            answer = client.cancel(handle_of(topic, handle), request_id=request_id)
             print(json.dumps({"answer": answer.value}) if is_json else answer.value)
             return 0 if answer is CancelAnswer.CANCELLED else 1
         from_ms, to_ms = range_ms(client, start, end)
-        count = client.cancel_where(topic, key=key, start=from_ms, end=to_ms)
+        count = client.cancel_where(topic, key=key, start=from_ms, end=to_ms, request_id=request_id)
     print(json.dumps({"cancelled": count}) if is_json else count)
     return 0 if count else 1
 

@@ -36,6 +36,13 @@ FromOption = Annotated[
     str | None, typer.Option("--from", help="Due at or after: ISO 8601, +30m, now, or Unix ms.")
 ]
 ToOption = Annotated[str | None, typer.Option("--to", help="Due before.")]
+RequestIdOption = Annotated[
+    str | None,
+    typer.Option(
+        "--request-id",
+        help="Asked again within an hour with the same id and arguments, it answers as the first time.",
+    ),
+]
 KeyOption = Annotated[str | None, typer.Option("--key", help="All messages with this key.")]
 
 

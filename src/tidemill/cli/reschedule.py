@@ -13,6 +13,7 @@ from tidemill.cli.connecting import (
     FromOption,
     JsonOption,
     KeyOption,
+    RequestIdOption,
     ToOption,
     clock_for_people_ms,
     connect,
@@ -35,6 +36,7 @@ def reschedule(
     delay: Annotated[str | None, typer.Option(help="So long from now.")] = None,
     at: Annotated[str | None, typer.Option(help="At this time.")] = None,
     by: Annotated[str | None, typer.Option(help="Later by this; earlier with a minus: --by=-10m.")] = None,
+    request_id: RequestIdOption = None,
     endpoint: EndpointOption = None,
     is_json: JsonOption = False,
 ) -> int:
@@ -46,12 +48,21 @@ def reschedule(
         delay_ms, at_ms = due_of(delay, at)
         by_ms = None if by is None else _signed_ms(by)
         if handle is not None:
-            moved = client.reschedule(handle_of(topic, handle), at=at_ms, delay=delay_ms, by=by_ms)
+            moved = client.reschedule(
+                handle_of(topic, handle), at=at_ms, delay=delay_ms, by=by_ms, request_id=request_id
+            )
             _print(moved, is_json, None if is_json else clock_for_people_ms(client))
             return 0 if moved.is_moved else 1
         from_ms, to_ms = range_ms(client, start, end)
         count = client.reschedule_where(
-            topic, key=key, start=from_ms, end=to_ms, at=at_ms, delay=delay_ms, by=by_ms
+            topic,
+            key=key,
+            start=from_ms,
+            end=to_ms,
+            at=at_ms,
+            delay=delay_ms,
+            by=by_ms,
+            request_id=request_id,
         )
     print(json.dumps({"moved": count}) if is_json else count)
     return 0 if count else 1

@@ -22,6 +22,7 @@ from tidemill.core.durations import (
 )
 from tidemill.core.errors import RequestError
 from tidemill.core.model import Handle
+from tidemill.core.request_ids import check_request_id, new_request_id
 
 FEW_HANDLES: Final = 256  # are cancelled over HTTP,
 HANDLES_IN_A_REQUEST: Final = 4096  # so many at once, and all of them where there is no Flight
@@ -73,6 +74,11 @@ def handles_of(handles: Iterable[Handle | str]) -> list[Handle | str]:
 
 def parsed_handles(handles: Iterable[Handle | str]) -> list[Handle]:
     return [handle if isinstance(handle, Handle) else Handle.parse(handle) for handle in handles]
+
+
+def request_id_of(given: str | None) -> str:
+    """The request id of a call: the one that was given, else a new one."""
+    return new_request_id() if given is None else check_request_id(given)
 
 
 def optional_time(value: Moment | None) -> int | None:

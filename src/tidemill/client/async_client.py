@@ -23,7 +23,6 @@ from tidemill.client.answers import (
     GroupInfo,
     Message,
     Minute,
-    Moved,
     Pending,
     SentBack,
     TopicInfo,
@@ -37,8 +36,8 @@ from tidemill.client.arguments import (
     timeout_of,
     token_of,
     unreachable,
-    whither_of,
 )
+from tidemill.client.async_change_verbs import AsyncChangeVerbs
 from tidemill.client.async_coalescer import AsyncCoalescer
 from tidemill.client.async_connection import AsyncPool, connect
 from tidemill.client.async_consume_verbs import AsyncConsumeVerbs
@@ -53,11 +52,11 @@ from tidemill.client.parting import encoded, send_parted_async
 from tidemill.client.request_room import in_requests
 from tidemill.client.retrying import Patience, busy_ones, error_in, is_worth_a_retry
 from tidemill.client.short_way import AsyncShortWay
-from tidemill.client.verbs import Call, HandleLike
+from tidemill.client.verbs import Call
 from tidemill.core.draft_kinds import check_kinds
 from tidemill.core.durations import Moment, Span, as_duration_ms, as_time_ms
 from tidemill.core.errors import RequestError, TidemillError
-from tidemill.core.model import CancelAnswer, Draft, Once, Receipt, TopicType
+from tidemill.core.model import Draft, Once, Receipt, TopicType
 from tidemill.core.send_answers import Answer, decode_answers
 from tidemill.core.send_batch import CONTENT_TYPE
 
@@ -66,7 +65,7 @@ _JSON = "application/json"
 _BATCH_PATH = "/v1/send-batch"
 
 
-class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs):
+class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs, AsyncChangeVerbs):
     """A connection to a broker, for one event loop at a time. Close it or use it as a context manager.
 
     `https://host:port` is TLS: `ca` names a file of certificates to trust, `insecure` trusts any.
@@ -184,7 +183,8 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs):
     async def _send_whole(self, drafts: Sequence[Draft]) -> Sequence[Answer]:
         self._come_home()
         way, timeout_s = self._short_way, self._timeout_s
-        content = await self._carry(way, self._batch_head, encoded(drafts), timeout_s, is_repeatable=True)
+        patience = Patience(self._policy)
+        content = await self._carry(way, self._batch_head, encoded(drafts), timeout_s, patience)
         return decode_answers(content, drafts)
 
     # -- what failed ------------------------------------------------------------------------------
@@ -200,45 +200,6 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs):
     async def resend_dead_letters(self, group: str, ids: Sequence[str] | None = None) -> int:
         """Give dead letters (None: all) to their group once more; says how many."""
         return await self._ask(retry_verbs.resend_dead_letters(group, ids))
-
-    # -- cancel and reschedule --------------------------------------------------------------------
-
-    async def cancel(self, handle: HandleLike) -> CancelAnswer:
-        """Cancel one message; says definitely what became of it."""
-        return (await self._ask(verbs.cancel([handle])))[0]
-
-    async def cancel_where(
-        self, topic: str, *, key: str | None = None, start: Moment | None = None, end: Moment | None = None
-    ) -> int:
-        """Cancel all that wait with a key, or that are due in `[start, end)`; says how many."""
-        return await self._ask(verbs.cancel_where(topic, key, optional_time(start), optional_time(end)))
-
-    async def reschedule(
-        self,
-        handle: HandleLike,
-        *,
-        at: Moment | None = None,
-        delay: Span | None = None,
-        by: Span | None = None,
-    ) -> Moved:
-        """Move one message that waits: to a time, to a delay from now, or by a span."""
-        return (await self._ask(verbs.reschedule([handle], whither_of(at, delay, by))))[0]
-
-    async def reschedule_where(
-        self,
-        topic: str,
-        *,
-        key: str | None = None,
-        start: Moment | None = None,
-        end: Moment | None = None,
-        at: Moment | None = None,
-        delay: Span | None = None,
-        by: Span | None = None,
-    ) -> int:
-        """Move all that wait with a key, or that are due in `[start, end)`; says how many."""
-        whither = whither_of(at, delay, by)
-        ends = optional_time(start), optional_time(end)
-        return await self._ask(verbs.reschedule_where(topic, key, *ends, whither))
 
     # -- looking ----------------------------------------------------------------------------------
 
@@ -331,10 +292,12 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs):
     # -- carrying ---------------------------------------------------------------------------------
 
     async def _ask(self, call: Call[T]) -> T:
-        head = request_head(self.endpoint, call.method, call.path, _JSON if call.content else "", self._token)
+        content_type = _JSON if call.content else ""
+        head = request_head(self.endpoint, call.method, call.path, content_type, self._token, call.request_id)
         timeout_s = self._timeout_s + call.patience_s
         self._come_home()
-        said = await self._carry(self._pool, head, call.content, timeout_s, is_repeatable=call.is_repeatable)
+        patience = Patience(self._policy, has_request_id=bool(call.request_id))
+        said = await self._carry(self._pool, head, call.content, timeout_s, patience, call.is_repeatable)
         return call.read(json.loads(said))
 
     async def _carry(
@@ -343,11 +306,10 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs):
         head: bytes,
         content: bytes,
         timeout_s: float,
-        *,
-        is_repeatable: bool,
+        patience: Patience,
+        is_repeatable: bool = True,
     ) -> bytes:
         """A request there and its answer back, tried again while that can help."""
-        patience = Patience(self._policy)
         while True:
             fault: TidemillError
             try:

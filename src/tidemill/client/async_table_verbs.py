@@ -15,21 +15,18 @@ from typing import Any, Final, TypeVar
 
 from tidemill.client import verbs
 from tidemill.client.arguments import (
-    FEW_HANDLES,
-    HANDLES_IN_A_REQUEST,
-    handles_of,
-    parsed_handles,
+    request_id_of,
     table_request,
 )
-from tidemill.client.drafts import chunked, drafts_of_table
+from tidemill.client.drafts import drafts_of_table
 from tidemill.client.flight_link import FlightLink
 from tidemill.client.own_thread import in_own_thread, on_the_loop
 from tidemill.client.scheduled import Scheduled, StoredPart
 from tidemill.client.table_verbs import answers_column, scheduled_by_flight, stored_whole
-from tidemill.client.verbs import Call, HandleLike
+from tidemill.client.verbs import Call
 from tidemill.core.durations import Moment
 from tidemill.core.errors import TidemillError
-from tidemill.core.model import CancelAnswer, Draft, Receipt
+from tidemill.core.model import Draft, Receipt
 
 T = TypeVar("T")
 TABLES_AT_ONCE: Final = 16  # each has a thread
@@ -67,17 +64,9 @@ class AsyncTableVerbs:
         """Send an Arrow table of at most 65,536 rows as one batch, stored whole or not at all."""
         return await self._in_thread(stored_whole, self._flight, table, topic)
 
-    async def cancel_many(self, handles: Iterable[HandleLike]) -> list[CancelAnswer]:
-        """Cancel many messages; says definitely of each what became of it."""
-        handles = handles_of(handles)
-        if len(handles) > FEW_HANDLES and await self._in_thread(self._flight.is_offered):
-            return await self._in_thread(lambda: self._flight.cancel(parsed_handles(handles)))
-        parts = chunked(handles, HANDLES_IN_A_REQUEST)
-        return [answer for part in parts for answer in await self._ask(verbs.cancel(part))]
-
-    async def cancel_table(self, table: Any) -> Any:
+    async def cancel_table(self, table: Any, *, request_id: str | None = None) -> Any:
         """Cancel the rows of an Arrow table with `topic`, `id` and `seq`; the answers as an Arrow column."""
-        return await self._in_thread(answers_column, self._flight, table)
+        return await self._in_thread(answers_column, self._flight, table, request_id_of(request_id))
 
     # -- looking ----------------------------------------------------------------------------------
 

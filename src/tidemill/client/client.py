@@ -25,29 +25,24 @@ from tidemill.client.answers import (
     BrokerStatus,
     GroupInfo,
     Minute,
-    Moved,
     Pending,
     TopicInfo,
 )
 from tidemill.client.arguments import (
-    FEW_HANDLES,
-    HANDLES_IN_A_REQUEST,
     can_come_back,
-    handles_of,
     optional_ms,
     optional_time,
-    parsed_handles,
     policy_of,
     timeout_of,
     token_of,
     unreachable,
-    whither_of,
 )
+from tidemill.client.change_verbs import ChangeVerbs
 from tidemill.client.closing import Closing
 from tidemill.client.coalescer import LINGER_S, Coalescer
 from tidemill.client.connection import ConnectionLost, Pool, connect
 from tidemill.client.consume_verbs import ConsumeVerbs
-from tidemill.client.drafts import Body, chunked, draft_of, drafts_of_table, with_id
+from tidemill.client.drafts import Body, draft_of, drafts_of_table, with_id
 from tidemill.client.endpoint import DEFAULT_ENDPOINT, Endpoint, request_head
 from tidemill.client.flight_link import FlightLink
 from tidemill.client.forking import in_a_forked_child
@@ -58,11 +53,11 @@ from tidemill.client.retrying import Patience, busy_ones, error_in, is_worth_a_r
 from tidemill.client.scheduled import Scheduled
 from tidemill.client.short_way import ShortWay
 from tidemill.client.table_verbs import TableVerbs, scheduled_by_flight
-from tidemill.client.verbs import Call, HandleLike
+from tidemill.client.verbs import Call
 from tidemill.core.draft_kinds import check_kinds
 from tidemill.core.durations import Moment, Span, as_duration_ms, as_time_ms
 from tidemill.core.errors import RequestError, TidemillError
-from tidemill.core.model import CancelAnswer, Draft, Once, Receipt, TopicType
+from tidemill.core.model import Draft, Once, Receipt, TopicType
 from tidemill.core.send_answers import Answer, decode_answers
 from tidemill.core.send_batch import CONTENT_TYPE
 
@@ -71,7 +66,7 @@ _JSON = "application/json"
 _BATCH_PATH = "/v1/send-batch"
 
 
-class Client(ConsumeVerbs, TableVerbs, RetryVerbs):
+class Client(ConsumeVerbs, ChangeVerbs, TableVerbs, RetryVerbs):
     """A connection to a broker. Thread-safe; close it or use it as a context manager.
 
     `https://host:port` is TLS: `ca` names a file of certificates to trust, `insecure` trusts any.
@@ -192,56 +187,8 @@ class Client(ConsumeVerbs, TableVerbs, RetryVerbs):
 
     def _send_whole(self, drafts: Sequence[Draft]) -> Sequence[Answer]:
         way, timeout_s = self._short_way, self._timeout_s
-        content = self._carry(way, self._batch_head, encoded(drafts), timeout_s, is_repeatable=True)
+        content = self._carry(way, self._batch_head, encoded(drafts), timeout_s, Patience(self._policy))
         return decode_answers(content, drafts)
-
-    # -- cancel and reschedule --------------------------------------------------------------------
-
-    def cancel(self, handle: HandleLike) -> CancelAnswer:
-        """Cancel one message; says definitely what became of it."""
-        return self._ask(verbs.cancel([handle]))[0]
-
-    def cancel_many(self, handles: Iterable[HandleLike]) -> list[CancelAnswer]:
-        """Cancel many messages; says definitely of each what became of it."""
-        handles = handles_of(handles)
-        if len(handles) > FEW_HANDLES and self._flight.is_offered():
-            return self._flight.cancel(parsed_handles(handles))
-        parts = chunked(handles, HANDLES_IN_A_REQUEST)
-        return [answer for part in parts for answer in self._ask(verbs.cancel(part))]
-
-    def cancel_where(
-        self, topic: str, *, key: str | None = None, start: Moment | None = None, end: Moment | None = None
-    ) -> int:
-        """Cancel all that wait with a key, or that are due in `[start, end)`; says how many."""
-        return self._ask(verbs.cancel_where(topic, key, optional_time(start), optional_time(end)))
-
-    def reschedule(
-        self,
-        handle: HandleLike,
-        *,
-        at: Moment | None = None,
-        delay: Span | None = None,
-        by: Span | None = None,
-    ) -> Moved:
-        """Move one message that waits: to a time, to a delay from now, or by a span."""
-        return self._ask(verbs.reschedule([handle], whither_of(at, delay, by)))[0]
-
-    def reschedule_where(
-        self,
-        topic: str,
-        *,
-        key: str | None = None,
-        start: Moment | None = None,
-        end: Moment | None = None,
-        at: Moment | None = None,
-        delay: Span | None = None,
-        by: Span | None = None,
-    ) -> int:
-        """Move all that wait with a key, or that are due in `[start, end)`; says how many."""
-        whither = whither_of(at, delay, by)
-        return self._ask(
-            verbs.reschedule_where(topic, key, optional_time(start), optional_time(end), whither)
-        )
 
     # -- looking ----------------------------------------------------------------------------------
 
@@ -337,18 +284,24 @@ class Client(ConsumeVerbs, TableVerbs, RetryVerbs):
 
     def _ask(self, call: Call[T]) -> T:
         content_type = _JSON if call.content else ""
-        head = request_head(self.endpoint, call.method, call.path, content_type, self._token)
+        head = request_head(self.endpoint, call.method, call.path, content_type, self._token, call.request_id)
         timeout_s = self._timeout_s + call.patience_s
-        said = self._carry(self._pool, head, call.content, timeout_s, is_repeatable=call.is_repeatable)
+        patience = Patience(self._policy, has_request_id=bool(call.request_id))
+        said = self._carry(self._pool, head, call.content, timeout_s, patience, call.is_repeatable)
         return call.read(json.loads(said))
 
     def _carry(
-        self, way: Pool | ShortWay, head: bytes, content: bytes, timeout_s: float, *, is_repeatable: bool
+        self,
+        way: Pool | ShortWay,
+        head: bytes,
+        content: bytes,
+        timeout_s: float,
+        patience: Patience,
+        is_repeatable: bool = True,
     ) -> bytes:
         """A request there and its answer back, tried again while that can help."""
         if self._closing.is_set():
             raise RequestError("this client is closed; make another one")
-        patience = Patience(self._policy)
         while True:
             fault: TidemillError
             try:

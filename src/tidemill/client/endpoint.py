@@ -97,12 +97,16 @@ class MalformedAnswer(Exception):
     """What came back is not HTTP."""
 
 
-def request_head(endpoint: Endpoint, method: str, path: str, content_type: str, token: str) -> bytes:
+def request_head(
+    endpoint: Endpoint, method: str, path: str, content_type: str, token: str, request_id: str = ""
+) -> bytes:
     """The head of a request but for the length of its content, which is to follow as digits."""
     host = str(endpoint).removeprefix("https://")
     lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", "User-Agent: tidemill-python"]
     if token:
         lines.append(f"Authorization: Bearer {token}")
+    if request_id:
+        lines.append(f"Idempotency-Key: {request_id}")
     if content_type:
         lines.append(f"Content-Type: {content_type}")
     return "\r\n".join([*lines, "Content-Length: "]).encode()

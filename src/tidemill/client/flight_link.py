@@ -21,15 +21,15 @@ from typing import Any
 from tidemill.client.closing import Closing
 from tidemill.client.endpoint import Endpoint
 from tidemill.client.forking import keep_for_ever
-from tidemill.client.retrying import RetryPolicy, Unreachable
+from tidemill.client.retrying import Patience, RetryPolicy, Unreachable
 from tidemill.client.scheduled import Scheduled, StoredPart
 from tidemill.client.table_ids import with_ids
 from tidemill.core.addresses import BROKER_HEADER
-from tidemill.core.clock import stopwatch_s
 from tidemill.core.error_codes import error_of
 from tidemill.core.errors import BrokerClosed, BusyError, Forbidden, RequestError, TidemillError, Unauthorized
 from tidemill.core.limits import FRAME_ROWS_MAX, MIB
 from tidemill.core.model import CancelAnswer, Handle
+from tidemill.core.request_ids import id_of_part
 from tidemill.core.send_answers import Answer
 
 _BATCH_BYTES = 12 * MIB
@@ -176,7 +176,7 @@ class FlightLink:
             except pa.ArrowException as error:
                 raise _fault(error) from None
 
-    def cancel(self, handles: Sequence[Handle]) -> list[CancelAnswer]:
+    def cancel(self, handles: Sequence[Handle], request_id: str) -> list[CancelAnswer]:
         """Cancel many; says definitely of each what became of it."""
         import pyarrow as pa
 
@@ -189,25 +189,26 @@ class FlightLink:
                 "seq": pa.array([handle.seq for handle in handles], pa.int64()),
             }
         )
-        return [CancelAnswer(text) for part in self.cancel_rows(rows) for text in part.to_pylist()]
+        answers = self.cancel_rows(rows, request_id)
+        return [CancelAnswer(text) for part in answers for text in part.to_pylist()]
 
-    def cancel_rows(self, rows: Any) -> list[Any]:
+    def cancel_rows(self, rows: Any, request_id: str) -> list[Any]:
         """Cancel the rows of a table with topic, id and seq; their answers as columns, in order."""
         answers: list[Any] = []
 
         def cancel(client: Any) -> None:
-            _cancel(client, rows.slice(sum(map(len, answers))), self._options(), answers)
+            _cancel(client, rows, self._options(), request_id, answers)
 
-        self._retried(cancel)
+        self._retried(cancel, has_request_id=True)
         return answers
 
     # -- carrying ---------------------------------------------------------------------------------
 
-    def _retried(self, act: Callable[[Any], Any]) -> Any:
+    def _retried(self, act: Callable[[Any], Any], *, has_request_id: bool = False) -> Any:
         """Do it with a connection, again while that can help."""
         import pyarrow as pa
 
-        began_s, attempt = stopwatch_s(), 0
+        patience = Patience(self._policy, has_request_id=has_request_id)
         while True:
             with self._lock:
                 had_a_door = bool(self._broker)
@@ -225,13 +226,12 @@ class FlightLink:
                 fault = error
             # A broker that had a door has it again soon.
             can_help = isinstance(fault, BusyError | BrokerClosed | Unreachable) and (client or had_a_door)
-            wait_s = self._policy.wait_s(attempt, stopwatch_s() - began_s) if can_help else None
+            wait_s = patience.wait_s() if can_help else None
             if wait_s is None or self._closing.wait(wait_s):
                 try:
                     raise fault
                 finally:
                     del fault  # which would hold itself, by this frame
-            attempt += 1
 
     def _connection(self) -> Any:
         """The connection, made if need be; None where there is no door for us. Call under the lock."""
@@ -345,15 +345,16 @@ def _put(client: Any, batches: Sequence[Any], topic: str | None, options: Any, p
         writer.close()
 
 
-def _cancel(client: Any, rows: Any, options: Any, answers: list[Any]) -> None:
+def _cancel(client: Any, rows: Any, options: Any, request_id: str, answers: list[Any]) -> None:
+    """Cancel rows, each batch a request of its own; those that have their answers are left out."""
     from pyarrow import flight
 
     descriptor = flight.FlightDescriptor.for_command(b'{"do": "cancel"}')
     writer, reader = client.do_exchange(descriptor, options)
     writer.begin(rows.schema)
     try:
-        for batch in rows.to_batches(max_chunksize=FRAME_ROWS_MAX):
-            writer.write_batch(batch)
+        for batch in rows.to_batches(max_chunksize=FRAME_ROWS_MAX)[len(answers) :]:
+            writer.write_with_metadata(batch, id_of_part(request_id, len(answers)).encode())
             answers.append(reader.read_chunk().data.column(0))
         writer.done_writing()
     finally:

@@ -1,9 +1,9 @@
 """When to try again, and how long to wait before: pure rules, shared by threads and tasks.
 
 A request may be tried again when nothing can have happened twice by it: the connection was lost (sends
-carry ids of the client's own making, so a repeat is recognised), the broker is busy (429), starting or
-closing (503). Waits grow from 10 ms to 2 s, each cut by up to half so that many clients do not come back in
-step.
+carry ids of the client's own making, so does each cancel and reschedule, and a repeat is recognised), the
+broker is busy (429), starting or closing (503). Waits grow from 10 ms to 2 s, each cut by up to half so that
+many clients do not come back in step.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.error_codes import error_of
@@ -20,6 +20,9 @@ from tidemill.core.errors import BusyError, DiskFull, TidemillError
 _FIRST_WAIT_S = 0.01
 _LONGEST_WAIT_S = 2.0
 _REFUSED_FOR_NOW = frozenset((429, 503))
+# For so long a request is repeated that its id alone keeps from being carried out twice: the broker keeps the
+# id for an hour, and the last attempt takes time as well.
+_REQUEST_ID_KEPT_S = 3_000.0
 _LOST_ON_THE_WAY = frozenset((502, 504))  # a proxy's: the broker may have done it all the same
 
 
@@ -46,8 +49,9 @@ class RetryPolicy:
 class Patience:
     """One caller's tries under a policy: how long to wait before the next, or None: it has waited enough."""
 
-    def __init__(self, policy: RetryPolicy) -> None:
-        self._policy = policy
+    def __init__(self, policy: RetryPolicy, *, has_request_id: bool = False) -> None:
+        kept_s = min(policy.give_up_after_s, _REQUEST_ID_KEPT_S)
+        self._policy = replace(policy, give_up_after_s=kept_s) if has_request_id else policy
         self._began_s = stopwatch_s()
         self._attempt = 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tidemill.client.arguments import table_request
+from tidemill.client.arguments import request_id_of, table_request
 from tidemill.client.drafts import drafts_of_table
 from tidemill.client.flight_link import FlightLink, as_arrow
 from tidemill.client.scheduled import Scheduled, StoredPart, nothing_stored
@@ -82,9 +82,9 @@ class TableVerbs:
         """
         return stored_whole(self._flight, table, topic)
 
-    def cancel_table(self, table: Any) -> Any:
+    def cancel_table(self, table: Any, *, request_id: str | None = None) -> Any:
         """Cancel the rows of an Arrow table with `topic`, `id` and `seq`; the answers as an Arrow column."""
-        return answers_column(self._flight, table)
+        return answers_column(self._flight, table, request_id_of(request_id))
 
 
 def scheduled_by_flight(
@@ -103,11 +103,11 @@ def stored_whole(flight: FlightLink, table: Any, topic: str | None) -> StoredPar
     return flight.put_whole(whole, topic) if whole.num_rows else nothing_stored()
 
 
-def answers_column(flight: FlightLink, rows: Any) -> Any:
+def answers_column(flight: FlightLink, rows: Any, request_id: str) -> Any:
     """What became of each row that was to be cancelled, as an Arrow column."""
     import pyarrow as pa
 
-    return pa.chunked_array(flight.cancel_rows(_required(rows)), pa.string())
+    return pa.chunked_array(flight.cancel_rows(_required(rows), request_id), pa.string())
 
 
 def _required(table: Any) -> Any:

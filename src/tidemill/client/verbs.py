@@ -36,6 +36,7 @@ class Call(Generic[T]):
     """One request: how to ask, how long the broker itself may take, how to read the answer.
 
     It is repeatable if asking again after a lost answer does no harm, and the second answer is true as well.
+    With a request id it is for as long as the broker keeps that.
     """
 
     method: str
@@ -44,13 +45,20 @@ class Call(Generic[T]):
     read: Callable[[Any], T]
     patience_s: float = 0.0
     is_repeatable: bool = True
+    request_id: str = ""
 
 
 def post(
-    path: str, body: Mapping[str, Any], read: Callable[[Any], T], *, patience_s: float = 0.0, **options: bool
+    path: str,
+    body: Mapping[str, Any],
+    read: Callable[[Any], T],
+    *,
+    patience_s: float = 0.0,
+    is_repeatable: bool = True,
+    request_id: str = "",
 ) -> Call[T]:
     given = {name: value for name, value in body.items() if value is not None}
-    return Call("POST", path, json.dumps(given).encode(), read, patience_s, **options)
+    return Call("POST", path, json.dumps(given).encode(), read, patience_s, is_repeatable, request_id)
 
 
 def get(path: str, query: Mapping[str, Any], read: Callable[[Any], T]) -> Call[T]:
@@ -119,16 +127,22 @@ def give_back(receipts: Sequence[str]) -> Call[list[bool]]:
 # -- cancel and reschedule ------------------------------------------------------------------------
 
 
-def cancel(handles: Sequence[HandleLike]) -> Call[list[CancelAnswer]]:
+def cancel(handles: Sequence[HandleLike], request_id: str) -> Call[list[CancelAnswer]]:
     body = {"handles": [str(handle) for handle in handles]}
-    return post("/v1/cancel", body, lambda said: [CancelAnswer(answer) for answer in said["answers"]])
+    return post(
+        "/v1/cancel",
+        body,
+        lambda said: [CancelAnswer(answer) for answer in said["answers"]],
+        request_id=request_id,
+    )
 
 
-def cancel_where(topic: str, key: str | None, from_ms: int | None, to_ms: int | None) -> Call[int]:
+def cancel_where(
+    topic: str, key: str | None, from_ms: int | None, to_ms: int | None, request_id: str
+) -> Call[int]:
     _check_choice(key, from_ms, to_ms)
     body = {"topic": topic, "key": key, "from_ms": from_ms, "to_ms": to_ms}
-    # Asked again, it would find none of those that it has cancelled.
-    return post("/v1/cancel", body, lambda said: int(said["cancelled"]), is_repeatable=False)
+    return post("/v1/cancel", body, lambda said: int(said["cancelled"]), request_id=request_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,25 +165,22 @@ class Whither:
         return chosen
 
 
-def reschedule(handles: Sequence[HandleLike], whither: Whither) -> Call[list[Moved]]:
+def reschedule(handles: Sequence[HandleLike], whither: Whither, request_id: str) -> Call[list[Moved]]:
     body = {"handles": [str(handle) for handle in handles], **whither.fields()}
-    # Moving by a span twice would move twice as far, so that is not tried again.
     return post(
         "/v1/reschedule",
         body,
         lambda said: [_moved(fields) for fields in said["answers"]],
-        is_repeatable=whither.by_ms is None,
+        request_id=request_id,
     )
 
 
 def reschedule_where(
-    topic: str, key: str | None, from_ms: int | None, to_ms: int | None, whither: Whither
+    topic: str, key: str | None, from_ms: int | None, to_ms: int | None, whither: Whither, request_id: str
 ) -> Call[int]:
     _check_choice(key, from_ms, to_ms)
     body = {"topic": topic, "key": key, "from_ms": from_ms, "to_ms": to_ms, **whither.fields()}
-    # Those that were moved still have their key, but may be out of the range.
-    is_repeatable = whither.by_ms is None and key is not None
-    return post("/v1/reschedule", body, lambda said: int(said["moved"]), is_repeatable=is_repeatable)
+    return post("/v1/reschedule", body, lambda said: int(said["moved"]), request_id=request_id)
 
 
 def _moved(fields: Mapping[str, Any]) -> Moved:

@@ -12,6 +12,7 @@ from hashlib import blake2b
 from tidemill.core.errors import IllegalRequestId
 
 REQUEST_ID_CHARS_MAX = 255
+REQUEST_ID_NAME = b"idempotency-key"  # of the header in HTTP, and of the schema's metadata in Arrow
 REQUEST_ID_BYTES = 16
 _VISIBLE = frozenset(map(chr, range(0x21, 0x7F)))
 

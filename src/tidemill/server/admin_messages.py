@@ -9,14 +9,16 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Header
 
 from tidemill.broker.broker import Broker
+from tidemill.broker.canceller import NewTime, To
 from tidemill.broker.planned_send import Answer
 from tidemill.core.errors import IllegalHandle, RequestError
 from tidemill.core.model import NO_OFFSET, NO_TIME_MS, CancelAnswer, Draft, Handle, Once, Receipt
+from tidemill.core.request_ids import request_key
 from tidemill.server.admin_models import (
     AnswerOut,
     CancelOut,
@@ -30,10 +32,17 @@ from tidemill.server.admin_models import (
     RescheduleIn,
     RescheduleOut,
 )
-from tidemill.server.caller import CANCEL, SEND, require, require_send
+from tidemill.server.caller import CANCEL, SEND, caller, require, require_send
 from tidemill.server.rejects import REJECTS
 
 _SEQ_MAX = 1 << 62
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        description="1 to 255 visible ASCII characters: a repeated request with the same key gets the first "
+        "answer, for an hour"
+    ),
+]
 _UNMOVED: dict[CancelAnswer, Literal["released", "already-cancelled", "unknown", "damaged"]] = {
     CancelAnswer.RELEASED: "released",
     CancelAnswer.ALREADY_CANCELLED: "already-cancelled",
@@ -76,28 +85,28 @@ def change_routes(broker: Broker) -> APIRouter:
     routes = APIRouter(prefix="/v1", tags=["messages"])
 
     @routes.post("/cancel", response_model=CancelOut)
-    def cancel(request: ChoiceIn) -> CancelOut:
+    def cancel(request: ChoiceIn, idempotency_key: IdempotencyKey = None) -> CancelOut:
         """Cancel by handles, by key, or by a range of due times; every answer is definite."""
+        request_id = _request_id(idempotency_key)
         if request.handles is not None:
-            answers = broker.cancel(_handles(request))
+            answers = broker.cancel(_handles(request), request_id=request_id)
             count = sum(answer is CancelAnswer.CANCELLED for answer in answers)
             return CancelOut(cancelled=count, answers=answers)
         topic = _topic(request)
         if request.key is not None:
-            return CancelOut(cancelled=broker.cancel_key(topic, request.key), answers=None)
-        return CancelOut(cancelled=broker.cancel_range(topic, *_range(request)), answers=None)
+            count = broker.cancel_key(topic, request.key, request_id=request_id)
+        else:
+            count = broker.cancel_range(topic, *_range(request), request_id=request_id)
+        return CancelOut(cancelled=count, answers=None)
 
     @routes.post("/reschedule", response_model=RescheduleOut)
-    def reschedule(request: RescheduleIn) -> RescheduleOut:
+    def reschedule(request: RescheduleIn, idempotency_key: IdempotencyKey = None) -> RescheduleOut:
         """Move messages that wait to another time, or by a span."""
-        given = [request.deliver_at_ms, request.delay_ms, request.by_ms]
-        if sum(value is not None for value in given) != 1:
-            raise RequestError("give exactly one of deliver_at_ms, delay_ms and by_ms")
-        at_ms, by_ms = request.deliver_at_ms, request.by_ms
-        if request.delay_ms is not None:
-            at_ms = broker.clock.now_ms() + request.delay_ms
+        to = To(deliver_at_ms=request.deliver_at_ms, delay_ms=request.delay_ms, by_ms=request.by_ms)
+        NewTime(**to)  # what is wrong with it is said before what is wrong with the rest
+        request_id = _request_id(idempotency_key)
         if request.handles is not None:
-            moved = broker.reschedule(_handles(request), deliver_at_ms=at_ms, by_ms=by_ms)
+            moved = broker.reschedule(_handles(request), request_id=request_id, **to)
             answers = [
                 MovedOut(answer="moved", handle=str(m.handle), deliver_at_ms=m.deliver_at_ms)
                 if m.answer is None
@@ -107,9 +116,9 @@ def change_routes(broker: Broker) -> APIRouter:
             return RescheduleOut(moved=sum(m.answer is None for m in moved), answers=answers)
         topic = _topic(request)
         if request.key is not None:
-            count = broker.reschedule_key(topic, request.key, deliver_at_ms=at_ms, by_ms=by_ms)
+            count = broker.reschedule_key(topic, request.key, request_id=request_id, **to)
         else:
-            count = broker.reschedule_range(topic, *_range(request), deliver_at_ms=at_ms, by_ms=by_ms)
+            count = broker.reschedule_range(topic, *_range(request), request_id=request_id, **to)
         return RescheduleOut(moved=count, answers=None)
 
     return routes
@@ -137,6 +146,14 @@ def _allowed_or_refusal(message: MessageIn) -> Draft | RequestError:
         return _allowed(message)
     except RequestError as refusal:
         return refusal
+
+
+def _request_id(idempotency_key: str | None) -> bytes | None:
+    """What is kept of the header, which belongs to its caller alone."""
+    if idempotency_key is None:
+        return None
+    user = caller()
+    return request_key(idempotency_key, "" if user is None else user.name)
 
 
 # -- shapes ---------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
     DoPut        schedule: each batch is one frame, stored whole or not at all; its answer (ids, seqs, times
                  as an Arrow stream in the put's metadata) leaves after its sync
-    DoExchange   cancel: for every batch of handles a batch of definite answers
+    DoExchange   cancel: for every batch of handles a batch of definite answers; the metadata of a batch is
+                 its request id
     DoAction     cancel: the same for one Arrow stream
     DoGet        pending, history or the messages of a topic, as a stream
 
@@ -38,6 +39,7 @@ from tidemill.core.errors import (
     Unauthorized,
 )
 from tidemill.core.limits import FRAME_ROWS_MAX
+from tidemill.core.request_ids import REQUEST_ID_NAME, id_of_part, request_key
 from tidemill.server.flight_auth import (
     MIDDLEWARE,
     AllowAll,
@@ -53,6 +55,7 @@ from tidemill.server.flight_requests import (
     parse_ticket,
     parts_of,
     put_topic_of,
+    request_id_of,
     ticket_content,
     wanted_of,
 )
@@ -115,15 +118,15 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
         topic = _said(put_topic_of, descriptor)
         caller = caller_of(context.peer())
         with self.traffic.stream(caller):
-            for number, batch in enumerate(self._batches(reader, caller)):
+            for number, (batch, _) in enumerate(self._batches(reader, caller)):
                 with self.traffic.handing(caller, batch.get_total_buffer_size()):
                     receipt = _said(self._put, context, batch, topic, number)
                 content = _receipt_content(receipt, number)
                 with self.traffic.waiting(caller):  # who never reads its answers is waited for, too
                     writer.write(content)
 
-    def _batches(self, reader: Any, caller: str) -> Iterator[pa.RecordBatch]:
-        """The batches of a call's stream as they come."""
+    def _batches(self, reader: Any, caller: str) -> Iterator[tuple[pa.RecordBatch, Any]]:
+        """The batches of a call's stream as they come, each with its metadata (None: it has none)."""
         while True:
             try:
                 with self.traffic.waiting(caller):
@@ -131,7 +134,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
             except StopIteration:
                 return
             if chunk.data is not None:
-                yield chunk.data
+                yield chunk.data, chunk.app_metadata
 
     def _put(self, context: Any, batch: pa.RecordBatch, topic: str | None, number: int) -> BulkReceipt:
         try:
@@ -152,9 +155,9 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
         caller = caller_of(context.peer())
         with self.traffic.stream(caller):
             writer.begin(ANSWER)
-            for batch in self._batches(reader, caller):
+            for batch, metadata in self._batches(reader, caller):
                 with self.traffic.handing(caller, batch.get_total_buffer_size()):
-                    answer = _said(self._cancel, context, batch, topic)
+                    answer = _said(self._cancel, context, batch, topic, request_id_of(metadata))
                 with self.traffic.waiting(caller):
                     writer.write_batch(answer)
 
@@ -165,15 +168,21 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
             raise refusal_of(RequestError(f"there is no action {action.type!r}; there is {_CANCEL}"))
         sink = pa.BufferOutputStream()
         with self.traffic.call(caller_of(context.peer())), pa.ipc.new_stream(sink, ANSWER) as out:
-            for batch in _said(_stream_in, action.body):
-                out.write_batch(_said(self._cancel, context, batch, None))
+            for number, batch in enumerate(_said(_stream_in, action.body)):
+                request_id = request_id_of((batch.schema.metadata or {}).get(REQUEST_ID_NAME))
+                part_id = None if request_id is None else id_of_part(request_id, number)
+                out.write_batch(_said(self._cancel, context, batch, None, part_id))
         return iter([sink.getvalue()])
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         return [(_CANCEL, "Cancel messages: an Arrow stream of handles, or of topic, id and seq.")]
 
-    def _cancel(self, context: Any, batch: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
+    def _cancel(
+        self, context: Any, batch: pa.RecordBatch, topic: str | None, request_id: str | None
+    ) -> pa.RecordBatch:
         self._count(context)
+        user = self._authorizer.user_of(authorization_of(context))
+        key = None if request_id is None else request_key(request_id, user)
         with self._writes:
             self._require_open()
             check_whole(batch)
@@ -181,7 +190,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
             for name in topics.unique().to_pylist():
                 if name:
                     self._authorizer.authorize(authorization_of(context), Verb.CANCEL, name)
-            codes = self._broker.cancel_rows(topics, ids, seqs)
+            codes = self._broker.cancel_rows(topics, ids, seqs, request_id=key)
         return pa.RecordBatch.from_arrays([_answer_texts().take(pa.array(codes))], schema=ANSWER)
 
     def _handed(self, context: Any, size: int) -> None:

@@ -136,6 +136,12 @@ def cancel_columns(
     return texts, ids, np.clip(seqs, -1, SEQ_MAX)
 
 
+def request_id_of(metadata: Any) -> str | None:
+    """The request id in the metadata of a batch; None where there is none."""
+    content = b"" if metadata is None else bytes(metadata)
+    return content.decode("latin-1") if content else None
+
+
 def _cells(batch: pa.RecordBatch, name: str, kind: pa.DataType, missing: object) -> pa.Array:
     """A column of a cancel as what it must be."""
     try:

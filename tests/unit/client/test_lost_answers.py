@@ -11,8 +11,9 @@ import pytest
 import tidemill
 from http_broker import http_broker
 from tidemill.client.endpoint import read_head
-from tidemill.client.retrying import Unreachable, is_worth_a_retry
+from tidemill.client.retrying import Patience, RetryPolicy, Unreachable, is_worth_a_retry
 from tidemill.core.clock import SimulatedClock
+from tidemill.core.errors import IllegalRequestId, RequestIdReused
 from tidemill.core.model import CancelAnswer
 
 START_MS = 1_800_000_000_000
@@ -86,8 +87,6 @@ def _moment(seconds: int) -> int:
 
 
 _UNTRUE_AGAIN = {
-    "cancel_where": lambda c: c.cancel_where("t", key="k"),
-    "reschedule_where": lambda c: c.reschedule_where("t", start=START_MS, end=_moment(90), at=_moment(900)),
     "delete_topic": lambda c: c.delete_topic("t", force=True),
     "resend_dead_letters": lambda c: c.resend_dead_letters("g"),
 }
@@ -112,10 +111,98 @@ def test_tasks_are_told_so_too(client, losing) -> None:
         async with tidemill.AsyncClient(losing.endpoint) as unlucky:
             losing.loses = True
             with pytest.raises(Unreachable, match="not known"):
-                await unlucky.cancel_where("t", key="k")
+                await unlucky.delete_topic("t", force=True)
 
     asyncio.run(act())
-    assert client.pending("t") == []
+    assert client.topics() == []
+
+
+_CHANGES = {
+    "cancel": (lambda c, h: c.cancel(h), CancelAnswer.CANCELLED),
+    "cancel_many": (
+        lambda c, h: c.cancel_many([h, h]),
+        [CancelAnswer.CANCELLED, CancelAnswer.ALREADY_CANCELLED],
+    ),
+    "cancel_where": (lambda c, h: c.cancel_where("t", key="k"), 1),
+    "cancel_where in a range": (lambda c, h: c.cancel_where("t", start=START_MS, end=_moment(90)), 1),
+    "reschedule_where": (lambda c, h: c.reschedule_where("t", key="k", by="1m"), 1),
+    "reschedule_where in a range": (
+        lambda c, h: c.reschedule_where("t", start=START_MS, end=_moment(90), by="1m"),
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _CHANGES)
+def test_a_change_whose_answer_is_lost_is_asked_again_and_answered_as_the_first_time(client, losing, name):
+    receipt = client.send("t", b"x", delay="60s", key="k")
+    act, expected = _CHANGES[name]
+    with tidemill.Client(losing.endpoint) as unlucky:
+        losing.loses = True
+        assert act(unlucky, receipt.handle) == expected
+        assert not losing.loses
+    dues = [p.deliver_at_ms for p in client.pending("t")]
+    assert dues == ([_moment(120)] if name.startswith("reschedule") else [])
+
+
+def test_a_move_by_a_span_whose_answer_is_lost_moves_once(client, losing) -> None:
+    receipt = client.send("t", b"x", delay="60s")
+    with tidemill.Client(losing.endpoint) as unlucky:
+        losing.loses = True
+        moved = unlucky.reschedule(receipt.handle, by="1m")
+    assert moved.deliver_at_ms == _moment(120)
+    assert [p.handle for p in client.pending("t")] == [moved.handle]
+
+
+def test_tasks_get_the_first_answer_too(client, losing) -> None:
+    handles = [client.send("t", b"x", delay="60s", key=key).handle for key in ("a", "b", "c", "d")]
+
+    async def act() -> None:
+        async with tidemill.AsyncClient(losing.endpoint) as unlucky:
+            losing.loses = True
+            assert await unlucky.cancel(handles[0]) is CancelAnswer.CANCELLED
+            losing.loses = True
+            assert await unlucky.cancel_many(handles[:2]) == [
+                CancelAnswer.ALREADY_CANCELLED,
+                CancelAnswer.CANCELLED,
+            ]
+            losing.loses = True
+            assert await unlucky.cancel_where("t", key="c") == 1
+            losing.loses = True
+            assert (await unlucky.reschedule(handles[3], by="1m")).deliver_at_ms == _moment(120)
+            losing.loses = True
+            assert await unlucky.reschedule_where("t", key="d", by="1m") == 1
+
+    asyncio.run(act())
+    assert [p.deliver_at_ms for p in client.pending("t")] == [_moment(180)]
+
+
+def test_a_program_may_give_an_id_of_its_own_and_ask_again_after_a_restart(client, served) -> None:
+    receipts = [client.send("t", b"x", delay="60s", key="k") for _ in range(3)]
+    first = client.cancel(receipts[0].handle, request_id="payment-17")
+    with tidemill.Client(served.endpoint) as restarted:
+        assert (
+            restarted.cancel(receipts[0].handle, request_id="payment-17") is first is CancelAnswer.CANCELLED
+        )
+        with pytest.raises(RequestIdReused):
+            restarted.cancel(receipts[1].handle, request_id="payment-17")
+        assert restarted.cancel_where("t", key="k", request_id="r") == 2
+        assert restarted.cancel_where("t", key="k", request_id="r") == 2
+
+
+@pytest.mark.parametrize("request_id", ["", "a b", "x\r\nHost: elsewhere", "x" * 256, 7])
+def test_an_id_that_is_no_header_is_refused_before_anything_is_sent(client, request_id) -> None:
+    handle = client.send("t", b"x", delay="60s").handle
+    with pytest.raises(IllegalRequestId):
+        client.cancel(handle, request_id=request_id)
+    assert len(client.pending("t")) == 1
+
+
+def test_a_call_with_an_id_is_repeated_for_less_than_the_broker_keeps_it() -> None:
+    policy = RetryPolicy(give_up_after_s=7_200.0)
+    assert Patience(policy)._policy.give_up_after_s == 7_200.0
+    assert Patience(policy, has_request_id=True)._policy.give_up_after_s < 3_600.0
+    assert Patience(RetryPolicy(5.0), has_request_id=True)._policy.give_up_after_s == 5.0
 
 
 def test_what_is_true_the_second_time_is_asked_again(client, losing) -> None:
@@ -124,7 +211,7 @@ def test_what_is_true_the_second_time_is_asked_again(client, losing) -> None:
         losing.loses = True
         assert unlucky.reschedule_where("t", key="k", at=_moment(30)) == 1
         losing.loses = True
-        assert unlucky.cancel(receipt.handle) is CancelAnswer.ALREADY_CANCELLED
+        assert unlucky.cancel(receipt.handle) is CancelAnswer.CANCELLED
         client.send("t", b"y")
         (message,) = unlucky.receive_batch("t", "g")
         losing.loses = True

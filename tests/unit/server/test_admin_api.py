@@ -150,6 +150,51 @@ def test_cancel_by_handle_answers_definitely(http, small) -> None:
     }
 
 
+def _change(http, verb, key, asked):
+    answer = http.post(f"/v1/{verb}", json=asked, headers={"idempotency-key": key})
+    return answer.status_code, answer.json()
+
+
+def test_a_repeated_request_with_the_same_key_gets_the_first_answer(http, small) -> None:
+    handles = [_send(http, delay_ms=60_000 + n, keys=["k"])["handle"] for n in range(3)]
+    asks = [
+        ("cancel", "a", {"handles": [handles[0], handles[0]]}),
+        ("reschedule", "b", {"handles": [handles[1]], "by_ms": 5}),
+        ("reschedule", "c", {"topic": "orders", "key": "k", "by_ms": 5}),
+        (
+            "reschedule",
+            "d",
+            {"topic": "orders", "from_ms": START_MS, "to_ms": START_MS + 90_000, "delay_ms": 5},
+        ),
+        ("cancel", "e", {"topic": "orders", "key": "k"}),
+    ]
+    answers = [_change(http, verb, key, asked) for verb, key, asked in asks]
+    assert answers[0] == (200, {"cancelled": 1, "answers": ["cancelled", "already-cancelled"]})
+    assert [answer["moved"] for _, answer in answers[1:4]] == [1, 2, 2]
+    assert answers[4] == (200, {"cancelled": 2, "answers": None})
+    end = small.log_end
+    small.clock.advance(1)
+    assert [_change(http, verb, key, asked) for verb, key, asked in asks] == answers
+    assert small.log_end == end
+
+
+def test_the_same_key_with_another_request_is_refused(http) -> None:
+    handle = _send(http, delay_ms=60_000)["handle"]
+    assert _change(http, "cancel", "a", {"handles": [handle]})[0] == 200
+    status, answer = _change(http, "cancel", "a", {"topic": "orders", "key": "k"})
+    assert (status, answer["code"]) == (422, "request-id-reused")
+
+
+@pytest.mark.parametrize("key", ["", "two words", "x" * 256, "caf\u00e9"])
+@pytest.mark.parametrize("verb", ["cancel", "reschedule"])
+def test_a_key_that_is_none_is_refused(http, small, verb, key) -> None:
+    handle = _send(http, delay_ms=60_000)["handle"]
+    asked = {"handles": [handle], **({"by_ms": 5} if verb == "reschedule" else {})}
+    status, answer = _change(http, verb, key.encode("latin-1"), asked)
+    assert (status, answer["code"]) == (400, "illegal-request-id")
+    assert small.broker.status().pending == 1
+
+
 def test_cancel_by_key_and_by_range_count(http) -> None:
     for second in range(5):
         _send(http, delay_ms=60_000 + 1_000 * second, keys=["even" if second % 2 == 0 else "odd"])

@@ -186,6 +186,22 @@ def test_lists_show_what_the_caller_may_see(door):
     assert _ask(door, "GET", "/v1/topics", "mute").json()["topics"] == []
 
 
+def test_the_key_of_another_user_is_another_key(door):
+    (receipt,) = door.opened.broker.send([Draft("orders", b"x", delay_ms=600_000)])
+
+    def cancel(user: str) -> list[str]:
+        asked = {"handles": [str(receipt.handle)]}
+        return _ask(door, "POST", "/v1/cancel", user, json=asked, headers={"idempotency-key": "k"}).json()[
+            "answers"
+        ]
+
+    assert [cancel("shop"), cancel("shop"), cancel("boss")] == [
+        ["cancelled"],
+        ["cancelled"],
+        ["already-cancelled"],
+    ]
+
+
 @pytest.fixture
 def letters(door):
     """A dead letter from each of two topics in one group; another group has taken from both, too."""

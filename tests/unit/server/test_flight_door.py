@@ -62,11 +62,16 @@ def _get(client, options=None, **request):
     return client.do_get(flight.Ticket(json.dumps(request).encode()), options).read_all()
 
 
-def _cancel(client, table, **command):
+def _cancel(client, table, *, keys=(), **command):
+    """Cancel the rows of a table; with `keys` each row in a batch of its own, under that request id."""
     descriptor = flight.FlightDescriptor.for_command(json.dumps({"do": "cancel", **command}).encode())
     writer, reader = client.do_exchange(descriptor)
     writer.begin(table.schema)
-    writer.write_table(table)
+    if keys:
+        for batch, key in zip(table.to_batches(max_chunksize=1), keys, strict=True):
+            writer.write_with_metadata(batch, key)
+    else:
+        writer.write_table(table)
     writer.done_writing()
     answers = reader.read_all()["answer"].to_pylist()
     writer.close()
@@ -447,6 +452,35 @@ def test_the_action_cancels_too(client) -> None:
         list(client.do_action(flight.Action("cancel", b"garbage")))
     with pytest.raises(flight.FlightServerError):
         list(client.do_action(flight.Action("explode", b"")))
+
+
+def test_a_batch_with_a_request_id_gets_the_first_answer_again(small, client) -> None:
+    (sent,) = _put(client, _batch(4, delay_ms=60_000))
+    rows = sent.select(["id", "seq"])
+    keys = [b"one", b"two", b"three"]
+    assert _cancel(client, rows.slice(0, 3), keys=keys, topic="t") == ["cancelled"] * 3
+    assert _cancel(client, rows.slice(1, 3), keys=[*keys[1:], b"four"], topic="t") == ["cancelled"] * 3
+    assert _cancel(client, rows.slice(0, 2), topic="t") == ["already-cancelled"] * 2
+    with pytest.raises(flight.FlightServerError, match="another request had this request id"):
+        _cancel(client, rows.slice(0, 1), keys=keys[1:2], topic="t")
+    for key in (b"two words", b"x" * 256, b"\xff"):
+        with pytest.raises(flight.FlightServerError, match="use 1 to 255 visible ASCII"):
+            _cancel(client, rows.slice(0, 1), keys=[key], topic="t")
+
+
+def test_an_action_with_a_request_id_gets_the_first_answer_again(client) -> None:
+    (sent,) = _put(client, _batch(3, delay_ms=60_000))
+    rows = sent.select(["id", "seq"]).append_column("topic", pa.array(["t"] * 3))
+
+    def cancel(metadata):
+        table, sink = rows.replace_schema_metadata(metadata), pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as out:
+            out.write_table(table, max_chunksize=2)
+        (result,) = client.do_action(flight.Action("cancel", sink.getvalue()))
+        return pa.ipc.open_stream(result.body).read_all()["answer"].to_pylist()
+
+    keyed = {"idempotency-key": "k"}
+    assert [cancel(keyed), cancel(keyed), cancel({})] == [["cancelled"] * 3] * 2 + [["already-cancelled"] * 3]
 
 
 # -- how often, how many -------------------------------------------------------------------------
