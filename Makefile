@@ -36,8 +36,8 @@ pytest: $(READY) ## the tests alone
 bench: $(READY) ## the figures of docs/benchmarks.md, on this machine
 	@$(BIN)/tidemill bench engine
 
-simulate: $(READY) ## the full crash simulation; SEEDS=5000 for more
-	@TIDEMILL_SEEDS=$(SEEDS) $(BIN)/pytest -q tests/simulation --timeout 0
+simulate: $(READY) ## the full simulation of crashes and of damage; SEEDS=5000 for more
+	@TIDEMILL_SEEDS=$(SEEDS) TIDEMILL_DAMAGE_SEEDS=$(SEEDS) $(BIN)/pytest -q tests/simulation --timeout 0
 
 docs: $(READY) ## the site, into build/docs; a warning is an error
 	@$(BIN)/sphinx-build -E -W --keep-going -q -b html docs build/docs

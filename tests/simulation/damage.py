@@ -7,6 +7,10 @@ import os
 from pathlib import Path
 from random import Random
 
+import numpy as np
+
+from tidemill.log.frame import newest_synced_end_after
+
 _PAGES = (16, 48, 512, 4096)
 
 
@@ -20,6 +24,20 @@ def damage(path: Path, random: Random, *, may_truncate: bool) -> str:
     """Damage one file in some way; says how."""
     kinds = [_flip, _flip, _zero, _swap, *((_truncate,) if may_truncate else ())]
     return f"{path.name}: {random.choice(kinds)(path, random)}"
+
+
+def damage_log(path: Path, random: Random) -> str | None:
+    """Flip a bit of a log's file below what the file itself says was safe; None where it says nothing.
+
+    Above that, damage cannot be told from a torn tail.
+    """
+    content = np.frombuffer(path.read_bytes(), np.uint8)
+    safe = newest_synced_end_after(content, 0, int(path.stem)) - int(path.stem)
+    if safe <= 0:
+        return None
+    at = random.randrange(safe)
+    _put(path, at, bytes([int(content[at]) ^ 1 << random.randrange(8)]))
+    return f"{path.name}: flip at {at}"
 
 
 def _used(path: Path) -> int:

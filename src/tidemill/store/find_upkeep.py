@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from tidemill.core.limits import MIB
 from tidemill.log.segments import SegmentedLog
 from tidemill.store.find_files import RunFile
-from tidemill.store.find_format import RunSum, is_whole
+from tidemill.store.find_format import RunSum
 from tidemill.store.find_index import FindIndex
 from tidemill.store.find_pairs import pairs_in
 
@@ -75,13 +75,6 @@ class FindUpkeep:
         """Derive all that is lost."""
         while self._find.lost:
             self._derive_some()
-
-    def scrub_all(self) -> None:
-        """Verify every file, and derive again what is damaged."""
-        for file in self._find.files:
-            if not is_whole(file.content):
-                self._lose([file])
-        self.derive_lost()
 
     def _scrub(self, bytes_max: int) -> None:
         files = self._find.files
