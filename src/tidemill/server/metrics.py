@@ -179,6 +179,14 @@ class BrokerCollector(Collector):
         for service, count in sorted(status.health.failures.items()):
             failures.add_metric([service], count)
         yield failures
+        derived_again = CounterMetricFamily(
+            "tidemill_derived_again",
+            "Rows and files that failed their checksum and were derived again from the commit log.",
+            labels=["kind"],
+        )
+        for kind, count in self._broker.store.repairs.counts().items():
+            derived_again.add_metric([kind.value], count)
+        yield derived_again
 
     def _histograms(self) -> Iterator[Metric]:
         yield _histogram(
