@@ -19,6 +19,7 @@ from tidemill.core.limits import (
     RECEIVE_WAIT_MS_MAX,
 )
 from tidemill.core.model import CancelAnswer, TopicType
+from tidemill.server.damage_models import DamageOut
 
 _LATEST_MS = 1 << 52
 Moment = Annotated[int, Field(ge=0, le=_LATEST_MS, description="Unix milliseconds")]
@@ -191,6 +192,9 @@ class PendingOut(BaseModel):
     deliver_at_ms: int
     size: int
     handle: str
+    is_damaged: bool = Field(
+        False, description="its bytes are: id, keys and tag are not known; the handle cancels it"
+    )
 
 
 class PendingListOut(BaseModel):
@@ -221,6 +225,7 @@ class FoundOut(BaseModel):
     queue: int | None = None
     offset: int | None = None
     released_at_ms: int | None = None
+    is_damaged: bool = Field(False, description="its bytes are: only what the index knows is there")
 
 
 class FoundListOut(BaseModel):
@@ -352,6 +357,7 @@ class StatusOut(BaseModel):
     pipeline: PipelineOut
     clock_leaps: int
     disk: DiskOut
+    damage: DamageOut
     levels: list[LevelOut]
     waits: list[WaitOut]
     health: HealthOut
