@@ -53,7 +53,10 @@ class MessageIn(Request):
     deliver_at_ms: Annotated[int, Field(ge=-_LATEST_MS, le=_LATEST_MS)] | None = None
     delay_ms: Span | None = None
     level: Annotated[int, Field(ge=-_LATEST_MS, le=_LATEST_MS)] = 0
-    id: str | None = Field(None, description="of your own making: a repeat within an hour is stored once")
+    id: str | None = Field(
+        None,
+        description="of your own making: the same message within an hour is stored once, another one refused",
+    )
     keys: list[str] = []
     tag: str = ""
     message_group: str = Field("", description="consumer groups set to FIFO get its messages in order")
