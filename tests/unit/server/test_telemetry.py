@@ -138,3 +138,25 @@ def test_who_is_refused_its_settings_is_told_why_and_the_stream_ends(small):
     assert not answer.HasField("settings") and "no such name!" in answer.status.message
     trailers = dict(sent[-1]["headers"])
     assert trailers[b"grpc-status"] == b"3" and b"no such name!" in trailers[b"grpc-message"]
+
+
+def test_settings_that_come_when_the_broker_stops_are_refused(small):
+    command = service.TelemetryCommand()
+    command.settings.subscription.group.name = "workers"
+    asked = {"type": "http.request", "body": frame(command.SerializeToString()), "more_body": True}
+    sent: list[dict[str, Any]] = []
+
+    async def run() -> None:
+        opened = Gateway(small.broker)
+
+        async def receive() -> dict[str, Any]:  # the stream has begun by now
+            await opened.drain(1)
+            return asked
+
+        async def send(event: dict[str, Any]) -> None:
+            sent.append(event)
+
+        await opened.service({"path": SERVICE + "Telemetry", "headers": []}, receive, send)
+
+    asyncio.run(run())
+    assert dict(sent[-1]["headers"])[b"grpc-status"] == b"14"
