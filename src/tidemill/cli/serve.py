@@ -7,7 +7,7 @@ import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -27,10 +27,8 @@ from tidemill.cli.serve_security import (
 )
 from tidemill.cli.serve_story import Story
 from tidemill.core.config import BrokerSettings, settings_from
-from tidemill.core.errors import RequestError
-
-if TYPE_CHECKING:
-    from tidemill.server.serve_plan import ServePlan
+from tidemill.core.errors import RequestError, StorageError
+from tidemill.server.serve_plan import ServePlan
 
 LevelsOption = Annotated[
     str | None, typer.Option(help="Delay of each level, with s m h d. [as last time; at first 1s 5s … 2h]")
@@ -41,6 +39,9 @@ PortOption = Annotated[
 FlightPortOption = Annotated[
     int | None,
     typer.Option(min=-1, max=PORT_MAX, help="Port for Arrow Flight; 0 takes a free one, -1 is none. [8082]"),
+]
+ServerOption = Annotated[
+    str, typer.Option("--server", help="What serves the port: envoy, hypercorn, or auto: Envoy if it runs.")
 ]
 TimerStoreOption = Annotated[
     str | None, typer.Option(help="What keeps the timers: wheel or rocksdb. [wheel]")
@@ -75,10 +76,11 @@ def serve(
     max_connections: MaxConnectionsOption = CONNECTIONS_MAX,
     rate_per_client: RateOption = 0.0,
     backup_dir: BackupDirOption = None,
+    server: ServerOption = "auto",
     config: ConfigOption = None,
 ) -> int:
     """Serve a data directory over gRPC and HTTP until stopped."""
-    _check_choices(pipeline, clock)
+    _check_choices(pipeline, clock, server)
     settings = _settings(
         config,
         lead=lead,
@@ -91,20 +93,19 @@ def serve(
         max_delay=max_delay,
         levels=levels,
     )
-    # Imported here: the other commands need no server, and start faster without one.
-    from tidemill.server.held_port import hold_port, require_guarded
-    from tidemill.server.serve_plan import ServePlan
+    from tidemill.server.held_port import hold_port, require_guarded  # other commands start faster without
 
     require_guarded(host, is_guarded=insecure or auth is not None)
-    command, problem = _pipeline_command(data, settings, spark_master) if pipeline == "spark" else ((), "")
+    timer = _pipeline_command(data, settings, spark_master) if pipeline == "spark" else ((), "")
     security: dict[str, Any] = {
         "auth_file": checked_auth(auth),
         "flight_port": flight_port,
         "rate_per_client": rate_per_client,
         "backup_dir": str(backup_dir.absolute()) if backup_dir is not None else "",
         "connections_max": max_connections,
+        "server": _server(server),
     }
-    plan = ServePlan(str(data), host, port, auto_create, clock, command, problem, settings, **security)
+    plan = ServePlan(str(data), host, port, auto_create, clock, *timer, settings, **security)
     with hold_port(host, port) as held, tls_fields(data, host, tls_port, tls_cert, tls_key) as tls:
         return asyncio.run(_run(replace(plan, port=held, **tls)))
 
@@ -120,11 +121,26 @@ def _settings(config: Path | None, **flags: object) -> BrokerSettings:
     return settings
 
 
-def _check_choices(pipeline: str, clock: str) -> None:
+def _check_choices(pipeline: str, clock: str, server: str) -> None:
     if pipeline not in ("spark", "embedded"):
         raise RequestError(f"pipeline {pipeline!r} is unknown; use spark or embedded")
     if clock not in ("system", "simulated"):
         raise RequestError(f"clock {clock!r} is unknown; use system or simulated")
+    if server not in ("auto", "envoy", "hypercorn"):
+        raise RequestError(f"server {server!r} is unknown; use auto, envoy or hypercorn")
+
+
+def _server(wanted: str) -> str:
+    """The server to use; another one than Envoy, with a line that says why, where Envoy cannot run."""
+    from tidemill.server.shared_python import missing_package
+
+    if wanted == "hypercorn" or (package := missing_package()) is None:
+        return "envoy" if wanted == "auto" else wanted
+    problem = f"Envoy needs Python's shared library; install it (apt-get install {package})"
+    if wanted == "envoy":
+        raise StorageError(f"{problem}, or use --server hypercorn")
+    print(f"tidemill: {problem}. Going on with hypercorn, which is slower.", file=sys.stderr)
+    return "hypercorn"
 
 
 def _pipeline_command(data: Path, settings: BrokerSettings, master: str) -> tuple[tuple[str, ...], str]:

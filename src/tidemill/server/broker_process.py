@@ -1,4 +1,4 @@
-"""The broker process: the application that Envoy runs, with the broker inside.
+"""The broker process: the application that Envoy or hypercorn runs, with the broker inside.
 
 Owns the life of that process. It opens the broker while the door already answers "opening", tells its parent
 on standard output what happens (one JSON object a line: opening, opened, failed, closed), and watches
@@ -8,7 +8,8 @@ In order means: no more calls, those under way answered, the broker closed, what
 It ends itself after a fault: with the event `fault` where opening the directory again cures it (the parent
 starts it again), with `failed` where a person must look.
 
-Imported only by pyvoy, as `tidemill.server.broker_process:application`.
+Imported only in that process: by pyvoy, as `tidemill.server.broker_process:application`, and by
+`server/hypercorn_process.py`.
 """
 
 from __future__ import annotations
@@ -67,13 +68,15 @@ class BrokerProcess:
     def __init__(self, plan: ServePlan) -> None:
         self._plan = plan
         self._rates = Rates(plan.rate_per_client) if plan.rate_per_client else None
-        self.door = Door(self._start, self._stop)
+        self.door = Door(self._start, self.stop)
         self._flight: FlightService | None = None
         self._local: LocalDoor | None = None
         self._watches: list[asyncio.Task[None]] = []
         self._opening: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._told_at_s = 0.0
+        # How the server takes up another certificate; this is how Envoy does.
+        self.renew_certificate: Callable[[], None] = partial(turn, Path(plan.data))
 
     # -- opening ----------------------------------------------------------------------------------
 
@@ -171,7 +174,7 @@ class BrokerProcess:
         plan, say = self._plan, partial(self._say_where_flight_is, flight, broker)
         found = []
         if plan.tls_port is not None:
-            acts = (partial(turn, Path(plan.data)), flight.reopen, say)
+            acts = (self.renew_certificate, flight.reopen, say)
             found.append(CertificateWatch(Path(plan.tls_cert), Path(plan.tls_key), acts).run())
         if flight.awaits_port:
             found.append(_open_when_free(flight, say))
@@ -201,10 +204,11 @@ class BrokerProcess:
         self._begin_stop()
 
     async def _stop_and_end(self) -> None:
-        await self._stop()
+        await self.stop()
         _end_process()
 
-    async def _stop(self) -> None:
+    async def stop(self) -> None:
+        """Stop in order; nothing more to do for one that has stopped."""
         if self._opening is not None:
             await self._opening
         for watch in self._watches:
@@ -268,4 +272,5 @@ def _end_process() -> None:
 
 
 logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-application = BrokerProcess(ServePlan.from_variable(os.environ)).door
+process = BrokerProcess(ServePlan.from_variable(os.environ))
+application = process.door

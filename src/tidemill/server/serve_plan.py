@@ -36,6 +36,7 @@ class ServePlan:
     flight_port_before: int | None = None  # where it was before the broker was started again
     broker_before: str = ""  # the id of the broker that was served before it was started again
     fault_before: str = ""  # why the broker was opened again, where it stopped after a fault
+    server: str = "envoy"  # or "hypercorn"
     is_again: bool = False  # it was started again: nobody is there who could mend what is wrong meanwhile
 
     def as_variable(self) -> dict[str, str]:

@@ -25,13 +25,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pyvoy import PyvoyServer, StartupError
+from pyvoy import StartupError
 
 from tidemill.broker.identity import require_broker
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import StorageError, TidemillError
 from tidemill.log.disk import RealDisk
 from tidemill.server.envoy import BoundedServer
+from tidemill.server.hypercorn_server import HypercornServer
 from tidemill.server.live_certificate import secret_for_envoy
 from tidemill.server.serve_plan import ServePlan
 
@@ -44,6 +45,7 @@ _PAUSE_SECONDS_MAX = 10.0
 _WELL_SECONDS = 5.0
 
 Say = Callable[[str, dict[str, Any]], None]
+Server = BoundedServer | HypercornServer
 
 
 class Supervisor:
@@ -139,7 +141,7 @@ class Supervisor:
         await listening
         return (await ended) or 0
 
-    async def _code_of_false_start(self, server: PyvoyServer, error: StartupError) -> int:
+    async def _code_of_false_start(self, server: Server, error: StartupError) -> int:
         """How a broker process ended whose door did not open; negative where another may do better."""
         await self._listen(server, has_opened=False)
         if self._has_failed:  # the broker gave up sooner than the door was there, and has said why
@@ -153,8 +155,10 @@ class Supervisor:
             return code
         raise StorageError(f"the door did not open: {error}; see the log above") from None
 
-    def _new_server(self) -> PyvoyServer:
+    def _new_server(self) -> Server:
         plan = self._plan
+        if plan.server == "hypercorn":
+            return HypercornServer(self._plan_of_next().as_variable())
         return BoundedServer(
             _APPLICATION,
             address=plan.host,
@@ -181,7 +185,7 @@ class Supervisor:
             is_again=self._has_served,
         )
 
-    async def _listen(self, server: PyvoyServer, *, has_opened: bool = True) -> None:
+    async def _listen(self, server: Server, *, has_opened: bool = True) -> None:
         """Pass on what the broker process tells; behind a door that did not open, only why it gave up."""
         assert server.stdout is not None
         async for line in server.stdout:

@@ -57,6 +57,7 @@ def door(
     is_json: JsonOption = False,
     quick: QuickOption = False,
     ghz: Annotated[bool, typer.Option("--ghz", help="load gRPC with ghz, which must be on the path")] = False,
+    server: Annotated[str, typer.Option("--server", help="what serves the port, as for serve")] = "auto",
 ) -> None:
     """Measure the doors: gRPC, the Python client, Flight. Some minutes."""
     if ghz and shutil.which("ghz") is None:
@@ -66,8 +67,11 @@ def door(
     figures: dict[str, float] = {}
     try:
         with planned_bar(_plan(scale)) as next_step:
-            _measure_speed(directory / "speed", scale, figures, next_step, with_ghz=ghz)
-            _measure_half_load(directory / "half", scale, figures, with_ghz=ghz)
+            with serving(directory / "speed", server) as endpoint:
+                _measure_speed(endpoint, scale, figures, next_step, with_ghz=ghz)
+            # A new broker, whose lateness is of this load alone.
+            with serving(directory / "half", server) as endpoint:
+                _measure_half_load(endpoint, scale, figures, with_ghz=ghz)
             next_step()
             for peer in peers_here():
                 for name, measure in peer.figures().items():
@@ -98,7 +102,7 @@ def _plan(scale: _Scale) -> list[PlannedStep]:
 
 
 def _measure_speed(
-    directory: Path,
+    endpoint: str,
     scale: _Scale,
     figures: dict[str, float],
     next_step: Callable[[], None],
@@ -106,7 +110,7 @@ def _measure_speed(
     with_ghz: bool,
 ) -> None:
     """As fast as it goes, one after another, on one broker."""
-    with serving(directory) as endpoint, Client(endpoint) as client:
+    with Client(endpoint) as client:
         figures["consumer_late_p99_ms"] = measure_consumer(endpoint, scale.rest_count)
         next_step()
         client.create_topic("grpc")
@@ -131,13 +135,10 @@ def _measure_speed(
         next_step()
 
 
-def _measure_half_load(directory: Path, scale: _Scale, figures: dict[str, float], *, with_ghz: bool) -> None:
-    """At half the speed just seen: the same messages, then such as fall due while the load goes on.
-
-    On a new broker, whose lateness is of this load alone.
-    """
+def _measure_half_load(endpoint: str, scale: _Scale, figures: dict[str, float], *, with_ghz: bool) -> None:
+    """At half the speed just seen: the same messages, then such as fall due while the load goes on."""
     rate = figures["grpc_send_per_s"] / 2
-    with serving(directory) as endpoint, Client(endpoint) as client:
+    with Client(endpoint) as client:
         client.create_topic("half")
         for name, delay_ms in (("send_p99_ms_half_load", HOUR_MS), (_RELEASING, _HALF_LOAD_DELAY_MS)):
             found = load(

@@ -10,9 +10,9 @@ from tidemill.cli.bench.serve_process import ServeProcess
 
 
 @contextmanager
-def serving(directory: Path) -> Iterator[str]:
+def serving(directory: Path, server: str = "auto") -> Iterator[str]:
     """The endpoint of a broker that serves this directory until the block ends."""
-    serve = ServeProcess(directory, "--flight-port", "0", "--pipeline", "embedded")
+    serve = ServeProcess(directory, "--flight-port", "0", "--pipeline", "embedded", "--server", server)
     try:
         serve.start()
         yield serve.endpoint
