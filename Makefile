@@ -1,18 +1,19 @@
 # Everything a person or a CI machine does with this project. `make` alone lists it.
 
 SEEDS ?= 2000
+SUITES ?= bookworm trixie
 BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format pytest bench simulate docs lock clean
+.PHONY: help setup demo test lint format pytest bench simulate docs lock bare-machine clean
 
 help: ## list what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## set up .venv from requirements.lock; nothing to do when it is up to date
 
-$(READY): requirements.lock pyproject.toml scripts/setup.sh
+$(READY): requirements.lock pyproject.toml scripts/setup.sh scripts/need_libpython.sh scripts/need_chromium.sh
 	@scripts/setup.sh
 
 demo: $(READY) ## the order-payment-timeout story, live, against a real broker
@@ -45,6 +46,9 @@ docs: $(READY) ## the site, into build/docs; a warning is an error
 
 lock: $(READY) ## make requirements.lock again from the ranges in pyproject.toml
 	@scripts/lock.sh
+
+bare-machine: ## demo and test in minimal Debian 12 and 13 roots; needs root and apt's mirror, else is skipped
+	@for suite in $(SUITES); do scripts/bare_machine.sh $$suite || exit 1; done
 
 clean: ## remove the environment and everything generated
 	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache src/*.egg-info

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Prints the path of a Chromium, installing Debian's with apt where there is none.
-# The browser tests and scripts/screenshots.py drive it; nothing else needs it.
+# Prints the path of a Chromium, installing Debian's with apt where there is none, and sees to the one library
+# that Playwright's driver does not bring along. The browser tests and scripts/screenshots.py drive it; nothing
+# else needs it.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -10,6 +11,11 @@ find_chromium() {
     done
     return 1
 }
+
+# The driver is a Node.js of Playwright's own, linked with libatomic, which a minimal Debian lacks.
+for driver in .venv/lib/python3*/site-packages/playwright/driver/node; do
+    [ ! -x "$driver" ] || "$driver" --version >/dev/null 2>&1 || scripts/apt_install.sh libatomic1 || true
+done
 
 find_chromium && exit 0
 if scripts/apt_install.sh chromium; then find_chromium && exit 0; fi

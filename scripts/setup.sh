@@ -38,6 +38,8 @@ say "installing what requirements.lock names"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock ||
     fail "could not install the dependencies; is a package index within reach?"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+# Envoy needs Python as a shared library; without it the broker is served by hypercorn.
+scripts/need_libpython.sh || say "going on without it: the broker is served by hypercorn, which is slower"
 # Spark needs Java; without it everything else works, on the embedded runner.
 scripts/need_java.sh >/dev/null || say "going on without Java: the timer runs on the embedded runner"
 # The browser tests and the screenshots need Chromium; without it those tests are skipped, and say so.
