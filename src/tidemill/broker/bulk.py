@@ -10,8 +10,9 @@ optional, unless `topic` is given for all):
 
 A table is checked whole and room is made for all of it before the first row is stored. Then it is stored
 frame by frame, and others may send between two frames: if they take the last room, `PartlyStored` says how
-many rows are there. De-duplication by id and once by key work as for single sends (`repeats.py`); `replace`
-belongs to single sends.
+many rows are there; `IdInUse` says so where a row of a later frame has the id of another message.
+De-duplication by id and once by key work as for single sends (`repeats.py`); `replace` belongs to single
+sends.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from tidemill.broker.bulk_columns import (
 from tidemill.broker.repeats import FRESH, Repeats, find_repeats
 from tidemill.broker.sending_verb import SendingVerb
 from tidemill.core.arguments import require_kind
-from tidemill.core.errors import BodyTooLarge, DiskFull, IllegalId, IllegalKey, PartlyStored
+from tidemill.core.errors import BodyTooLarge, DiskFull, IdInUse, IllegalId, IllegalKey, PartlyStored
 from tidemill.core.limits import FRAME_BYTES_MAX, ID_CHARS_MAX, KIB, PROPERTIES_BYTES_MAX
 from tidemill.core.model import NO_TIME_MS, Handle, MessageType
 from tidemill.log.arrays import I64, U8, Flags
@@ -146,25 +147,32 @@ class Bulk(SendingVerb):
             self._check_tick_limit(batches, now_ms)
         done: list[BulkReceipt] = []
         for batch, part in batches:
+            first_row = sum(map(len, done))
             try:
-                done.append(self._store_batch(batch, part, now_ms))
+                done.append(self._store_batch(batch, part, now_ms, first_row))
             except DiskFull as full:
                 if not done:
                     raise
                 receipt = self._joined(done)
                 raise PartlyStored(
-                    f"{full}. The first {len(receipt):,} of {row_count:,} rows are stored; "
+                    f"{full}. The first {first_row:,} of {row_count:,} rows are stored; "
                     "send the rest again when there is room",
                     receipt,
                 ) from full
+            except IdInUse as error:
+                if not done:
+                    raise
+                stored = f"The first {first_row:,} of {row_count:,} rows are stored; send the rest again"
+                raise IdInUse(f"{error}. {stored}") from None
         return self._joined(done)
 
     def _check_tick_limit(self, batches: list[tuple[pa.RecordBatch, _Checked]], now_ms: int) -> None:
         """`TooManyRequests` if the rows that are not there already would crowd a tick."""
         with self._store.writer.lock:
-            wanted = []
+            wanted, first_row = [], 0
             for batch, part in batches:
-                fresh = find_repeats(self._store, batch, part.is_once, now_ms).fresh
+                fresh = find_repeats(self._store, batch, part.is_once, now_ms, first_row).fresh
+                first_row += len(part)
                 fresh = fresh[part.due[fresh] != NO_TIME_MS]
                 wanted.append((batch.column("topic_id").to_numpy()[fresh], part.due[fresh]))
             self._sender.tick_limit.check(wanted)
@@ -284,9 +292,9 @@ class Bulk(SendingVerb):
 
     # -- storing ----------------------------------------------------------------------------------
 
-    def _store_batch(self, batch: pa.RecordBatch, part: _Checked, now_ms: int) -> BulkReceipt:
+    def _store_batch(self, batch: pa.RecordBatch, part: _Checked, now_ms: int, first_row: int) -> BulkReceipt:
         with self._store.writer.lock:
-            repeats = find_repeats(self._store, batch, part.is_once, now_ms)
+            repeats = find_repeats(self._store, batch, part.is_once, now_ms, first_row)
             fresh = repeats.fresh
             ids = self._ids(batch.column("id"))
             batch = batch.set_column(0, SCHEMA.field(0), ids)

@@ -1,4 +1,4 @@
-"""What must be done now and then: checkpoints, retention, ballast. One `step`, no thread of its own."""
+"""What must be done now and then: checkpoints, retention, ballast, scrubs. One `step`, no thread."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from tidemill.broker.sender import Sender
 from tidemill.core.config import BrokerSettings
 from tidemill.core.limits import MIB
 from tidemill.store.head_cut import cut_head
+from tidemill.store.log_scrub import LogScrub
 from tidemill.store.memory import give_back_memory, keep_memory_flat
 from tidemill.store.message_store import MessageStore
 from tidemill.store.moving import MovedMessages
@@ -18,6 +19,8 @@ _CHECKPOINT_EVERY_MS = 30_000
 _CONSUMER_CHANGES_MAX = 100_000
 _RETENTION_EVERY_MS = 60_000
 _GIVE_BACK_EVERY_MS = 10_000
+# For so long at most a large frame of the log is taken for right once it was verified.
+_VERIFY_AGAIN_MS = 60_000
 # Enough bytes of log since the last time to have left free memory behind.
 _GIVE_BACK_BYTES = 16 * MIB
 
@@ -34,7 +37,8 @@ class Maintenance:
         self._boot_ms = boot_ms
         self._checked_at_ms: int | None = None
         self._retained_at_ms = boot_ms()
-        self._gave_back_at_ms = boot_ms()
+        self._gave_back_at_ms = self._forgot_at_ms = boot_ms()
+        self._log_scrub = LogScrub(store)
         keep_memory_flat()
         self._gave_back_end = store.log.written_end
         self._is_worth_giving_back = True  # opening may have read much
@@ -53,6 +57,10 @@ class Maintenance:
         if boot_ms - self._gave_back_at_ms >= _GIVE_BACK_EVERY_MS:
             self._gave_back_at_ms = boot_ms
             self._give_back()
+        if boot_ms - self._forgot_at_ms >= _VERIFY_AGAIN_MS:
+            self._forgot_at_ms = boot_ms
+            self._store.log.forget_verified()
+        self._log_scrub.step(boot_ms)
         return now_ms if self._store.look_after_find() else now_ms + _EVERY_MS
 
     def _give_back(self) -> None:

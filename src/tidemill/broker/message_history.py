@@ -101,7 +101,7 @@ class MessageHistory:
         """
         topic = self._topics.require(topic_name)
         with self._store.writer.lock:
-            seqs = self._seqs(topic.id, message_id)
+            seqs = self._seqs(topic.id, message_id) if message_id else self._seq_alone(topic.id, seq)
             if not seqs:
                 return None
             mine = self._line_of(seqs, seq)
@@ -201,6 +201,13 @@ class MessageHistory:
         newest = np.sort(known)[-_SEQS_MAX:].tolist()
         read = ((seq, self._store.readable(int(self._store.entry(seq)["place"]))) for seq in newest)
         return [seq for seq, message in read if message is None or message.id == message_id]
+
+    def _seq_alone(self, topic_id: int, seq: int | None) -> list[int]:
+        """The message that a handle without an id names: one whose bytes are damaged is listed so."""
+        ledger = self._store.indexes.ledger
+        if seq is None or not ledger.knows(seq) or ledger.state(seq) is State.MOVED:
+            return []
+        return [seq] if int(self._store.entry(seq)["topic_id"]) == topic_id else []
 
     def _line_of(self, seqs: list[int], seq: int | None) -> list[int]:
         """The seqs of one message, oldest first: those that moved on, up to the one that did not."""

@@ -2,6 +2,7 @@
 
 The id of a row that is sent once counts for as long as the message is kept, whatever became of it: so a job
 that is run again after hours schedules nothing twice, though its messages went out meanwhile.
+A row with the id of another message, one with another content (`content.py`), is refused with its number.
 The bulk side of de-duplication. Looks all rows up at once; only hits are read back from the log, frame by
 frame. Call under the writer lock, so that two equal sends at the same moment still make one message.
 """
@@ -9,11 +10,13 @@ frame. Call under the writer lock, so that two equal sends at the same moment st
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemill.broker.content import CONTENT, require_same_rows
 from tidemill.core.limits import DEDUPLICATION_MS
 from tidemill.core.model import NO_SEQ, NO_TIME_MS
 from tidemill.log.arrays import I64, U64, Flags
@@ -41,12 +44,17 @@ class Repeats:
         return np.flatnonzero(self.same_as == FRESH)
 
 
-def find_repeats(store: MessageStore, batch: pa.RecordBatch, is_once: Flags, now_ms: int) -> Repeats:
-    """Which rows of a batch of the message schema need not be stored. Call under the writer lock."""
+def find_repeats(
+    store: MessageStore, batch: pa.RecordBatch, is_once: Flags, now_ms: int, first_row: int = 0
+) -> Repeats:
+    """Which rows of a batch of the message schema need not be stored. Call under the writer lock.
+
+    `first_row` is the number of the batch's first row in the whole table.
+    """
     count = batch.num_rows
     due = batch.column("deliver_at_ms").to_numpy().copy()
     repeats = Repeats(np.full(count, FRESH), np.full(count, NO_SEQ), due, {})
-    _repeated_ids(store, batch, repeats, is_once, now_ms)
+    _repeated_ids(store, batch, repeats, is_once, now_ms, first_row)
     if is_once.any():
         _repeated_keys(store, batch, repeats, is_once & (due != NO_TIME_MS))
     return repeats
@@ -56,7 +64,12 @@ def find_repeats(store: MessageStore, batch: pa.RecordBatch, is_once: Flags, now
 
 
 def _repeated_ids(
-    store: MessageStore, batch: pa.RecordBatch, repeats: Repeats, is_once: Flags, now_ms: int
+    store: MessageStore,
+    batch: pa.RecordBatch,
+    repeats: Repeats,
+    is_once: Flags,
+    now_ms: int,
+    first_row: int,
 ) -> None:
     given, hashes = _hashes(batch, "id", PURPOSE_ID)
     if not len(given):
@@ -75,9 +88,22 @@ def _repeated_ids(
         is_same &= is_once[rows] | (now_ms - stored_at_ms < DEDUPLICATION_MS)
         hit = rows[is_same]
         repeats.same_as[hit], repeats.seqs[hit], repeats.due[hit] = STORED, seqs[is_same], due[is_same]
+        if len(hit):
+            # Hits of one row come in ascending order; the last of each is the one that it repeats.
+            hit, from_last = np.unique(hit[::-1], return_index=True)
+            contents = columns_at(store, places[is_same][::-1][from_last], CONTENT)
+            require_same_rows(batch, hit, contents, is_once, partial(_name_of, store), first_row)
     is_fresh = repeats.same_as[given] == FRESH
     rows, firsts = _same_before(batch, "id", given[is_fresh], hashes[is_fresh])
     repeats.same_as[rows] = firsts
+    if len(rows):
+        contents = [batch.column(name).take(pa.array(firsts)) for name in CONTENT]
+        require_same_rows(batch, rows, contents, is_once, partial(_name_of, store), first_row)
+
+
+def _name_of(store: MessageStore, topic_id: int) -> str:
+    topic = store.indexes.topics.by_id(topic_id)
+    return "" if topic is None else topic.name
 
 
 def _where(store: MessageStore, refs: U64) -> tuple[U64, I64, I64]:

@@ -1,9 +1,10 @@
 """Sending: drafts in, receipts out, one frame for the whole batch (or a few, if it is very large).
 
 Owns the way from a draft to a stored message: admission, topic and queue, de-duplication by (topic, client-
-given id) within an hour, once and replace by key, the near flag. Check and append happen under the writer
-lock, so two equal sends at the same moment still make one message. A receipt leaves only after its frame
-(or the frame of the message it repeats) is safe.
+given id) within an hour, once and replace by key, the near flag. The same id with another content is refused,
+or, where a library made it, another message (`content.py`, `telling_apart.py`). Check and append happen under
+the writer lock, so two equal sends at the same moment still make one message. A receipt leaves only after its
+frame (or the frame of the message it repeats) is safe.
 
 Invariant: a send that meets a full disk leaves nothing behind, however many frames it would have been: room
 for all of them is set aside before the first is written.
@@ -17,6 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from tidemill.broker.admission import check_draft, check_type, due_time_ms, message_type
+from tidemill.broker.content import require_same
 from tidemill.broker.draft_sizes import body_bytes, bytes_at_most
 from tidemill.broker.in_flight import InFlight
 from tidemill.broker.planned_send import Answer, PlannedSend
@@ -248,7 +250,9 @@ class Sender:
     ) -> int | None:
         """Index of the message of this batch that this draft repeats (and perhaps moves), if it does."""
         if draft.id is not None and (topic.id, draft.id) in batch.fresh_ids:
-            return batch.fresh_ids[topic.id, draft.id]
+            first = batch.fresh_ids[topic.id, draft.id]
+            require_same(draft, batch.messages[first], topic.name)
+            return first
         if draft.once is Once.NO or due_ms is None or not draft.keys:
             return None
         index = batch.fresh_keys.get((topic.id, draft.keys[0]))
@@ -265,9 +269,11 @@ class Sender:
         if draft.id is not None:
             # As in a table: sent once, an id counts for as long as its message is kept.
             counts_for_ever = draft.once is not Once.NO and not draft.has_made_id
-            found = self.stored_before(topic, draft.id, None if counts_for_ever else now_ms)
+            found = self._found_before(topic, draft.id, None if counts_for_ever else now_ms)
             if found is not None:
-                return found
+                if found[0] is not None:
+                    require_same(draft, found[0], topic.name)
+                return self._receipt_of_found(topic, draft.id, *found)
         if draft.once is Once.NO or due_ms is None or not draft.keys:
             return None
         return self._once(batch, topic, draft, due_ms)
@@ -286,12 +292,9 @@ class Sender:
         found = self._found_before(topic, message_id, now_ms)
         return (False, None) if found is None else (True, found[0])
 
-    def stored_before(self, topic: Topic, message_id: str, now_ms: int | None) -> Receipt | None:
-        """The receipt of the message that was stored with this id: within the hour, or ever if None."""
-        found = self._found_before(topic, message_id, now_ms)
-        if found is None:
-            return None
-        message, seq, place = found
+    def _receipt_of_found(
+        self, topic: Topic, message_id: str, message: StoredMessage | None, seq: int, place: int
+    ) -> Receipt:
         if seq != NO_SEQ:
             due_ms = int(self._store.entry(seq)["deliver_at_ms"])
             return self._receipt(topic, message_id, seq, due_ms, is_repeat=True)
@@ -303,7 +306,8 @@ class Sender:
     def _found_before(
         self, topic: Topic, message_id: str, now_ms: int | None
     ) -> tuple[StoredMessage | None, int, int] | None:
-        """The message stored with this id (as above; None: damaged), its seq and its place."""
+        """The message stored with this id, within the hour or ever if None (None: damaged); its seq; its
+        place."""
         timed = [
             (seq, int(self._store.entry(seq)["place"]))
             for seq in self._store.seqs_with_id(topic.id, message_id)

@@ -19,6 +19,7 @@ from tidemill.core.config import BrokerSettings
 from tidemill.release.clock_guard import ClockGuard
 from tidemill.release.lateness import LatenessSummary
 from tidemill.release.releaser import Releaser
+from tidemill.store.damaged_messages import DamageCounts, damage_counts
 from tidemill.store.disk_room import RoomView
 from tidemill.store.message_store import MessageStore
 
@@ -40,6 +41,7 @@ class Status:
     clock_leaps: int
     log_bytes: int
     room: RoomView
+    damage: DamageCounts  # of the commit log, as far as it is known
     levels: list[LevelView]
     waits: list[WaitView]
     health: HealthView
@@ -73,6 +75,7 @@ def status_of(
         clock_leaps=guard.leap_count,
         log_bytes=store.log.written_end - store.log.head,
         room=store.room.view(),
+        damage=damage_counts(store),
         levels=level_views(store, settings, now_ms),
         waits=wait_views(store, releaser, guard, now_ms, clock.boot_ms()),
         health=health.view(),

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tidemill.broker.admission import check_draft, check_type, due_time_ms, level_due_ms
+from tidemill.broker.content import require_same
 from tidemill.broker.draft_sizes import body_bytes
 from tidemill.broker.sending_verb import SendingVerb
 from tidemill.broker.telling_apart import told_apart
@@ -73,7 +74,9 @@ class Transactions(SendingVerb):
                 draft = told_apart(given, first)
                 ids.append(draft.id or "")
                 if draft is not given:
-                    is_known, _ = self._first_with_id(fresh, topic, ids[-1], now_ms)
+                    is_known, first = self._first_with_id(fresh, topic, ids[-1], now_ms)
+                if first is not None:
+                    require_same(draft, first, topic.name)
                 if not is_known:
                     fresh[half_key(topic.id, ids[-1])] = self._half(draft, topic, now_ms)
             if fresh:

@@ -90,6 +90,11 @@ CATALOGUE = (
         "Make every derived file again from the commit log, then check.",
     ),
     Entry(
+        "damaged",
+        "tidemill.cli.damaged:damaged",
+        "List messages whose bytes in the log are damaged; exit 1 if there are any.",
+    ),
+    Entry(
         "salvage",
         "tidemill.cli.salvage:salvage_command",
         "Copy what can be read of a damaged data directory into a new one; exit 1 if something is missing.",

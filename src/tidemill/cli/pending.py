@@ -69,7 +69,7 @@ def _print(found: list[Pending], now_ms: int, limit: int) -> None:
             message.topic,
             " ".join(message.keys),
             f"{message.size:,}",
-            message.id,
+            message.id if not message.is_damaged else "[yellow]its bytes are damaged[/]",
         )
     console().print(table)
     if len(found) == limit:

@@ -83,6 +83,8 @@ def table_of(status: BrokerStatus) -> Table:
     table.add_row("pipeline", _pipeline(fields["pipeline"]))
     if fields["pipeline"]["problem"]:
         table.add_row("", escape(fields["pipeline"]["problem"]))
+    if line := _damage(fields):
+        table.add_row("damaged", line)
     table.add_row("disk", _disk(fields["disk"]))
     table.add_row("clock", _clock(status, fields))
     return table
@@ -121,6 +123,8 @@ def _now(seen: Seen, status: BrokerStatus, fields: Any) -> Table:
     table.add_row("pipeline", _pipeline(fields["pipeline"]))
     if fields["pipeline"]["problem"]:
         table.add_row("", f"[yellow]{escape(fields['pipeline']['problem'])}[/]")
+    if line := _damage(fields):
+        table.add_row("damaged", line)
     disk = fields["disk"]
     used = lying_bar(disk["log_bytes"], disk["log_bytes"] + disk["free_bytes"], _DISK_CHARS)
     table.add_row("disk", f"[blue]{used:·<{_DISK_CHARS}}[/] {_disk(disk)}")
@@ -212,6 +216,19 @@ def _pipeline(pipeline: Any) -> str:
     lag = f"{format_duration(pipeline['lag_ms'])} behind" if pipeline["lag_ms"] else "nothing behind"
     took = f"{pipeline['takeovers'] or 'no'} takeover{'' if pipeline['takeovers'] == 1 else 's'}"
     return f"{pipeline['runner']} {since}, {pipeline['state']}, {lag}, {took}, {pipeline['store']}"
+
+
+def _damage(fields: Any) -> str:
+    """What is known to be damaged in the log; nothing, as a rule."""
+    damage = fields.get("damage", {"frames": 0})  # an older broker does not say
+    if not damage["frames"]:
+        return ""
+    frames = f"{damage['frames']:,} frame{'' if damage['frames'] == 1 else 's'} of the log"
+    held = f", {damage['pending']:,} of them wait and keep their part of the log" if damage["pending"] else ""
+    return (
+        f"[bold red]{damage['messages']:,} messages in {frames} are not delivered{held}: "
+        "see `tidemill damaged`[/]"
+    )
 
 
 def _disk(disk: Any) -> str:

@@ -68,6 +68,29 @@ class Pending:
     deliver_at_ms: int
     size: int
     handle: str
+    is_damaged: bool = False  # its bytes are: id, keys and tag are not known; the handle cancels it
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedMessage:
+    """A message whose bytes in the broker's log are damaged, as far as it is known without them."""
+
+    topic: str
+    state: str  # pending, released, sent (at once), or open (a transaction)
+    queue: int
+    offset: int | None  # in its queue; None: in none
+    seq: int | None  # None: not timed
+    message_id: str  # empty where it is not known
+    id_hash: str  # of topic and id, in hexadecimal; empty where it is not known
+    handle: str | None  # cancels it, if it waits
+    deliver_at_ms: int | None
+    stored_at_ms: int | None
+    released_at_ms: int | None
+    size: int | None
+    file: str
+    position: int  # byte of the file at which its frame begins
+    log_offset: int
+    row: int  # which message of its frame it is, from 0
 
 
 @dataclass(frozen=True, slots=True)

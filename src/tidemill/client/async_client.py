@@ -44,6 +44,7 @@ from tidemill.client.async_consume_verbs import AsyncConsumeVerbs
 from tidemill.client.async_table_verbs import TABLES_AT_ONCE, AsyncTableVerbs
 from tidemill.client.closing import Closing
 from tidemill.client.connection import ConnectionLost
+from tidemill.client.damage_verbs import AsyncDamageVerbs
 from tidemill.client.drafts import Body, draft_of, with_id
 from tidemill.client.endpoint import DEFAULT_ENDPOINT, Endpoint, request_head
 from tidemill.client.flight_link import FlightLink
@@ -65,7 +66,7 @@ _JSON = "application/json"
 _BATCH_PATH = "/v1/send-batch"
 
 
-class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs, AsyncChangeVerbs):
+class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs, AsyncChangeVerbs, AsyncDamageVerbs):
     """A connection to a broker, for one event loop at a time. Close it or use it as a context manager.
 
     `https://host:port` is TLS: `ca` names a file of certificates to trust, `insecure` trusts any.

@@ -42,6 +42,7 @@ from tidemill.client.closing import Closing
 from tidemill.client.coalescer import LINGER_S, Coalescer
 from tidemill.client.connection import ConnectionLost, Pool, connect
 from tidemill.client.consume_verbs import ConsumeVerbs
+from tidemill.client.damage_verbs import DamageVerbs
 from tidemill.client.drafts import Body, draft_of, drafts_of_table, with_id
 from tidemill.client.endpoint import DEFAULT_ENDPOINT, Endpoint, request_head
 from tidemill.client.flight_link import FlightLink
@@ -66,7 +67,7 @@ _JSON = "application/json"
 _BATCH_PATH = "/v1/send-batch"
 
 
-class Client(ConsumeVerbs, ChangeVerbs, TableVerbs, RetryVerbs):
+class Client(ConsumeVerbs, ChangeVerbs, TableVerbs, RetryVerbs, DamageVerbs):
     """A connection to a broker. Thread-safe; close it or use it as a context manager.
 
     `https://host:port` is TLS: `ca` names a file of certificates to trust, `insecure` trusts any.

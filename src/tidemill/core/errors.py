@@ -62,6 +62,12 @@ class IllegalId(RequestError):
     code = "illegal-id"
 
 
+class IdInUse(RequestError):
+    """The id is that of another message in the topic: the same id must come with the same content."""
+
+    code = "id-in-use"
+
+
 class IllegalLevel(RequestError):
     code = "illegal-level"
 

@@ -59,6 +59,13 @@ class LogReads:
         found = (segment.next_frame(offset + ALIGNMENT) for segment in self._segments[at:])
         return next((frame for frame in found if frame is not None), None)
 
+    def damaged_bytes(self, offset: int) -> bytes:
+        """What the file has from a damaged frame on, up to the next one that reads back or its end."""
+        segment, after = self._segment_of(offset), self.frame_after(offset)
+        data, start = segment.bytes(), offset - segment.start
+        stop = self.written_end if after is None else after.offset
+        return data[start : min(len(data), stop - segment.start)].tobytes()
+
     def forget_verified(self) -> None:
         """Verify large frames again when they are read next."""
         for segment in self._segments:

@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from tidemill.broker.broker import Broker
 from tidemill.server.admin_consuming import ConsumerDoor, Consumers, consumer_routes
+from tidemill.server.admin_damage import damage_routes
 from tidemill.server.admin_errors import add_error_handlers
 from tidemill.server.admin_messages import change_routes, send_routes
 from tidemill.server.admin_models import ErrorAnswer
@@ -143,6 +144,7 @@ def admin_app(
         message_routes(broker),
         me_routes(broker),
         find_routes(broker),
+        damage_routes(broker),
         topic_routes(broker),
         group_routes(broker),
         lever_routes(broker, backups or BackupPlace()),

@@ -19,6 +19,7 @@ from tidemill.core.limits import (
     RECEIVE_WAIT_MS_MAX,
 )
 from tidemill.core.model import CancelAnswer, TopicType
+from tidemill.server.damage_models import DamageOut
 
 _LATEST_MS = 1 << 52
 Moment = Annotated[int, Field(ge=0, le=_LATEST_MS, description="Unix milliseconds")]
@@ -52,7 +53,10 @@ class MessageIn(Request):
     deliver_at_ms: Annotated[int, Field(ge=-_LATEST_MS, le=_LATEST_MS)] | None = None
     delay_ms: Span | None = None
     level: Annotated[int, Field(ge=-_LATEST_MS, le=_LATEST_MS)] = 0
-    id: str | None = Field(None, description="of your own making: a repeat within an hour is stored once")
+    id: str | None = Field(
+        None,
+        description="of your own making: the same message within an hour is stored once, another one refused",
+    )
     keys: list[str] = []
     tag: str = ""
     message_group: str = Field("", description="consumer groups set to FIFO get its messages in order")
@@ -191,6 +195,9 @@ class PendingOut(BaseModel):
     deliver_at_ms: int
     size: int
     handle: str
+    is_damaged: bool = Field(
+        False, description="its bytes are: id, keys and tag are not known; the handle cancels it"
+    )
 
 
 class PendingListOut(BaseModel):
@@ -221,6 +228,7 @@ class FoundOut(BaseModel):
     queue: int | None = None
     offset: int | None = None
     released_at_ms: int | None = None
+    is_damaged: bool = Field(False, description="its bytes are: only what the index knows is there")
 
 
 class FoundListOut(BaseModel):
@@ -352,6 +360,7 @@ class StatusOut(BaseModel):
     pipeline: PipelineOut
     clock_leaps: int
     disk: DiskOut
+    damage: DamageOut
     levels: list[LevelOut]
     waits: list[WaitOut]
     health: HealthOut

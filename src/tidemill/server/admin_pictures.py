@@ -243,6 +243,7 @@ def _message_out(story: MessageStory, body_limit: int) -> MessageOut:
             for g in story.groups
             if may(LOOK, group=g.group)
         ],
+        is_damaged=story.is_damaged,
     )
 
 

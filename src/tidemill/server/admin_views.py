@@ -56,6 +56,7 @@ from tidemill.server.admin_models import (
 from tidemill.server.answer_room import BodiesRoute, keep_room_for
 from tidemill.server.backup_place import BackupPlace
 from tidemill.server.caller import ADMIN, LOOK, may, may_compare, require, require_on
+from tidemill.server.damage_models import DamageOut
 
 _FOREVER_MS = 1 << 52
 _OFFSET_MAX = 1 << 48
@@ -88,6 +89,7 @@ def look_routes(broker: Broker) -> APIRouter:
                 deliver_at_ms=p.deliver_at_ms,
                 size=p.size,
                 handle=str(p.handle),
+                is_damaged=p.is_damaged,
             )
             for p in found
         ]
@@ -139,7 +141,11 @@ def find_routes(broker: Broker) -> APIRouter:
         found = broker.views.read(name, queue, offset, count, bytes_max=ANSWER_BYTES_MAX)
         keep_room_for(q.message.body for q in found)
         rows = [
-            _found_out(FoundMessage(q.message, "released", q.queue_id, q.offset, q.released_at_ms))
+            _found_out(
+                FoundMessage(
+                    q.message, "released", q.queue_id, q.offset, q.released_at_ms, is_damaged=q.is_damaged
+                )
+            )
             for q in found
         ]
         return FoundListOut(messages=rows)
@@ -304,6 +310,7 @@ def status_out(broker: Broker) -> StatusOut:
             warn_below_bytes=status.room.warn_below_bytes,
             refuse_below_bytes=status.room.refuse_below_bytes,
         ),
+        damage=DamageOut(**asdict(status.damage)),
         levels=[LevelOut(**asdict(level)) for level in status.levels],
         waits=[
             WaitOut(
@@ -374,4 +381,5 @@ def _found_out(found: FoundMessage) -> FoundOut:
         queue=found.queue_id,
         offset=found.offset,
         released_at_ms=found.released_at_ms,
+        is_damaged=found.is_damaged,
     )

@@ -48,6 +48,7 @@ class BrokerCollector(Collector):
         yield from self._pipeline(status)
         yield from self._room(status)
         yield from self._health(status)
+        yield from self._damage(status)
         yield from self._histograms()
         yield from self._settings()
 
@@ -187,6 +188,20 @@ class BrokerCollector(Collector):
         for kind, count in self._broker.store.repairs.counts().items():
             derived_again.add_metric([kind.value], count)
         yield derived_again
+
+    def _damage(self, status: Status) -> Iterator[Metric]:
+        damage = status.damage
+        yield _gauge("damaged_frames", "Frames of the commit log known to be damaged.", damage.frames)
+        yield _gauge(
+            "damaged_messages",
+            "Messages in damaged frames that wait or are in a queue; they are not delivered.",
+            damage.messages,
+        )
+        yield _gauge(
+            "damaged_pending_messages",
+            "Messages in damaged frames that wait; retention keeps the log from the first one on.",
+            damage.pending,
+        )
 
     def _histograms(self) -> Iterator[Metric]:
         yield _histogram(

@@ -121,6 +121,7 @@ class MessageOut(BaseModel):
     rolls: int | None = Field(description="how often it was placed again in the wheel; null: not known")
     history: list[EventOut]
     groups: list[StandingOut]
+    is_damaged: bool = Field(False, description="its bytes are: only what the index knows is here")
 
 
 class MeOut(BaseModel):

@@ -22,6 +22,7 @@ _CODES: dict[str, int] = {
     "illegal-message-group": Code.ILLEGAL_MESSAGE_GROUP,
     "illegal-group": Code.ILLEGAL_CONSUMER_GROUP,
     "illegal-id": Code.ILLEGAL_MESSAGE_ID,
+    "id-in-use": Code.BAD_REQUEST,  # not over gRPC, whose ids are made by libraries
     "illegal-level": Code.ILLEGAL_DELIVERY_TIME,
     "illegal-delay": Code.ILLEGAL_DELIVERY_TIME,
     "illegal-filter": Code.ILLEGAL_FILTER_EXPRESSION,

@@ -2,7 +2,8 @@
 
 Owns the counters that metrics and `status` show. Damage is never acted on: the reader that finds a row or a
 file that fails its checksum derives it again from the commit log and reports it here. A message whose
-bytes in the commit log itself are damaged cannot be derived again; those are in `damaged_messages.py`.
+bytes in the commit log itself are damaged cannot be derived again: `damaged_frames.py` notes those frames,
+and `damaged_messages.py` says what they hold.
 """
 
 from __future__ import annotations

@@ -53,6 +53,16 @@ def _seen(*looks: tuple[BrokerStatus, float], topics=(), minutes=()) -> Seen:
     return seen
 
 
+def test_damage_to_the_log_is_a_line_of_its_own() -> None:
+    assert "damaged" not in _drawn(table_of(_status()))
+    damage = {"frames": 1, "messages": 3, "pending": 2}
+    for drawn in (
+        _drawn(table_of(_status(damage=damage)), 200),
+        _drawn(picture_of(_seen((_status(damage=damage), 1.0))), 200),
+    ):
+        assert "3 messages in 1 frame of the log are not delivered, 2 of them wait" in drawn
+
+
 def test_rates_are_between_two_looks() -> None:
     drawn = _drawn(picture_of(_seen((_status(100), 1.0), (_status(300), 1.5), (_status(350), 2.5))))
     assert "50/s ▁" not in drawn

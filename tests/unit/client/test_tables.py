@@ -14,7 +14,7 @@ import pytest
 import tidemill
 from http_broker import http_broker
 from tidemill.core.clock import SimulatedClock
-from tidemill.core.errors import IllegalProperty, RequestError
+from tidemill.core.errors import IdInUse, IllegalProperty, RequestError
 from tidemill.core.limits import DAY_MS
 from tidemill.core.model import Draft, Receipt
 from tidemill.server.flight_door import FlightDoor
@@ -243,7 +243,21 @@ def test_once_with_an_id_counts_for_as_long_as_the_message_is_kept_both_ways(cli
     served.broker.advance_to(served.broker.clock.now_ms() + 2 * DAY_MS // 24)
     answers = client.schedule(table, topic="t")
     assert [answer.is_repeat for answer in answers] == [True, False]
-    assert client.send("t", "c", id="x1", once=True).is_repeat
+    assert client.send("t", "a", id="x1", once=True).is_repeat
+
+
+def test_an_id_of_another_message_is_refused_both_ways_and_the_other_rows_are_stored(client) -> None:
+    client.send("t", "first", id="x1", delay="1h")
+    table = pa.table({"body": ["a", "second", "c"], "id": ["x0", "x1", "x2"], "delay_ms": [60_000] * 3})
+    for is_repeat in (False, True):
+        answers = client.schedule(table, topic="t")
+        assert list(answers.errors) == [1]
+        assert isinstance(answers[1], IdInUse)
+        assert "id 'x1' in topic 't' is that of another message, with another body" in str(answers[1])
+        assert [answers[row].is_repeat for row in (0, 2)] == [is_repeat] * 2
+    with pytest.raises(IdInUse):
+        client.send("t", "second", id="x1")
+    assert {row.id for row in client.pending("t")} == {"x0", "x1", "x2"}
 
 
 def test_once_of_an_odd_type_is_the_brokers_to_refuse(client) -> None:

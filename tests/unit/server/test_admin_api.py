@@ -9,6 +9,7 @@ import pytest
 
 from asgi_caller import AsgiCaller
 from small_broker import START_MS, SmallBroker
+from tidemill.core.errors import IdInUse
 from tidemill.core.model import Draft, Handle, Receipt
 from tidemill.core.send_answers import decode_answers
 from tidemill.core.send_batch import encode_drafts
@@ -74,6 +75,17 @@ def test_a_receipt_says_where_the_message_is_unless_it_waits(http) -> None:
     assert [(r["queue"], r["offset"]) for r in receipts] == [placed[r["message_id"]] for r in receipts]
     waiting = _send(http, delay_ms=5_000)
     assert (waiting["queue"], waiting["offset"]) == (None, None)
+
+
+def test_an_id_of_another_message_is_refused(http) -> None:
+    first = _send(http, id="mine", delay_ms=5_000)
+    assert _send(http, id="mine", delay_ms=9_000) == {**first, "is_repeat": True}
+    answer = http.post("/v1/messages", json={"topic": "orders", "body": "y", "id": "mine"})
+    assert (answer.status_code, answer.json()["code"]) == (409, "id-in-use")
+    assert "'mine' in topic 'orders'" in answer.json()["message"]
+    drafts = [Draft("orders", b"%d" % number, id=name) for number, name in enumerate(("one", "mine", "two"))]
+    answers = decode_answers(http.post("/v1/send-batch", content=encode_drafts(drafts)).content, drafts)
+    assert [type(answer) for answer in answers] == [Receipt, IdInUse, Receipt]
 
 
 def test_a_body_that_is_not_text_travels_in_base64(http) -> None:
@@ -289,7 +301,7 @@ def test_the_batch_door_answers_each_message(http) -> None:
         Draft("orders", b"1", delay_ms=1_000, id="a"),
         Draft("bad topic", b"2", id="b"),
         Draft("orders", b"3", id="c"),
-        Draft("orders", b"1 again", delay_ms=1_000, id="a"),
+        Draft("orders", b"1", delay_ms=2_000, id="a"),
     ]
     answer = http.post("/v1/send-batch", content=encode_drafts(drafts))
     first, wrong, plain, repeat = decode_answers(answer.content, drafts)

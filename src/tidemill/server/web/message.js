@@ -60,14 +60,14 @@ function draw(view, message) {
   view.times = [];
   view.isMoving = false;
   view.note = h("div", noteOf(view.said));
-  const title = message.keys.join(", ") || message.message_id;
+  const title = message.keys.join(", ") || message.message_id || "A damaged message";
   fill(dialog, h("div.inner",
     h("header",
       h("div", h("h1", { id: "message-title", class: "cut", style: { "max-width": "100%" } }, title), h("p.dim", h("span", { class: BADGES[message.state] }, message.state), " ", message.topic)),
       closeButton()),
     deeds(view, message),
     view.note,
-    h("section", h("h3", "Body"), bodyView(message, view.how, (how) => { view.how = how; }, () => { view.bodyLimit = message.body_size; return load(view); })),
+    h("section", h("h3", "Body"), message.is_damaged ? h("p.note.bad", { role: "alert" }, "The bytes of this message on the broker's disk are damaged. It will not be delivered. What is shown here is from the index.") : bodyView(message, view.how, (how) => { view.how = how; }, () => { view.bodyLimit = message.body_size; return load(view); })),
     h("section", h("h3", "Facts"), facts(view, message)),
     Object.keys(message.properties).length ? h("section", h("h3", "Properties"), h("dl.facts", Object.entries(message.properties).map(([key, value]) => [h("dt.mono", key), h("dd.mono", value)]))) : null,
     h("section", h("h3", { style: { "margin-bottom": "8px" } }, "History"), timeline(view, message))));

@@ -146,12 +146,18 @@ function drawDisk(box, { disk }) {
     h("p.small.dim", disk.is_full ? "Full: sends are refused, releases go on. Make room." : disk.is_low ? "Nearly full: make room before sends are refused." : "Enough room."));
 }
 
+function damageWords({ frames, messages, pending }) {
+  const held = pending ? ` ${count(pending)} of them wait, and retention keeps their part of the log until they are released or cancelled.` : "";
+  return `The commit log is damaged in ${count(frames)} ${frames === 1 ? "place" : "places"}: ${count(messages)} ${messages === 1 ? "message is" : "messages are"} not delivered.${held} \`tidemill damaged\` lists them.`;
+}
+
 function drawNotes(box, status) {
   const notes = [];
   if (status.health?.last_fault) notes.push(["warn", `The broker was opened again after: ${status.health.last_fault}.`]);
   if (status.disk.is_full) notes.push(["bad", "The disk is full. Sends are refused until there is room; releases and cancels go on."]);
   else if (status.disk.is_low) notes.push(["warn", "The disk is nearly full. Make room, or start with a shorter --retention."]);
   status.waits.forEach((wait) => notes.push(["warn", waitWords(wait)]));
+  if (status.damage?.frames) notes.push(["bad", damageWords(status.damage)]);
   if (status.is_clock_simulated) notes.push(["", "The clock is simulated; `tidemill advance 1h` moves it."]);
   if (!status.sent) notes.push(["", h("span", "Nothing was sent yet. ", h("a", { href: "#/schedule" }, "Schedule a message"), " or run ", h("code", 'tidemill send hello "hi" --delay 30s'), ".")]);
   fill(box, notes.map(([kind, text]) => h("p", { class: `note ${kind}`, style: { "margin-bottom": "8px" } }, typeof text === "string" ? prose(text) : text)));

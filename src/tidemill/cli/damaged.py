@@ -1,0 +1,83 @@
+"""`tidemill damaged [DIR]`: messages whose bytes in the commit log are damaged.
+
+Without DIR the running broker is asked, which lists what it has found since it started. With DIR the whole
+log of a data directory that nobody has open is verified.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from tidemill.broker.damage_views import DamagedView, damage_views
+from tidemill.cli.connecting import EndpointOption, JsonOption, connect, usage
+from tidemill.cli.data_directory import open_quietly, require_data_directory, shape_of
+from tidemill.cli.output import bar, console
+from tidemill.client.answers import DamagedMessage
+from tidemill.core.durations import format_time
+from tidemill.store.log_scrub import LogScrub
+
+_LIMIT_MAX = 10_000
+
+
+def damaged(
+    directory: Annotated[
+        Path | None, typer.Argument(metavar="DIR", help="a data directory that nobody has open")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=_LIMIT_MAX, help="At most so many.")] = 100,
+    has_bytes: Annotated[
+        bool, typer.Option("--bytes", help="With DIR: the bytes of each frame in base64, as `frame_base64`.")
+    ] = False,
+    endpoint: EndpointOption = None,
+    is_json: JsonOption = False,
+) -> int:
+    """List messages whose bytes in the log are damaged; exit 1 if there are any."""
+    if directory is None:
+        if has_bytes:
+            raise usage("--bytes reads the files: name the directory, with its broker stopped")
+        with connect(endpoint) as client:
+            found: Sequence[DamagedMessage | DamagedView] = client.damaged(limit=limit)
+        _print(found, is_json, {})
+        return 1 if found else 0
+    if endpoint is not None:
+        raise usage("give either a directory or --endpoint")
+    require_data_directory(directory)
+    with bar("opening") as advance:
+        broker = open_quietly(directory, shape_of(directory), advance)
+    with broker:
+        with bar("verifying the log"):
+            LogScrub(broker.store).run()
+        found = damage_views(broker.store, broker.id, limit)
+        log = broker.store.log
+        offsets = {one.log_offset for one in found} if has_bytes else set()
+        _print(found, is_json or has_bytes, {offset: log.damaged_bytes(offset) for offset in offsets})
+    return 1 if found else 0
+
+
+def _print(found: Sequence[DamagedMessage | DamagedView], is_json: bool, frames: dict[int, bytes]) -> None:
+    if is_json:
+        for one in found:
+            fields = asdict(one)
+            if one.log_offset in frames:
+                fields["frame_base64"] = base64.b64encode(frames[one.log_offset]).decode()
+            print(json.dumps(fields, ensure_ascii=False))
+        return
+    if not found:
+        print("no message with damaged bytes is known")
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("state", "topic", "queue", "offset", "seq", "due", "file", "byte"):
+        table.add_column(name, justify="right" if name in ("queue", "offset", "seq", "byte") else "left")
+    for one in found:
+        due = "" if one.deliver_at_ms is None else format_time(one.deliver_at_ms)
+        numbers = ("" if number is None else str(number) for number in (one.queue, one.offset, one.seq))
+        table.add_row(one.state, one.topic, *numbers, due, Path(one.file).name, str(one.position))
+    console().print(table)
+    print("they are not delivered; see handles and all that is known with --json")
