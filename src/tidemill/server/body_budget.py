@@ -2,7 +2,8 @@
 
 Owns the counts (of answers: `answer_room.py`). Whoever announces much and sends it slowly, a thousand times
 over, is stopped here: the call over the limit is refused, those under way go on. A body that has begun must
-be whole in time, or single bytes, sent now and then, would hold its place for ever.
+be whole in time and must come at a minimum rate (`MinimumRate`, for gRPC too), or single bytes, sent now and
+then, would hold its place for long.
 """
 
 from __future__ import annotations
@@ -11,10 +12,15 @@ import asyncio
 
 from starlette.exceptions import HTTPException
 
+from tidemill.core.limits import KIB
 from tidemill.server.asgi import Event, Receive, Scope, SteadyReceive
 
 # How long the body of a request may take; the largest one that is allowed needs 5 Mbit/s.
 BODY_SECONDS_MAX = 120.0
+
+# A body that has begun brings at least so many bytes within so many seconds, again and again: 1 KiB a second.
+RATE_SECONDS = 10.0
+RATE_BYTES = 10 * KIB
 
 # What one piece costs besides its bytes, so that a body of single bytes is no way around the limit.
 _PIECE_COST_BYTES = 128
@@ -25,6 +31,23 @@ _TOO_MANY = 429
 
 class BodyRefused(HTTPException):
     """A body is not taken. (An HTTPException, because the web framework lets only these through.)"""
+
+
+class MinimumRate:
+    """When a body that has begun is too slow: unless `RATE_BYTES` more came before `by_s`. Told the time."""
+
+    __slots__ = ("_missing", "by_s")
+
+    def __init__(self, now_s: float) -> None:
+        self._begin(now_s)
+
+    def _begin(self, now_s: float) -> None:
+        self._missing, self.by_s = RATE_BYTES, now_s + RATE_SECONDS
+
+    def came(self, size: int, now_s: float) -> None:
+        self._missing -= size
+        if self._missing <= 0:
+            self._begin(now_s)
 
 
 class Budget:
@@ -74,16 +97,20 @@ class WatchedBody:
         self._budget = budget
         self._request_max = request_max
         self._seconds_max = seconds_max
-        self._deadline: float | None = None  # while a body has begun and is not whole
+        self._whole_by_s = 0.0
+        self._rate: MinimumRate | None = None  # while a body has begun and is not whole
         self._held = 0
 
     async def __call__(self) -> Event:
-        event = await (self._receive() if self._deadline is None else self._in_time(self._deadline))
+        event = await (self._receive() if self._rate is None else self._in_time(self._rate.by_s))
         if not event.get("more_body", False):
-            self._deadline = None  # from now on one waits for the caller to go, which may take long
-        elif self._deadline is None:
-            self._deadline = asyncio.get_running_loop().time() + self._seconds_max
+            self._rate = None  # from now on one waits for the caller to go, which may take long
+        elif self._rate is None:
+            now_s = asyncio.get_running_loop().time()
+            self._whole_by_s, self._rate = now_s + self._seconds_max, MinimumRate(now_s)
             self._receive = SteadyReceive(self._receive)
+        else:
+            self._rate.came(len(event.get("body", b"")), asyncio.get_running_loop().time())
         size = len(event.get("body", b"")) + _PIECE_COST_BYTES
         if self._held + size > self._request_max:
             raise _too_large(self._request_max)
@@ -92,14 +119,15 @@ class WatchedBody:
         self._held += size
         return event
 
-    async def _in_time(self, deadline: float) -> Event:
+    async def _in_time(self, next_by_s: float) -> Event:
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(min(self._whole_by_s, next_by_s)):
                 return await self._receive()
         except TimeoutError:
-            raise BodyRefused(
-                _TOO_LATE, f"the body was not whole within {self._seconds_max:g} seconds; send it faster"
-            ) from None
+            slow = f"fewer than {RATE_BYTES} bytes of the body came in {RATE_SECONDS:g} seconds"
+            if self._whole_by_s <= next_by_s:
+                slow = f"the body was not whole within {self._seconds_max:g} seconds"
+            raise BodyRefused(_TOO_LATE, f"{slow}; send it faster") from None
 
     def close(self) -> None:
         self._budget.give_back(self._held)

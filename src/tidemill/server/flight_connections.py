@@ -12,7 +12,8 @@ files, and the operating system is asked what each has received. Less what was h
 - a connection from which nothing has come for a quarter of an hour;
 - while there are nearly as many calls as there may be (`flight_gate.py`), the connections of those who keep
   calls waiting for ten seconds, the longest wait first, and after them those from which nothing came for as
-  long and which the server does nothing for: a call that has said nothing at all is known to nobody.
+  long, or less than the minimum rate of a message that is not whole (`body_budget.py`), and which the server
+  does nothing for: a call whose first message is not whole is known to nobody.
 
 What a stream sent that was broken off counts as if it were still there: who breaks off many large ones on one
 connection is closed, and comes again.
@@ -37,6 +38,7 @@ from dataclasses import dataclass
 
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.limits import MIB
+from tidemill.server.body_budget import RATE_BYTES, RATE_SECONDS
 from tidemill.server.flight_gate import FlightGate
 from tidemill.server.flight_traffic import FlightTraffic, Handed, caller_at
 
@@ -45,7 +47,7 @@ logger = logging.getLogger(__name__)
 MESSAGE_BYTES_MAX = 64 * MIB
 GATHERED_BYTES_MAX = 512 * MIB
 SILENCE_MS_MAX = 15 * 60_000
-PATIENCE_S = 10.0
+PATIENCE_S = RATE_SECONDS
 _LOOK_EVERY_S = 0.05
 _IDLE_LOOK_EVERY_S = 0.1
 _REST = 10
@@ -68,6 +70,17 @@ class _Connection:
     received: int = 0
     handed: int = 0  # bytes of it that were handed over, never more than were received
     silent_ms: int = 0
+    counted: int = 0  # bytes received when the minimum rate was last kept
+    counted_s: float | None = None  # and when that was
+
+    def kept_quiet_s(self, now_s: float) -> float:
+        """For how long it has sent nothing, or too little of a message that is not whole."""
+        slow_s = 0.0 if self.counted_s is None or not self.gathered else now_s - self.counted_s
+        return max(self.silent_ms / 1000, slow_s)
+
+    def count(self, now_s: float) -> None:
+        if self.counted_s is None or self.received - self.counted >= RATE_BYTES:
+            self.counted, self.counted_s = self.received, now_s
 
     @property
     def gathered(self) -> int:
@@ -131,25 +144,27 @@ class FlightConnections:
 
     # -- looking ----------------------------------------------------------------------------------
 
-    def look(self) -> int:
+    def look(self, now_s: float | None = None) -> int:
         """Shut down what is over a limit; says how many those were."""
+        now_s = stopwatch_s() if now_s is None else now_s
         self._find()
         found = [(number, one) for number, one in self._sockets.items() if one.caller]
         handed = self._traffic.take()
         kept, over = found[: self._connections_max], found[self._connections_max :]
         for number, one in kept:
             _ask(number, one)
+            one.count(now_s)
             one.handed = min(one.received, one.handed + handed.sizes.get(one.caller, 0))
         large = self._large([one for _, one in kept], handed)
-        deaf = self._traffic.deaf(stopwatch_s())
+        deaf = self._traffic.deaf(now_s)
         faults = (
             (over, "too many were open; raise --max-connections if they are wanted"),
             ([pair for pair in kept if pair[1] in large], "they sent too much at once; send smaller batches"),
             ([pair for pair in kept if pair[1].caller in deaf], "they did not read what they had asked for"),
             ([pair for pair in kept if pair[1].silent_ms > self._silence_ms_max], ""),
             (
-                self._silent(kept),
-                "they kept calls waiting and said nothing while nearly all calls were taken",
+                self._silent(kept, now_s),
+                "they kept calls waiting and sent too little while nearly all calls were taken",
             ),
         )
         return sum(self._shut(found, why) for found, why in faults)
@@ -192,18 +207,18 @@ class FlightConnections:
                 total -= one.gathered
         return large
 
-    def _silent(self, kept: list[tuple[int, _Connection]]) -> list[tuple[int, _Connection]]:
+    def _silent(self, kept: list[tuple[int, _Connection]], now_s: float) -> list[tuple[int, _Connection]]:
         """Connections that must give way to others, no more than are needed for that."""
         crowd = self._gate.crowd
         if not crowd:
             return []
-        waits = self._traffic.waits(stopwatch_s(), self._patience_s)
+        waits = self._traffic.waits(now_s, self._patience_s)
         order = {caller: place for place, caller in enumerate(waits.kept)}
         keeping = sorted((p for p in kept if p[1].caller in order), key=lambda p: order[p[1].caller])
         others = [
             pair
-            for pair in sorted(kept, key=lambda pair: pair[1].silent_ms, reverse=True)
-            if pair[1].silent_ms > self._patience_s * 1000
+            for pair in sorted(kept, key=lambda pair: pair[1].kept_quiet_s(now_s), reverse=True)
+            if pair[1].kept_quiet_s(now_s) > self._patience_s
             and pair[1].caller not in waits.working
             and pair[1].caller not in order
         ]

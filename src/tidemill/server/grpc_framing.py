@@ -23,7 +23,7 @@ from enum import IntEnum
 from urllib.parse import quote
 
 from tidemill.server.asgi import Event, Receive, Scope, Send, SteadyReceive, steady_send
-from tidemill.server.body_budget import Budget
+from tidemill.server.body_budget import RATE_BYTES, RATE_SECONDS, Budget, MinimumRate
 
 _PREFIX = struct.Struct(">BI")
 _PLAIN = 0
@@ -31,7 +31,10 @@ _COMPRESSED = 1
 _CRUMB_BYTES = 16_384
 # How long a client may take to hand over a message that it has begun.
 _BODY_SECONDS_MAX = 30.0
-_TOO_LATE = "the request did not come in time"
+_TOO_LATE = (
+    f"the request came too slowly: it is whole within {_BODY_SECONDS_MAX:g} seconds, and brings {RATE_BYTES} "
+    f"bytes in each {RATE_SECONDS:g}"
+)
 _TIMEOUT_UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _TIMEOUT_DIGITS_MAX = 8
 # Printable ASCII but for the percent sign travels as it is in a status message.
@@ -208,7 +211,9 @@ class Stream:
         self._reader = MessageReader(message_bytes_max)
         self._budget = Budget(message_bytes_max) if budget is None else budget
         self._counted = 0  # what the budget holds for this stream
-        self._whole_by_s: float | None = None  # while a message has begun and is not whole
+        # While a message has begun and is not whole:
+        self._whole_by_s = 0.0
+        self._rate: MinimumRate | None = None
         self._messages: deque[bytes] = deque()
         self._has_ended = False
         self._has_started = False
@@ -226,8 +231,9 @@ class Stream:
         return self._messages.popleft() if self._messages else None
 
     async def _receive_in_time(self) -> Event:
+        by_s = None if self._rate is None else min(self._whole_by_s, self._rate.by_s)
         try:
-            async with asyncio.timeout_at(self._whole_by_s):
+            async with asyncio.timeout_at(by_s):
                 return await self._receive()
         except TimeoutError:
             raise GrpcError(Status.DEADLINE_EXCEEDED, _TOO_LATE) from None
@@ -238,10 +244,13 @@ class Stream:
         self._messages.extend(found)
         self._budget.give_back(self._counted - self._reader.held)
         self._counted = self._reader.held
+        now_s = asyncio.get_running_loop().time()
         if not self._counted:
-            self._whole_by_s = None
-        elif found or self._whole_by_s is None:
-            self._whole_by_s = asyncio.get_running_loop().time() + _BODY_SECONDS_MAX
+            self._rate = None
+        elif found or self._rate is None:
+            self._whole_by_s, self._rate = now_s + _BODY_SECONDS_MAX, MinimumRate(now_s)
+        else:
+            self._rate.came(len(data), now_s)
 
     def close(self) -> None:
         """Nothing more is read; what was read in part is no longer counted."""
@@ -335,12 +344,16 @@ class GrpcService:
         reader = MessageReader(self._message_bytes_max)
         receive = SteadyReceive(receive)
         held = 0
+        now_s = asyncio.get_running_loop().time
+        whole_by_s, rate = now_s() + _BODY_SECONDS_MAX, MinimumRate(now_s())
         try:
-            async with asyncio.timeout(_BODY_SECONDS_MAX):
+            async with asyncio.timeout_at(min(whole_by_s, rate.by_s)) as limit:
                 while True:
                     if event["type"] == "http.disconnect":
                         raise ClientGone
                     held += _room_for(len(event.get("body", b"")), self._gathered)
+                    rate.came(len(event.get("body", b"")), now_s())
+                    limit.reschedule(min(whole_by_s, rate.by_s))
                     found = reader.feed(event.get("body", b""))
                     if found or not event.get("more_body", False):
                         break

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import leaping_loop
 from tidemill.server.body_budget import BodyBudget, BodyRefused
 
 
@@ -58,6 +59,60 @@ def test_a_whole_body_is_taken_and_its_caller_may_stay_as_long_as_it_likes() -> 
         waiting.cancel()
 
     asyncio.run(stays())
+
+
+def _slow_caller(size: int, every_s: float, count: int) -> Callable[[], Awaitable[dict[str, Any]]]:
+    """Sends pieces of this size, with a pause before each."""
+    left = count
+
+    async def receive() -> dict[str, Any]:
+        nonlocal left
+        await asyncio.sleep(every_s)
+        left -= 1
+        return {"type": "http.request", "body": bytes(size), "more_body": left > 0}
+
+    return receive
+
+
+@pytest.mark.parametrize(
+    ("size", "every_s", "count", "ends_s"),
+    [
+        (1, 1, 1_000, 11),  # the clock starts with the first byte
+        (1_000, 1, 1_000, 11),
+        (9_000, 9.5, 100, 19.5),  # the first window ends with 9 000 bytes, 500 too few
+        (1, 0.001, 1_000_000, 10.001),
+    ],
+)
+def test_a_body_that_comes_too_slowly_is_refused(
+    size: int, every_s: float, count: int, ends_s: float
+) -> None:
+    budget = BodyBudget(1 << 30, 1 << 30)
+
+    async def ended_s() -> float:
+        with pytest.raises(
+            BodyRefused, match="fewer than 10240 bytes of the body came in 10 seconds"
+        ) as refused:
+            await _read(budget, _slow_caller(size, every_s, count))
+        assert refused.value.status_code == 408
+        return asyncio.get_running_loop().time()
+
+    assert leaping_loop.run(ended_s()) == pytest.approx(ends_s)
+    assert budget.held == 0
+
+
+@pytest.mark.parametrize(
+    ("size", "every_s", "count"),
+    [(1, 1, 10), (1_200, 1, 100), (100, 0.05, 1_000), (20_000, 9.9, 10), (9_000, 9, 2)],
+)
+def test_a_body_that_comes_fast_enough_is_taken(size: int, every_s: float, count: int) -> None:
+    budget = BodyBudget(1 << 30, 1 << 30)
+    assert len(leaping_loop.run(_read(budget, _slow_caller(size, every_s, count)))) == size * count
+
+
+def test_a_body_is_whole_in_time_at_whatever_rate_it_comes() -> None:
+    budget = BodyBudget(1 << 30, 1 << 30)
+    with pytest.raises(BodyRefused, match="not whole within 120 seconds"):
+        leaping_loop.run(_read(budget, _slow_caller(2_000, 1, 1_000)))
 
 
 @pytest.mark.parametrize(("announced", "is_refused"), [(b"1000", False), (b"1001", True), (b"x", False)])

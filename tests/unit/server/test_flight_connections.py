@@ -429,6 +429,26 @@ def test_a_call_that_never_says_a_word_gives_way(narrow) -> None:
         assert _stores(_client(stack, narrow))
 
 
+def test_a_first_message_that_trickles_gives_way(narrow) -> None:
+    """It is not silent, and nothing is known of its call; but it brings less than 1 KiB a second."""
+    watch = FlightConnections(narrow.port, 100, narrow.traffic, gate=narrow.gate)
+    with contextlib.ExitStack() as stack:
+        callers = [Http2(narrow.port) for _ in range(_CALLS)]
+        for http2 in callers:
+            stack.callback(http2.close)
+        calls = [(http2, http2.call(_PUT, struct.pack(">BI", 0, MIB), ends=False)) for http2 in callers]
+        _until(lambda: _is_full(narrow))
+        now_s = stopwatch_s()
+        assert watch.look(now_s) == 0
+        for http2, stream in calls:
+            http2.state.send_data(stream, b"x")
+            http2.flush()
+        assert watch.look(now_s + 9) == 0
+        assert watch.look(now_s + 11) == 2
+        _until(lambda: narrow.gate.crowd == 0)
+        assert _stores(_client(stack, narrow))
+
+
 def test_those_who_do_not_read_give_way(small, narrow) -> None:
     small.broker.send([Draft("large", b"x" * MIB) for _ in range(8)])
     ticket = flight.Ticket(b'{"table": "messages", "topic": "large", "columns": ["body"]}')

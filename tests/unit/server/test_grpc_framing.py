@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import leaping_loop
 from tidemill.server import grpc_framing
 from tidemill.server.grpc_framing import (
     Call,
@@ -285,6 +286,39 @@ def test_messages_that_are_whole_are_not_counted() -> None:
     client.scope["path"] = "/twice"
     assert client.run(_SERVICE).status() is Status.OK
     assert len(client.messages()) == 40
+
+
+class _Slow(_Client):
+    """Sends a request piece by piece, with a pause before each."""
+
+    def __init__(self, path: str, size: int, piece: int, every_s: float) -> None:
+        data = frame(b"x" * size)
+        super().__init__([data[at : at + piece] for at in range(0, len(data), piece)])
+        self.scope["path"] = path
+        self._every_s = every_s
+
+    async def receive(self) -> Any:
+        await asyncio.sleep(self._every_s)
+        return await super().receive()
+
+
+@pytest.mark.parametrize("path", ["/echo", "/twice"])
+@pytest.mark.parametrize(
+    ("size", "piece", "every_s", "ends_s"),
+    [(900, 1, 1, 11), (900, 40, 1, 11), (900, 100, 1, None), (50_000, 2_000, 1, None), (50_000, 900, 1, 11)],
+)
+def test_a_message_comes_at_a_minimum_rate(
+    path: str, size: int, piece: int, every_s: float, ends_s: float | None
+) -> None:
+    async def run() -> tuple[Status, float]:
+        service = GrpcService({"/echo": _echo}, {"/twice": _echo_all}, 100_000)
+        client = _Slow(path, size, piece, every_s)
+        await service(client.scope, client.receive, client.send)
+        return client.status(), asyncio.get_running_loop().time()
+
+    status, at_s = leaping_loop.run(run())
+    assert status is (Status.OK if ends_s is None else Status.DEADLINE_EXCEEDED)
+    assert ends_s is None or at_s == pytest.approx(ends_s)
 
 
 def test_a_message_of_a_stream_that_has_begun_must_be_whole_in_time(monkeypatch) -> None:
