@@ -37,6 +37,15 @@ class Bridge:
                 self._store.queues.set_end((topic.id, queue_id), end)
         self._store.queues.set_base(base)
 
+    def note_beginning(self, region: Region) -> None:
+        """The very beginning of a log is lost: all that the copy's first state says was given away is."""
+        if self._indexes.ledger.next_seq:
+            region.lost_seqs.append((0, self._indexes.ledger.next_seq))
+        for topic in self._indexes.topics:
+            for queue_id, end in enumerate(self._indexes.topics.offsets_of(topic)):
+                if end:
+                    region.lost_offsets.append((topic.id, queue_id, 0, end))
+
     def bring_to(self, base: Base, stamp_ms: int, region: Region) -> None:
         """Bring the copy to a state that is known as a whole."""
         wanted = {fields["id"]: Topic.from_dict(fields) for fields in base.topics}

@@ -133,10 +133,12 @@ class LogCopy:
         below_seq = self._store.indexes.ledger.next_seq
         region = self._open_region
         if region is not None:
-            region.grow(damage, self.stamp_ms, below_seq)
+            region.grow(damage, below_seq)
         else:
             end = self._store.log.written_end
             self.regions.append(Region([damage], self.stamp_ms, below_seq, end))
+            if damage.start == self._source.head == 0:
+                self._bridge.note_beginning(self.regions[-1])
 
     def _meet_base(self, frame: Frame) -> None:
         self._know(Base.read(frame.payload), frame.stamp_ms)

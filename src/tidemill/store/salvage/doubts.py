@@ -21,6 +21,7 @@ _SCAN_ROWS = 1 << 18
 _QUEUE_BITS = 16
 # How many messages are listed whose cancel or move may be lost; all of them are counted.
 LISTED_MAX = 100_000
+_ANY_TIME_MS = 1 << 62
 
 RELEASED, CANCELLED, MOVED = "released", "cancelled", "moved"
 
@@ -89,6 +90,8 @@ class Doubts:
         """A release in the region was of messages due by then."""
         if region.after_ms is None:
             return max(self._now_ms, region.before_ms or 0)
+        if region.has_set_back_clock:
+            return _ANY_TIME_MS
         return max(region.after_ms, region.before_ms or 0)
 
     @staticmethod

@@ -35,11 +35,10 @@ class Region:
     lost_moves: int | None = None
     topics: list[str] = field(default_factory=list)  # made, changed or deleted by frames that are lost
 
-    def grow(self, damage: Damage, before_ms: int | None, below_seq: int) -> None:
+    def grow(self, damage: Damage, below_seq: int) -> None:
         """Another damaged range before the state was known again."""
         self.damages.append(damage)
         self.after_ms = None
-        self.before_ms = before_ms if self.before_ms is None else self.before_ms
         self.below_seq = below_seq
         self.confirmed.clear()
 
@@ -53,6 +52,11 @@ class Region:
             lost = tuple(max(0, one - other) for one, other in pairs)
             if any(lost):
                 self.lost_totals[topic_id] = (lost[_SENT], lost[_RELEASED], lost[_CANCELLED])
+
+    @property
+    def has_set_back_clock(self) -> bool:
+        """Whether the clock showed less behind it than before: what was due in it is not known then."""
+        return None not in (self.before_ms, self.after_ms) and (self.after_ms or 0) < (self.before_ms or 0)
 
     @property
     def lost_seq_count(self) -> int:
