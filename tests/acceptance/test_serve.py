@@ -101,6 +101,14 @@ def test_a_file_for_a_data_directory_is_said_in_one_line(tmp_path):
         assert f"{data} is, or lies below, a file; name a directory" in result.stderr
 
 
+def test_a_directory_with_other_files_is_refused_before_anything_is_written(tmp_path):
+    (tmp_path / "README.md").write_text("a project")
+    result = _serve("--data", str(tmp_path), "--port", "0", "--tls-port", "0")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert f"{tmp_path} is not empty and not a data directory: it holds README.md" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
+
+
 def test_a_port_in_use_is_said_in_one_line(served, tmp_path):
     served.start()
     result = _serve("--data", str(tmp_path / "other"), "--port", str(served.port))

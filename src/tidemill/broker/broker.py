@@ -25,7 +25,7 @@ from tidemill.broker.canceller import Canceller, NewTime, Rescheduled, To
 from tidemill.broker.column_send import Answers, ColumnSend
 from tidemill.broker.dead_letters import DeadLetters
 from tidemill.broker.health import Health
-from tidemill.broker.identity import broker_id_of
+from tidemill.broker.identity import broker_id_of, require_usable
 from tidemill.broker.level_table import with_level_table
 from tidemill.broker.long_poll import LongPoll
 from tidemill.broker.loop import Service
@@ -101,6 +101,7 @@ class Broker:
         self._has_threads = has_threads
         self._pipeline_problem = pipeline_problem  # why there is none, for the status
         sizes = sizes or Sizes()
+        require_usable(self.disk, directory)
         self.disk.make_dir(directory)
         self.directory = directory
         self._lock = self.disk.lock(directory / "LOCK", f"process {os.getpid()}")

@@ -3,11 +3,15 @@
 Owns the file pair `identity.0/1`, which both say the same. It is written when all that a directory must never
 be without is there, and says so (`has_consumers`): what is missing later was lost. Directories made before it
 said so are marked when they are opened with a consumers' checkpoint; until then theirs may be missing.
+
+Owns also the rule which directory may become a data directory: an empty one. One that holds other files, and
+neither an identity nor a log, belongs to somebody else, and nothing is written there.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +26,30 @@ IDENTITY_NAME = "identity"
 _HAS_CONSUMERS = "has_consumers"
 # Stands in a directory while a salvage fills it.
 UNFINISHED_NAME = "salvage.unfinished"
+# What may lie in a directory without an identity: what a process that was killed at its very start has made,
+# parts of a data directory that lost its identity, and what a new file system begins with.
+_OWN_NAMES = frozenset(
+    ("LOCK", "tls", "log", CONSUMERS_NAME, "index", "timer", "ballast", "levels.0", "levels.1", "spark.log")
+)
+_OF_THE_FILE_SYSTEM = "lost+found"
+_SEGMENT = re.compile(r"\d{20}\.log")
+_NAMES_SHOWN = 3
+
+
+def require_usable(disk: Disk, directory: Path) -> None:
+    """`StorageError` unless this is a data directory, is empty, or is not there yet. Makes nothing."""
+    names = disk.names(directory)
+    foreign = [name for name in names if name not in _OWN_NAMES and name != _OF_THE_FILE_SYSTEM]
+    is_ours = f"{IDENTITY_NAME}.0" in names or f"{IDENTITY_NAME}.1" in names or UNFINISHED_NAME in names
+    if not foreign or is_ours or any(map(_SEGMENT.fullmatch, disk.names(directory / "log"))):
+        return
+    found = ", ".join(foreign[:_NAMES_SHOWN])
+    if len(foreign) > _NAMES_SHOWN:
+        found += f" and {len(foreign) - _NAMES_SHOWN} more"
+    raise StorageError(
+        f"{directory} is not empty and not a data directory: it holds {found}. Nothing was written; "
+        "name a new or an empty directory, or the one that the broker was opened with"
+    )
 
 
 def broker_id_of(disk: Disk, directory: Path) -> str:

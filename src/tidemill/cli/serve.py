@@ -80,7 +80,7 @@ def serve(
     config: ConfigOption = None,
 ) -> int:
     """Serve a data directory over gRPC and HTTP until stopped."""
-    _check_choices(pipeline, clock, server)
+    _check(data, pipeline, clock, server)
     settings = _settings(
         config,
         lead=lead,
@@ -121,13 +121,18 @@ def _settings(config: Path | None, **flags: object) -> BrokerSettings:
     return settings
 
 
-def _check_choices(pipeline: str, clock: str, server: str) -> None:
+def _check(data: Path, pipeline: str, clock: str, server: str) -> None:
+    """Refuse what cannot be served before a port is held, or a certificate made in the directory."""
+    from tidemill.broker.identity import require_usable
+    from tidemill.log.disk import RealDisk
+
     if pipeline not in ("spark", "embedded"):
         raise RequestError(f"pipeline {pipeline!r} is unknown; use spark or embedded")
     if clock not in ("system", "simulated"):
         raise RequestError(f"clock {clock!r} is unknown; use system or simulated")
     if server not in ("auto", "envoy", "hypercorn"):
         raise RequestError(f"server {server!r} is unknown; use auto, envoy or hypercorn")
+    require_usable(RealDisk(), data)
 
 
 def _server(wanted: str) -> str:

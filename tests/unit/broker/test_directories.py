@@ -1,0 +1,64 @@
+"""Which directory may become a data directory: an empty one; nothing is written into any other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tidemill
+from small_broker import SmallBroker
+from tidemill.core.errors import StorageError
+from tidemill.core.model import Draft
+
+
+def _tree(directory: Path) -> list[tuple[str, bytes]]:
+    return [(str(path), path.read_bytes() if path.is_file() else b"") for path in directory.rglob("*")]
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        ((".git/config", "README.md", "src/main.py"), r"it holds \.git, README\.md, src\."),
+        (("a", "b", "c", "d", "e"), "it holds a, b, c and 2 more"),
+        (("log/app.log", "notes.txt"), "it holds notes.txt"),
+    ],
+)
+def test_a_directory_with_other_files_is_refused_and_nothing_is_written(tmp_path, names, found):
+    directory = tmp_path / "project"
+    for name in names:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text("somebody's")
+    before = _tree(directory)
+    with pytest.raises(StorageError, match=f"project is not empty and not a data directory: {found}"):
+        tidemill.open(directory)
+    assert _tree(directory) == before
+
+
+def test_a_new_file_system_is_empty(tmp_path):
+    (tmp_path / "disk" / "lost+found").mkdir(parents=True)
+    with tidemill.open(tmp_path / "disk") as broker:
+        broker.send([Draft("t", b"x")])
+    tidemill.open(tmp_path / "disk").close()
+
+
+def test_a_data_directory_may_hold_other_files_too(small: SmallBroker):
+    small.send("t", b"x")
+    small.close()
+    (small.directory / "NOTES.md").write_text("ours")
+    small.open()
+    assert small.bodies("t") == [b"x"]
+
+
+def test_one_that_lost_its_identity_is_told_so_and_not_called_a_strangers(small: SmallBroker):
+    small.send("t", b"x")
+    small.close()
+    (small.directory / "NOTES.md").write_text("ours")
+    kept = {path: path.read_bytes() for path in small.directory.glob("identity.*")}
+    for path in kept:
+        path.unlink()
+    with pytest.raises(StorageError, match="its identity file is missing or damaged"):
+        small.open()
+    for path, content in kept.items():
+        path.write_bytes(content)
+    small.open()
