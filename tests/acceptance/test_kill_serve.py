@@ -44,9 +44,8 @@ _FLAGS = ("--pipeline", "embedded", "--lead", "1s", "--tick", "100ms")
 _THREADS = 3
 _TABLE_ROWS = 20
 _TOLD = {
+    # Also where the answer was lost and it was asked for again: never `already-cancelled`.
     tidemill.CancelAnswer.CANCELLED: Told.CANCELLED,
-    # A cancel whose answer was lost is asked again, and then it was cancelled before.
-    tidemill.CancelAnswer.ALREADY_CANCELLED: Told.CANCELLED,
     tidemill.CancelAnswer.RELEASED: Told.RELEASED,
 }
 _pause = threading.Event()  # never set

@@ -1,14 +1,34 @@
-"""Cancelling and rescheduling: by handle, by key, by range of time. Every answer must be true."""
+"""Cancelling and rescheduling: by handle, by key, by range of time. Every answer must be true.
+
+Each request has an id. One whose answer a crash swallowed is asked again in the next life, and one that was
+answered is now and then asked again at once: either way the answer must be the one of the first time.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from simulation.model import Broken, Message
 from simulation.world import KEYS, SPANS_MS, World
+from tidemill.broker.canceller import Rescheduled
 from tidemill.core.errors import DiskFull
 from tidemill.core.model import CancelAnswer
+from tidemill.testing import FaultPlan, FaultyDisk, SimulatedCrash
+
+_AGAIN = 0.3  # how often an answered request is asked again
+
+
+@dataclass
+class Request:
+    """One cancel or reschedule: how to ask, what is in doubt meanwhile, and what the answer must be."""
+
+    ask: Callable[[str], Any]
+    doubt: Callable[[], None]
+    settle: Callable[[Any], None]
+    id: str
+    asked_at_ms: int
 
 
 @dataclass
@@ -16,6 +36,47 @@ class Changing:
     """The acts of those who change their mind."""
 
     world: World
+    crash_chance: float = 0.0  # of a crash in the middle of a request, and of one before its answer is read
+    count: int = 0
+    retried: int = 0
+    lost: Request | None = None  # no answer came
+
+    def _request(
+        self, ask: Callable[[str], Any], doubt: Callable[[], None], settle: Callable[[Any], None]
+    ) -> None:
+        self.count += 1
+        self.lost = Request(ask, doubt, settle, f"request-{self.count}", self.world.now_ms)
+        self._carry_out(self.lost)
+
+    def retry_lost(self) -> bool:
+        """Ask again what was not answered, before anything else is done; True if there was something."""
+        request = self.lost
+        if request is None:
+            return False
+        # Its frame may have been cut since, or be more than an hour old.
+        if not 0 <= self.world.now_ms - request.asked_at_ms < 2 * self.world.look_every_ms:
+            self.lost = None
+            return False
+        self.retried += 1
+        self._carry_out(request)
+        return True
+
+    def _carry_out(self, request: Request) -> None:
+        request.doubt()
+        random, broker = self.world.random, self.world.broker
+        if random.random() < self.crash_chance:
+            assert isinstance(broker.disk, FaultyDisk)
+            broker.disk.arm(FaultPlan(crash_at=random.randrange(1, 5), crash_after=random.random() < 0.5))
+        answer = request.ask(request.id)
+        if random.random() < self.crash_chance:
+            raise SimulatedCrash("before an answer was read")
+        self.lost = None
+        request.settle(answer)
+        if self.world.random.random() < _AGAIN and not isinstance(answer, DiskFull):
+            end = self.world.broker.store.log.written_end
+            again = request.ask(request.id)
+            if again != answer or self.world.broker.store.log.written_end != end:
+                raise Broken(f"{request.id} was answered {answer}, and asked again {again}")
 
     def _some_handled(self) -> list[Message]:
         known = self.world.model.handled()
@@ -38,34 +99,44 @@ class Changing:
             return
         messages = self._some_handled()
         expected = [self._expected(m, self.world.model.has_cut) for m in messages]
-        waiting = [m for m in messages if m.is_pending]
-        for message in waiting:
-            message.is_cancelled = None
-        answers = self.world.broker.cancel([self.world.random.choice(m.handles) for m in messages])
-        done: set[bytes] = set()
-        for message, answer, allowed in zip(messages, answers, expected, strict=True):
-            if message.body in done:
-                allowed = {CancelAnswer.ALREADY_CANCELLED}
-            if answer not in allowed:
-                raise Broken(f"cancel of {message} says {answer}, expected {allowed}")
-            if answer is CancelAnswer.CANCELLED:
-                message.is_cancelled = True
-                done.add(message.body)
+        waiting = {m.body for m in messages if m.is_pending}
+        handles = [self.world.random.choice(m.handles) for m in messages]
 
-    def _cancel_all(self, waiting: list[Message], act: Callable[[], int]) -> None:
-        for message in waiting:
-            message.is_cancelled = None
-        count = act()
-        if count != len(waiting):
-            raise Broken(f"{count} were cancelled, {len(waiting)} waited: {waiting}")
-        for message in waiting:
-            message.is_cancelled = True
+        def settle(answers: list[CancelAnswer]) -> None:
+            done: set[bytes] = set()
+            for message, answer, allowed in zip(messages, answers, expected, strict=True):
+                if message.body in done:
+                    allowed = {CancelAnswer.ALREADY_CANCELLED}
+                elif message.body in waiting and message.seen is not None:
+                    allowed = {CancelAnswer.RELEASED}  # in the time between crash and retry
+                if answer not in allowed:
+                    raise Broken(f"cancel of {message} says {answer}, expected {allowed}")
+                if answer is CancelAnswer.CANCELLED:
+                    message.is_cancelled = True
+                    done.add(message.body)
+
+        self._request(
+            lambda request_id: self.world.broker.cancel(handles, request_id=request_id),
+            lambda: _doubt([m for m in messages if m.body in waiting]),
+            settle,
+        )
+
+    def _cancel_all(self, waiting: list[Message], act: Callable[[str], int]) -> None:
+        def settle(count: int) -> None:
+            cancelled = [m for m in waiting if m.seen is None]
+            if count != len(cancelled):
+                raise Broken(f"{count} were cancelled, {len(cancelled)} waited: {waiting}")
+            for message in cancelled:
+                message.is_cancelled = True
+
+        self._request(act, lambda: _doubt(waiting), settle)
 
     def cancel_key(self) -> None:
         topic, key = self.world.some_topic(), self.world.random.choice(KEYS)
         if topic is not None:
             self._cancel_all(
-                self.world.model.pending(topic, key), lambda: self.world.broker.cancel_key(topic, key)
+                self.world.model.pending(topic, key),
+                lambda request_id: self.world.broker.cancel_key(topic, key, request_id=request_id),
             )
 
     def _range(self) -> tuple[int, int]:
@@ -77,7 +148,10 @@ class Changing:
         if topic is not None:
             low, high = self._range()
             waiting = [m for m in self.world.model.pending(topic) if low <= m.due_ms < high]
-            self._cancel_all(waiting, lambda: self.world.broker.cancel_range(topic, low, high))
+            self._cancel_all(
+                waiting,
+                lambda request_id: self.world.broker.cancel_range(topic, low, high, request_id=request_id),
+            )
 
     def _time(self) -> dict[str, int]:
         span = self.world.random.choice(SPANS_MS)
@@ -94,55 +168,58 @@ class Changing:
         messages = list({m.body: m for m in self._some_handled()}.values())
         time = self._time()
         expected = [self._expected(m, self.world.model.has_cut) for m in messages]
-        plans = {m.body: (m.due_ms, self._new_due(m, time)) for m in messages if m.is_pending}
-        for message in messages:
-            if message.body in plans:
-                message.dues = set(plans[message.body])
-        try:
-            results = self.world.broker.reschedule(
-                [self.world.random.choice(m.handles) for m in messages], **time
-            )
-        except DiskFull:
-            self._take_back(plans)
-            return
-        for message, result, allowed in zip(messages, results, expected, strict=True):
-            if message.body not in plans:
-                if result.answer not in allowed:
-                    raise Broken(f"reschedule of {message} says {result}, expected {allowed}")
-                continue
-            new_due = plans[message.body][1]
-            if result.answer is not None or result.handle is None or result.deliver_at_ms != new_due:
-                raise Broken(f"reschedule of {message} to {new_due} says {result}")
-            message.dues, message.turn, message.level_delay_ms = {new_due}, self.world.model.turn, 0
-            message.handles.append(result.handle)
+        handles = [self.world.random.choice(m.handles) for m in messages]
+        moving = _Moving(
+            self.world, {m.body: (m.due_ms, self._new_due(m, time)) for m in messages if m.is_pending}
+        )
 
-    def _take_back(self, plans: dict[bytes, tuple[int, int]]) -> None:
-        if not self.world.is_full:
-            raise Broken("a reschedule was refused for want of room, and there is room")
-        for body, (old_due, _) in plans.items():
-            self.world.model.messages[body].dues = {old_due}
+        def settle(results: list[Rescheduled] | DiskFull) -> None:
+            if isinstance(results, DiskFull):
+                moving.take_back()
+                return
+            for message, result, allowed in zip(messages, results, expected, strict=True):
+                if message.body in moving.plans and not moving.went_as_it_was(message):
+                    new_due = moving.plans[message.body][1]
+                    if result.answer is not None or result.handle is None or result.deliver_at_ms != new_due:
+                        raise Broken(f"reschedule of {message} to {new_due} says {result}")
+                    moving.moved(message)
+                    message.handles.append(result.handle)
+                else:
+                    allowed = {CancelAnswer.RELEASED} if message.body in moving.plans else allowed
+                    if result.answer not in allowed:
+                        raise Broken(f"reschedule of {message} says {result}, expected {allowed}")
+
+        self._request(
+            lambda request_id: _unless_full(
+                lambda: self.world.broker.reschedule(handles, request_id=request_id, **time)
+            ),
+            moving.doubt,
+            settle,
+        )
 
     def _reschedule_all(self, waiting: list[Message], act: Callable[..., int], time: dict[str, int]) -> None:
-        plans = {m.body: (m.due_ms, self._new_due(m, time)) for m in waiting}
-        for message in waiting:
-            message.dues = set(plans[message.body])
-        try:
-            count = act(**time)
-        except DiskFull:
-            self._take_back(plans)
-            return
-        if count != len(waiting):
-            raise Broken(f"{count} were moved, {len(waiting)} waited")
-        for message in waiting:
-            message.dues, message.turn = {plans[message.body][1]}, self.world.model.turn
-            message.level_delay_ms = 0
+        moving = _Moving(self.world, {m.body: (m.due_ms, self._new_due(m, time)) for m in waiting})
+
+        def settle(count: int | DiskFull) -> None:
+            if isinstance(count, DiskFull):
+                moving.take_back()
+                return
+            moved = [m for m in waiting if not moving.went_as_it_was(m)]
+            if count != len(moved):
+                raise Broken(f"{count} were moved, {len(moved)} waited")
+            for message in moved:
+                moving.moved(message)
+
+        self._request(
+            lambda request_id: _unless_full(lambda: act(request_id=request_id, **time)), moving.doubt, settle
+        )
 
     def reschedule_key(self) -> None:
         topic, key = self.world.some_topic(), self.world.random.choice(KEYS)
         if topic is not None:
             waiting = self.world.model.pending(topic, key)
             self._reschedule_all(
-                waiting, lambda **time: self.world.broker.reschedule_key(topic, key, **time), self._time()
+                waiting, lambda **how: self.world.broker.reschedule_key(topic, key, **how), self._time()
             )
 
     def reschedule_range(self) -> None:
@@ -152,6 +229,59 @@ class Changing:
             waiting = [m for m in self.world.model.pending(topic) if low <= m.due_ms < high]
             self._reschedule_all(
                 waiting,
-                lambda **time: self.world.broker.reschedule_range(topic, low, high, **time),
+                lambda **how: self.world.broker.reschedule_range(topic, low, high, **how),
                 self._time(),
             )
+
+
+class _Moving:
+    """Messages that a request moves, each from one due time to another."""
+
+    def __init__(self, world: World, plans: dict[bytes, tuple[int, int]]) -> None:
+        self._world = world
+        self.plans = plans
+        self._known: dict[bytes, set[int]] = {}  # what is known of each, should the request be refused
+
+    def _messages(self) -> list[Message]:
+        return [self._world.model.messages[body] for body in self.plans]
+
+    def doubt(self) -> None:
+        for message in self._messages():
+            if message.seen is None:
+                self._known[message.body] = message.dues
+                old_due, new_due = self.plans[message.body]
+                # One that an earlier attempt has moved stays where it is.
+                message.dues = message.dues if message.dues == {new_due} else {old_due, new_due}
+                message.is_turn_known = False
+
+    def went_as_it_was(self, message: Message) -> bool:
+        """True when it was released before it was moved, in the time between crash and retry."""
+        old_due, new_due = self.plans[message.body]
+        return message.seen is not None and message.dues == {old_due} and old_due != new_due
+
+    def moved(self, message: Message) -> None:
+        if message.seen is None:
+            message.dues, message.turn = {self.plans[message.body][1]}, self._world.model.turn
+            message.level_delay_ms, message.is_turn_known = 0, True
+
+    def take_back(self) -> None:
+        if not self._world.is_full:
+            raise Broken("a reschedule was refused for want of room, and there is room")
+        for message in self._messages():
+            message.dues = self._known.get(message.body, message.dues)
+            message.is_turn_known = True
+
+
+def _doubt(messages: list[Message]) -> None:
+    """A cancel of those that wait is under way."""
+    for message in messages:
+        if message.is_pending:
+            message.is_cancelled = None
+
+
+def _unless_full(act: Callable[[], Any]) -> Any:
+    """The answer; a refusal for want of room is one as well."""
+    try:
+        return act()
+    except DiskFull as refusal:
+        return refusal

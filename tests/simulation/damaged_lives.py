@@ -25,6 +25,8 @@ SWEPT_AFTER_MS = 75_000
 class DamagedRun(Run):
     """A run whose derived files are damaged."""
 
+    crash_chance = 0.0
+
     def __init__(self, seed: int, directory: Path) -> None:
         super().__init__(seed, directory)
         self.model.late_ms_max = SWEPT_AFTER_MS

@@ -12,6 +12,7 @@ import shutil
 from collections import Counter
 from pathlib import Path
 from random import Random
+from unittest.mock import patch
 
 from simulation.consumers import GROUPS, Consumers
 from simulation.model import DLQ, Broken, Model
@@ -21,6 +22,7 @@ from simulation.workload import Workload
 from simulation.world import World
 from tidemill.broker.broker import Broker
 from tidemill.core.errors import BrokerClosed, SyncFailed
+from tidemill.store import framing
 from tidemill.testing import FaultPlan, FaultyDisk, ManualClock, SimulatedCrash
 
 START_MS = 1_800_000_000_000
@@ -30,6 +32,8 @@ _FARTHEST_MS = 8_000_000  # no act makes a message due later than this from now
 
 class Run:
     """The state of one run between its lives."""
+
+    crash_chance = 0.05  # in the middle of a cancel or reschedule, and again before its answer is read
 
     def __init__(self, seed: int, directory: Path) -> None:
         self.random = Random(seed)
@@ -104,7 +108,7 @@ class Run:
         if self._workload is None:
             look_every_ms = min(self.shape.retention_ms // 3, 600_000)
             world = World(self.random, self.clock, self.model, self.consumers, broker, look_every_ms)
-            self._workload = Workload(world)
+            self._workload = Workload(world, self.shape.change_weight, self.crash_chance)
         world = self._workload.world
         world.broker, world.is_full = broker, False
         self.model.turn += 1
@@ -203,6 +207,7 @@ class Run:
         self.events["resent"] += self.model.resent_count
         self.events["message"] += len(self.model.messages)
         self.events["sent back"] += len(self.model.retries.known)
+        self.events["change asked again"] += self.workload.changing.retried
 
     def _drain(self) -> None:
         """Consume until twice in a row, a lease apart, nothing comes."""
@@ -220,9 +225,10 @@ def run(seed: int, directory: Path) -> Run:
     """Run one seed in an empty directory; raises `Broken` where the broker did."""
     sim = Run(seed, directory)
     try:
-        for _ in range(sim.random.randrange(1, 6)):
-            sim.live()
-        sim.finish()
+        with patch.object(framing, "MOVE_COUNT_MAX", sim.shape.move_count_max):
+            for _ in range(sim.random.randrange(1, 6)):
+                sim.live()
+            sim.finish()
     finally:
         sim.disk.close()
     return sim

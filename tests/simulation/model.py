@@ -51,6 +51,7 @@ class Message:
     seen: Seen | None = None
     unseen_at: int = 0  # the last turn at which it was certainly not in its topic
     level_delay_ms: int = 0  # of its level; 0: on none (any more)
+    is_turn_known: bool = True  # False: a crash cut a move short, so it may have entered again at that turn
 
     @property
     def is_timed(self) -> bool:
@@ -286,7 +287,7 @@ class Model:
     def _check_order(self, before: list[Message], message: Message) -> None:
         """By due time, then by arrival, among messages of a group or level that waited at the same time."""
         for other in before:
-            both_waited = message.turn <= other.unseen_at
+            both_waited = message.turn <= other.unseen_at and message.is_turn_known and other.is_turn_known
             # A retention move gives a message a new place in the order of arrival.
             is_later = (other.due_ms, 0 if self.has_cut else other.turn) > (
                 message.due_ms,

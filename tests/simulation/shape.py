@@ -38,6 +38,8 @@ class Shape:
             queue_chunk_rows=choice((2, 8)),
             find_memory_pairs_max=choice((4, 32)),
         )
+        self.move_count_max = choice((1, 2, 1_024))  # messages that move in one frame
+        self.change_weight = choice((1, 1, 8))  # some users change their mind all the time
         self.limits = StepLimits(rows_max=choice((3, 50)), due_max=choice((2, 50)))
         self.change()
 

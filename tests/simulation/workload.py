@@ -18,21 +18,22 @@ from simulation.world import World
 class Workload:
     """All acts of one run."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, change_weight: int = 1, crash_chance: float = 0.0) -> None:
         self.world = world
         self.sending, self.consuming = Sending(world), Consuming(world)
-        sending, changing, operating = self.sending, Changing(world), Operating(world)
+        self.changing = Changing(world, crash_chance)
+        sending, changing, operating = self.sending, self.changing, Operating(world)
         self._acts: list[tuple[int, Callable[[], object]]] = [
             (14, sending.send_some),
             (5, sending.send_table),
             (4, sending.send_again),
             (6, sending.send_once),
-            (6, changing.cancel_handles),
-            (2, changing.cancel_key),
-            (1, changing.cancel_range),
-            (6, changing.reschedule_handles),
-            (2, changing.reschedule_key),
-            (2, changing.reschedule_range),
+            (6 * change_weight, changing.cancel_handles),
+            (2 * change_weight, changing.cancel_key),
+            (1 * change_weight, changing.cancel_range),
+            (6 * change_weight, changing.reschedule_handles),
+            (2 * change_weight, changing.reschedule_key),
+            (2 * change_weight, changing.reschedule_range),
             (12, self.consuming.receive),
             (10, self.consuming.settle),
             (6, self.consuming.resend_letters),
@@ -47,6 +48,7 @@ class Workload:
     def act(self) -> None:
         """Do one thing and look at what it led to."""
         self.world.model.turn += 1
-        weights = [weight for weight, _ in self._acts]
-        self.world.random.choices([act for _, act in self._acts], weights)[0]()
+        if not self.changing.retry_lost():
+            weights = [weight for weight, _ in self._acts]
+            self.world.random.choices([act for _, act in self._acts], weights)[0]()
         self.world.look()
