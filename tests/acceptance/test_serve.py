@@ -10,6 +10,7 @@ import pytest
 
 import tidemill
 from acceptance.serving import Served, wait_until
+from tidemill.core.errors import RequestError
 from tidemill.core.processes import is_alive
 
 
@@ -18,6 +19,22 @@ def served(tmp_path):
     served = Served(tmp_path / "data")
     yield served
     served.stop()
+
+
+def test_a_simulated_clock_keeps_its_time_over_a_killed_broker_and_a_restart(tmp_path):
+    served = Served(tmp_path / "data", "--clock", "simulated", "--flight-port", "-1")
+    try:
+        with tidemill.Client(served.start().endpoint, retry_for="60s") as client:
+            now_ms = client.advance("3d")
+            served.kill_broker()
+            assert client.status().now_ms == now_ms
+            served.stop()
+            served.start()
+            assert client.status().now_ms == now_ms
+            with pytest.raises(RequestError, match="cannot be moved back"):
+                client.advance(to=now_ms - 1)
+    finally:
+        served.stop()
 
 
 def test_it_says_what_is_pending_when_it_stops(served):

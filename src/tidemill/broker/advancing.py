@@ -14,6 +14,7 @@ import threading
 from tidemill.broker.loop import Service
 from tidemill.broker.turning import Turning
 from tidemill.core.clock import Clock, SimulatedClock
+from tidemill.core.durations import format_time
 from tidemill.core.errors import RequestError
 from tidemill.release.releaser import Releaser
 
@@ -36,6 +37,12 @@ class Advancing:
         clock = self._clock
         if not isinstance(clock, SimulatedClock):
             raise RequestError("only a simulated clock can be moved; start with --clock simulated")
+        now_ms = clock.now_ms()
+        if until_ms < now_ms:
+            raise RequestError(
+                f"the clock cannot be moved back to {format_time(until_ms)}: it is {format_time(now_ms)}; "
+                "name a later time"
+            )
         self._turning.aim_at(until_ms)
         hops = 0
         while (now_ms := clock.now_ms()) < until_ms:
@@ -49,6 +56,7 @@ class Advancing:
         self._turn_until_done()
         self._turn.run_once(lambda _: self._turning.reach(until_ms, self._releaser))
         self._release.run_once()
+        clock.keep()
 
     def _turn_until_done(self) -> None:
         """Return when no step is called for: all that is due within the lead is handed over."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemill.broker.broker import Broker
+from tidemill.broker.kept_clock import CLOCK_NAME
 from tidemill.broker.level_table import LEVELS_NAME
 from tidemill.core.errors import DiskFull, RequestError, TidemillError
 from tidemill.core.limits import MIB
@@ -24,6 +25,7 @@ from tidemill.log.head_record import HeadRecord
 from tidemill.store.consumer_log import CONSUMERS_NAME, consumer_checkpoint
 
 _PARTS = ("log", CONSUMERS_NAME)
+_MARKS = ("identity.", f"{LEVELS_NAME}.", f"{CLOCK_NAME}.")
 _COPY_BYTES = 4 * MIB
 # Beside log and consumers' state: the identity, and what the file system itself takes.
 _BESIDE_BYTES = MIB
@@ -140,7 +142,7 @@ def _copy_all(broker: Broker, source: Path, target: Path, progress: CopyProgress
     HeadRecord(disk, target / "log").save(starts[0] if starts else 0)
     disk.sync_dir(target / "log")
     disk.sync_dir(target / CONSUMERS_NAME)
-    marks = [name for name in disk.names(source) if name.startswith(("identity.", f"{LEVELS_NAME}."))]
+    marks = [name for name in disk.names(source) if name.startswith(_MARKS)]
     marks.sort(key=lambda name: name.startswith("identity."))
     sizes += [_copy(disk, source / name, target / name, None, progress) for name in marks]
     disk.sync_dir(target)

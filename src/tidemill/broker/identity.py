@@ -29,7 +29,20 @@ UNFINISHED_NAME = "salvage.unfinished"
 # What may lie in a directory without an identity: what a process that was killed at its very start has made,
 # parts of a data directory that lost its identity, and what a new file system begins with.
 _OWN_NAMES = frozenset(
-    ("LOCK", "tls", "log", CONSUMERS_NAME, "index", "timer", "ballast", "levels.0", "levels.1", "spark.log")
+    (
+        "LOCK",
+        "tls",
+        "log",
+        CONSUMERS_NAME,
+        "index",
+        "timer",
+        "ballast",
+        "levels.0",
+        "levels.1",
+        "clock.0",
+        "clock.1",
+        "spark.log",
+    )
 )
 _OF_THE_FILE_SYSTEM = "lost+found"
 _SEGMENT = re.compile(r"\d{20}\.log")

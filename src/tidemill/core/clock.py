@@ -98,6 +98,9 @@ class SimulatedClock:
             self._boot_ms += step_ms
             self._changed.notify_all()
 
+    def keep(self) -> None:
+        """Make the present time survive the process, where the clock keeps it; this one does not."""
+
     def wait(self, wake: threading.Event, until_ms: int | None) -> None:
         # Simulated time cannot pass while everybody waits, so only `wake` ends the wait;
         # whoever advances the clock sets it.

@@ -369,7 +369,7 @@ class StatusOut(BaseModel):
 class AdvanceIn(Request):
     """By a span or to a moment."""
 
-    by_ms: Annotated[int, Field(ge=0, le=MAX_DELAY_MS)] | None = None
+    by_ms: Annotated[int, Field(ge=-MAX_DELAY_MS, le=MAX_DELAY_MS)] | None = None
     to_ms: Moment | None = None
 
 

@@ -32,8 +32,9 @@ import numpy.ma  # noqa: F401  `np.unique` asks for it: half a tenth of a second
 from tidemill.broker.broker import Broker
 from tidemill.broker.health import Health, Remedy, text_of
 from tidemill.broker.identity import require_broker
+from tidemill.broker.kept_clock import KeptClock
 from tidemill.broker.loop import let_services_in
-from tidemill.core.clock import Clock, SimulatedClock, SystemClock, stopwatch_s
+from tidemill.core.clock import Clock, SystemClock, stopwatch_s
 from tidemill.core.errors import TidemillError
 from tidemill.core.ties import when_untied
 from tidemill.log.disk import RealDisk
@@ -123,14 +124,19 @@ class BrokerProcess:
         _end_process()
 
     def _open_broker(self) -> Broker:
-        clock: Clock = SystemClock()
-        if self._plan.clock == "simulated":
-            clock = SimulatedClock(clock.now_ms())
         directory = Path(self._plan.data)
         if self._plan.broker_before:
             require_broker(RealDisk(), directory, self._plan.broker_before)
+        if self._plan.clock != "simulated":
+            return self._broker_with(SystemClock())
+        clock = KeptClock(RealDisk(), directory, SystemClock().now_ms())
+        broker = self._broker_with(clock)
+        clock.keep()
+        return broker
+
+    def _broker_with(self, clock: Clock) -> Broker:
         return Broker(
-            directory,
+            Path(self._plan.data),
             self._plan.settings,
             clock=clock,
             on_progress=self._opening_progress,
