@@ -156,14 +156,20 @@ class RocksKeys:
     def _require_end(self, last: bytes, end: bytes) -> None:
         """rocksdict's iterators end in silence at a damaged block; only this one says why it stopped."""
         with self._told_apart():
-            cursor = self._open_db.iter(_reading_below(end))
+            has_more = self._has_key_behind(last, end)
+        if has_more:
+            raise CorruptionError(f"{self._directory} ends a scan early; delete the timer directory")
+
+    def _has_key_behind(self, last: bytes, end: bytes) -> bool:
+        cursor = self._open_db.iter(_reading_below(end))
+        try:
             cursor.seek(last)
             if cursor.valid() and cursor.key() == last:
                 cursor.next()
             cursor.status()
-            has_more = cursor.valid()
-        if has_more:
-            raise CorruptionError(f"{self._directory} ends a scan early; delete the timer directory")
+            return cursor.valid()
+        finally:
+            del cursor  # else the error would hold it, and it the files, as long as somebody has the error
 
     @contextmanager
     def _told_apart(self) -> Iterator[None]:

@@ -64,7 +64,7 @@ def walk_chains(log: TimerLog, head_positions: Longs, units_max: int | None = No
 def _round(log: TimerLog, heads: Longs, block: int) -> tuple[Longs, Longs]:
     """One block below every head: the indexes on the chain, and the next heads (-1 where it ended)."""
     if int(heads.min()) < log.start_index or int(heads.max()) >= log.end_index:
-        raise CorruptionError("a TimerLog chain leads outside the log; delete the timer directory")
+        raise CorruptionError("a TimerLog chain leads outside the log")
     cells = heads[:, None] - np.arange(block, dtype=np.int64)
     # A block may reach below the log; those cells repeat the lowest unit, which no link leads to from itself.
     np.maximum(cells, log.start_index, out=cells)
@@ -77,7 +77,7 @@ def _round(log: TimerLog, heads: Longs, block: int) -> tuple[Longs, Longs]:
     last = is_linked.sum(axis=1) - 1
     next_heads = prev[chains, last]
     if (next_heads >= cells[chains, last]).any():
-        raise CorruptionError("a TimerLog chain runs forward; delete the timer directory")
+        raise CorruptionError("a TimerLog chain runs forward")
     return cells[is_linked], next_heads
 
 
@@ -91,7 +91,8 @@ def _follow(log: TimerLog, heads: Longs, budget: int) -> tuple[Longs, Longs]:
         if rest != NO_POSITION:
             left.append(rest)
     layout = log.layout
-    return (
-        layout.indexes_at(np.array(positions, np.int64)),
-        layout.indexes_at(np.array(left, np.int64)),
-    )
+    passed_positions = np.array(positions, np.int64)
+    indexes = layout.indexes_at(passed_positions)
+    if (layout.positions_of(indexes) != passed_positions).any():
+        raise CorruptionError("a TimerLog chain leads between two units")
+    return indexes, layout.indexes_at(np.array(left, np.int64))

@@ -9,7 +9,7 @@ Invariants: one call takes at most one bounded step per shard; the tick never go
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from tidemill.core.errors import TidemillError
 from tidemill.log.disk import Disk
 from tidemill.timer.calling import Call, call_for_step, target_tick
 from tidemill.timer.cursor import Cursor
-from tidemill.timer.engine import ShardEngine, StepTarget
+from tidemill.timer.engine import OnDamage, ShardEngine, StepTarget, log_damage
 from tidemill.timer.entry_source import EntrySource
 from tidemill.timer.far_scan import FarScan
 from tidemill.timer.ready_format import Runner
@@ -49,12 +49,14 @@ class EmbeddedRunner:
         *,
         lead_ms: int,
         limits: StepLimits | None = None,
+        on_damage: OnDamage = log_damage,
     ) -> None:
         self._disk = disk
         self._timer_directory = timer_directory
         self._settings = settings
         self._entries = entries
         self._lead_ms = lead_ms
+        self._on_damage = on_damage
         self._limits = limits or StepLimits()
         self._epoch = 0
         self._engines: list[ShardEngine] = []
@@ -97,6 +99,7 @@ class EmbeddedRunner:
                     self._settings,
                     self._entries,
                     runner=Runner.EMBEDDED,
+                    on_damage=self._on_damage,
                 )
                 self._engines.append(engine.open(start_seq))
         except TidemillError:  # a full disk too: a lock of our own would look like a stranger's next time
@@ -132,6 +135,13 @@ class EmbeddedRunner:
         while not self._step_all(target):
             pass
 
+    def rebuild(self, damaged: Mapping[int, str], start_seq: int) -> None:
+        """Build shards again, each for the reason beside it; no message below `start_seq` is pending."""
+        self._idle = None
+        for engine in self._engines:
+            if engine.shard in damaged:
+                engine.rebuild(start_seq, damaged[engine.shard])
+
     def report(self, now_ms: int) -> RunnerReport:
         return RunnerReport(
             self.cursors,
@@ -164,6 +174,7 @@ class EmbeddedRunner:
     def _step_all(self, target: StepTarget) -> bool:
         """One bounded step in each shard; True when all have reached the target or none may."""
         self._idle = None
+        self.is_stale = False  # a target that was damaged for a moment looks like that of another
         has_reached = True
         for engine in self._engines:
             outcome = engine.step(target, self._limits)

@@ -21,6 +21,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -41,14 +42,21 @@ from tidemill.timer.settings import StepLimits, TimerSettings
 from tidemill.timer.shard_header import encode_header, read_header, remove_header, write_header
 from tidemill.timer.shard_lock import take_shard_lock
 from tidemill.timer.stages.admit import Batch, admit, join, new_batch, placed_again
-from tidemill.timer.stages.due import hand_over, split
+from tidemill.timer.stages.due import agree, hand_over, split
 from tidemill.timer.stores import make_store, remove_stores
 from tidemill.timer.target import read_cursor, read_target, shard_directory
 from tidemill.timer.timer_store import Drained, TimerStore
 
 logger = logging.getLogger(__name__)
 
+OnDamage = Callable[[Path, str], None]  # hears a shard's directory, and what is wrong with it
+
 _NO_TIMERS = new_batch(np.empty(0, np.int64), np.empty(0, ENTRY))
+
+
+def log_damage(directory: Path, why: str) -> None:
+    """What is done about damage where nobody counts it: one line in the log."""
+    logger.warning("%s is damaged (%s); the shard is built again from the entries", directory, why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +100,7 @@ class ShardEngine:
         entries: EntrySource,
         *,
         runner: Runner,
+        on_damage: OnDamage = log_damage,
     ) -> None:
         self._disk = disk
         self._timer_directory = timer_directory
@@ -100,6 +109,7 @@ class ShardEngine:
         self._settings = settings
         self._entries = entries
         self._runner = runner
+        self._on_damage = on_damage
         self._start_seq = 0
         self._lock: LockHandle | None = None
         self._store: TimerStore | None = None
@@ -137,9 +147,17 @@ class ShardEngine:
     def _load_or_rebuild(self) -> None:
         try:
             self._load()
+            return
         except CorruptionError as error:
-            logger.warning("shard %d of the timer is damaged (%s) and is built again", self._shard, error)
-            self._rebuild()
+            why = str(error)
+        # Not before the error is gone: it holds on to what it met, and that holds RocksDB's files.
+        self.rebuild(self._start_seq, why)
+
+    def rebuild(self, start_seq: int, why: str) -> None:
+        """Build the shard again, because it is damaged; no message below `start_seq` is pending."""
+        self._start_seq = start_seq
+        self._on_damage(self._directory, why)
+        self._rebuild()
 
     def step(self, target: StepTarget, limits: StepLimits, admitted: Admitted | None = None) -> StepOutcome:
         """Work from the cursor towards `target`, as far as `limits` allow. Blocks on disk syncs.
@@ -155,11 +173,13 @@ class ShardEngine:
         if target.seq <= self._cursor.seq and target.tick <= self._cursor.tick:
             return StepOutcome(self._cursor, has_reached=True)
         try:
+            if self._store is None:  # a rebuild was cut short, by a full disk
+                self._rebuild()
             return self._step(target, limits, admitted)
         except CorruptionError as error:
-            logger.warning("shard %d of the timer is damaged (%s) and is built again", self._shard, error)
-            self._rebuild()
-            return StepOutcome(self._cursor, has_reached=False)
+            why = str(error)
+        self.rebuild(self._start_seq, why)  # not before the error is gone, as above
+        return StepOutcome(self._cursor, has_reached=False)
 
     def close(self) -> None:
         """Let go of files and lock. Nothing is written: the cursor is always as far as it can be."""
@@ -225,11 +245,25 @@ class ShardEngine:
 
     def _still_kept(self, drained: Drained) -> Batch:
         """The drained timers with their entries. One below the head was settled long ago."""
+        self._require_own(drained)
         is_kept = drained.seqs >= self._entries.head_seq
         seqs = drained.seqs[is_kept]
         if not len(seqs):
             return _NO_TIMERS
-        return Batch(seqs, self._entries.take(seqs), drained.trips[is_kept])
+        batch = Batch(seqs, self._entries.take(seqs), drained.trips[is_kept])
+        if drained.frames is not None and drained.rolls is not None:
+            frames, rolls = drained.frames[is_kept], drained.rolls[is_kept]
+            if not agree(batch, frames, rolls, drained.open_tick, self._settings.tick_ms):
+                raise CorruptionError("a timer is not that of its message")
+        return batch
+
+    def _require_own(self, drained: Drained) -> None:
+        """Raise `CorruptionError` for a seq that this shard has never absorbed."""
+        seqs = drained.seqs
+        if len(seqs) and (int(seqs.min()) < 0 or int(seqs.max()) >= self._cursor.seq):
+            raise CorruptionError("a timer has a seq that was never absorbed")
+        if (seqs % self._settings.shards != self._shard).any():
+            raise CorruptionError("a timer has the seq of another shard")
 
     def _admitted(
         self, target: StepTarget, limits: StepLimits, admitted: Admitted | None
@@ -283,6 +317,8 @@ class ShardEngine:
         header = read_header(self._disk, self._directory)
         cursor = read_cursor(self._disk, self._directory)
         is_fitting = header == encode_header(self._settings, self._shard)
+        if is_fitting and cursor is None:  # it was there before the header
+            raise CorruptionError("the cursor cannot be read")
         if not is_fitting or cursor is None or not self._disk.exists(self.ready.directory):
             if header is not None and not is_fitting:
                 logger.warning("shard %d of the timer was made for other settings", self._shard)
@@ -304,12 +340,13 @@ class ShardEngine:
             self._store.close()
             self._store = None
         old = read_cursor(self._disk, self._directory) or self._cursor
+        # First of all: who asks how far we have come must not count on what is removed now.
+        self._cursor = Cursor(epoch=old.epoch, step=old.step, seq=self._start_seq)
         remove_header(self._disk, self._directory)
         self._checkpoint.remove()
         self._disk.remove_tree(self.ready.directory)
         remove_stores(self._disk, self._directory)
         self._disk.make_dir(self.ready.directory)
-        self._cursor = Cursor(epoch=old.epoch, step=old.step, seq=self._start_seq)
         self._store = make_store(self._disk, self._directory, self._settings)
         self._store.commit(self._cursor)
         self._store.truncate(self._cursor)

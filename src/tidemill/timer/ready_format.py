@@ -76,7 +76,7 @@ def encode_ready(header: ReadyHeader, rows: ReadyRows, trips: U16) -> bytes:
 def decode_ready(data: bytes | memoryview) -> tuple[ReadyHeader, ReadyRows, U16]:
     """Header, rows and the trips of each; raises `CorruptionError` if the bytes are not what was written."""
     if len(data) < READY_HEADER_BYTES or bytes(data[:4]) != _MAGIC:
-        raise CorruptionError("not a ready file; remove it, the timer hands its messages over again")
+        raise CorruptionError("not a ready file")
     _, version, runner, shard, crc, epoch, step, from_tick, until_tick, count, told = _HEADER.unpack_from(
         data
     )
@@ -90,7 +90,7 @@ def decode_ready(data: bytes | memoryview) -> tuple[ReadyHeader, ReadyRows, U16]
     body = data[READY_HEADER_BYTES : READY_HEADER_BYTES + count * READY_BYTES + trips_bytes]
     zeroed = bytes(data[:12]) + bytes(4) + bytes(data[16:READY_HEADER_BYTES])
     if len(body) != count * READY_BYTES + trips_bytes or zlib.crc32(body, zlib.crc32(zeroed)) != crc:
-        raise CorruptionError("a ready file fails its checksum; delete the timer directory to rebuild it")
+        raise CorruptionError("it fails its checksum")
     header = ReadyHeader(Runner(runner), shard, epoch, step, from_tick, until_tick)
     rows = np.frombuffer(body, READY, count)
     if told != TOLD_EACH:

@@ -130,6 +130,11 @@ def shard_directory(timer_directory: Path, shard: int) -> Path:
     return timer_directory / f"{_SHARD_PREFIX}{shard:03d}"
 
 
+def shard_of(directory: Path) -> int:
+    """The number of the shard in a directory of `shard_directories`."""
+    return int(directory.name.removeprefix(_SHARD_PREFIX))
+
+
 def shard_directories(disk: Disk, timer_directory: Path) -> list[Path]:
     """The shard directories there are, also those of an older number of shards."""
     names = disk.names(timer_directory)

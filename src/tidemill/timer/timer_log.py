@@ -23,9 +23,12 @@ from tidemill.core.errors import CorruptionError
 from tidemill.log.arrays import U16
 from tidemill.log.disk import Disk, DiskFile
 from tidemill.timer.timer_log_format import (
+    FRAME_OFFSET,
+    MAGIC_BITS,
+    MAGIC_DEFAULT,
     PREV_POS_OFFSET,
     SEQ_OFFSET,
-    TRIPS_OFFSET,
+    STATE_OFFSET,
     UNIT,
     UNIT_BYTES,
     Longs,
@@ -165,9 +168,20 @@ class TimerLog:
         """The seqs of the units at `indexes`."""
         return self._column(indexes, SEQ_OFFSET, np.int64)
 
-    def trips(self, indexes: Longs) -> U16:
-        """How often the timers at `indexes` were placed."""
-        return self._column(indexes, TRIPS_OFFSET, np.uint16)
+    def frames(self, indexes: Longs) -> Longs:
+        """The log offsets of the frames that hold the messages of the timers at `indexes`."""
+        return self._column(indexes, FRAME_OFFSET, np.int64)
+
+    def trips_and_magic(self, indexes: Longs) -> tuple[U16, U16]:
+        """How often the timers at `indexes` were placed, and their magic bits.
+
+        Raises `CorruptionError` where these cannot be the bits of a timer.
+        """
+        states = self._column(indexes, STATE_OFFSET, np.uint32)
+        magic = states.astype(np.uint16)
+        if ((magic & ~np.uint16(MAGIC_BITS) != 0) | (magic & MAGIC_DEFAULT == 0)).any():
+            raise CorruptionError(f"{self._directory}: a unit has a wrong magic")
+        return (states >> 16).astype(np.uint16), magic
 
     def follow(self, position: int, units_max: int) -> tuple[list[int], int]:
         """Positions along one chain from `position` back, at most `units_max`, and where to go on.
@@ -179,6 +193,8 @@ class TimerLog:
         append, unpack = positions.append, _PREV_POS.unpack_from
         while position >= 0 and len(positions) < units_max:
             segment, offset = divmod(position, self.layout.segment_bytes)
+            if offset % UNIT_BYTES:
+                raise CorruptionError(f"{self._directory}: a chain leads between two units, to {position}")
             mapped = self._mapped(segment, offset // UNIT_BYTES + 1).data
             start = position - offset
             shift = start - PREV_POS_OFFSET

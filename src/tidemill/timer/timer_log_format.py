@@ -55,13 +55,14 @@ UNIT = np.dtype(
 UNIT_BYTES = 52
 assert UNIT.itemsize == UNIT_BYTES
 PREV_POS_OFFSET = 4
-TRIPS_OFFSET = 12
+STATE_OFFSET = 12  # trips and magic together
+FRAME_OFFSET = 28
 SEQ_OFFSET = 44
 
 MAGIC_DEFAULT = 1
 MAGIC_ROLL = 2
 MAGIC_DELETE = 4
-_MAGIC_BITS = MAGIC_DEFAULT | MAGIC_ROLL | MAGIC_DELETE
+MAGIC_BITS = MAGIC_DEFAULT | MAGIC_ROLL | MAGIC_DELETE
 
 NO_POSITION = -1
 
@@ -134,5 +135,5 @@ def slot_ticks_of(units: Units, tick_ms: int) -> Longs:
 def whole_count(units: Units) -> int:
     """How many units at the front are whole: right size, the default bit, no unknown bit."""
     magic = units["magic"].astype(np.int64)
-    whole = (units["size"] == UNIT_BYTES) & ((magic & MAGIC_DEFAULT) != 0) & ((magic & ~_MAGIC_BITS) == 0)
+    whole = (units["size"] == UNIT_BYTES) & ((magic & MAGIC_DEFAULT) != 0) & ((magic & ~MAGIC_BITS) == 0)
     return len(units) if whole.all() else int(np.argmin(whole))

@@ -29,6 +29,10 @@ class Drained:
     trips: U16
     tick: int
     resume_position: int
+    # What the store says of each timer besides, where it has no checksum of its own: the log offset of the
+    # message's frame, and whether the slot was only a stop on the way.
+    frames: npt.NDArray[np.int64] | None = None
+    rolls: npt.NDArray[np.bool_] | None = None
 
     @property
     def open_tick(self) -> int:

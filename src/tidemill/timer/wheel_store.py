@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemill.core.errors import CorruptionError
-from tidemill.log.arrays import U16
 from tidemill.log.disk import Disk
 from tidemill.timer.chains import walk_chains
 from tidemill.timer.cursor import Cursor, StoreMark
@@ -27,7 +26,7 @@ from tidemill.timer.stages.admit import Batch
 from tidemill.timer.stages.link import Groups, group_by_slot, link
 from tidemill.timer.stages.place import place
 from tidemill.timer.timer_log import TimerLog
-from tidemill.timer.timer_log_format import NO_POSITION, Units, slot_ticks_of, whole_count
+from tidemill.timer.timer_log_format import MAGIC_ROLL, NO_POSITION, Units, slot_ticks_of, whole_count
 from tidemill.timer.timer_store import Drained
 from tidemill.timer.wheel import Wheel
 from tidemill.timer.wheel_format import SLOT, SLOT_COUNT_MAX, speaks_for
@@ -103,12 +102,12 @@ class WheelStore:
             until_tick = int(ticks[pending[fitting]])
         if fitting or not len(pending):
             indexes, _ = walk_chains(self._log, heads[:fitting])
-            return Drained(*self._timers(indexes), until_tick, NO_POSITION)
+            return self._drained(indexes, until_tick, NO_POSITION)
         # One slot alone holds more than a step may hand over: take a part and come back for the rest.
         indexes, left = walk_chains(self._log, heads[:1], due_max)
         if len(left):
-            return Drained(*self._timers(indexes), until_tick, int(left[0]))
-        return Drained(*self._timers(indexes), until_tick + 1, NO_POSITION)
+            return self._drained(indexes, until_tick, int(left[0]))
+        return self._drained(indexes, until_tick + 1, NO_POSITION)
 
     def absorb(self, batch: Batch, open_tick: int) -> int | None:
         if not len(batch):
@@ -166,11 +165,13 @@ class WheelStore:
         open_segment = self._log_end // self._settings.segment_bytes
         return min((s for s, highest in self._segment_ticks.items() if highest >= tick), default=open_segment)
 
-    def _timers(self, indexes: Longs) -> tuple[Longs, U16]:
-        """Seqs and trips of units."""
+    def _drained(self, indexes: Longs, tick: int, resume_position: int) -> Drained:
+        """The timers of units."""
         # In log order the units lie closer together, and so do the entries they lead to.
         indexes.sort()
-        return self._log.seqs(indexes), self._log.trips(indexes)
+        trips, magic = self._log.trips_and_magic(indexes)
+        seqs, frames = self._log.seqs(indexes), self._log.frames(indexes)
+        return Drained(seqs, trips, tick, resume_position, frames, magic & MAGIC_ROLL != 0)
 
     def _note_segments(self, groups: Groups, first_index: int) -> None:
         """Raise the highest tick of each segment the new units went into."""
@@ -192,6 +193,8 @@ class WheelStore:
         pending = ticks >= cursor.tick
         if not pending.any():
             return
+        if int(ticks.max()) >= cursor.open_tick + self._settings.roll_window_slots:
+            raise CorruptionError("the TimerLog has a unit beyond the roll window")
         positions = self._log.layout.positions_from(first_index, len(units))[pending]
         prev_pos = units["prev_pos"][pending].astype(np.int64)
         groups = group_by_slot(ticks[pending])
@@ -218,9 +221,11 @@ class WheelStore:
         # After the first torn unit nothing was synced, so no slot was written for it either.
         units = units[: whole_count(units)]
         ticks = slot_ticks_of(units, self._settings.tick_ms)
-        groups = group_by_slot(ticks)
-        if not len(groups.order):
+        if not len(ticks):
             return
+        if int(ticks.max()) - int(ticks.min()) >= self._settings.slots:
+            raise CorruptionError("the TimerLog has units further apart than a lap")
+        groups = group_by_slot(ticks)
         rows = self._wheel.read(groups.slot_ticks)
         is_whole = self._leads_home(rows["last_pos"].astype(np.int64), groups.slot_ticks, end_index)
         touched = (rows["time"] == groups.slot_ticks) & ~(is_whole & (rows["num"] > 0))

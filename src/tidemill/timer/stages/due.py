@@ -15,6 +15,9 @@ from tidemill.timer.ready_row_format import READY, ReadyRows
 from tidemill.timer.stages.admit import Batch, Trips
 from tidemill.timer.stages.place import is_due
 
+Longs = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
 _KEY_BITS = 63
 
 
@@ -24,6 +27,16 @@ def split(batch: Batch, open_tick: int, tick_ms: int) -> tuple[Batch, Batch]:
     if due.all():
         return batch, batch.where(~due)
     return batch.where(due), batch.where(~due)
+
+
+def agree(batch: Batch, frames: Longs, rolls: Flags, open_tick: int, tick_ms: int) -> bool:
+    """Whether timers are those of their entries: each names the frame that its entry does, and one whose slot
+    has come without being due was rolled. An entry with no due time is damaged and says nothing."""
+    entries = batch.entries
+    place = (entries["place"] >> np.uint64(16)).astype(np.int64)
+    early = ~rolls & ~is_due(entries["deliver_at_ms"], open_tick, tick_ms)
+    wrong = (place != frames) | early
+    return not (wrong & (entries["deliver_at_ms"] != 0)).any()
 
 
 def hand_over(batch: Batch) -> tuple[ReadyRows, Trips]:
