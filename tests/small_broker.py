@@ -16,6 +16,7 @@ from tidemill.core.config import BrokerSettings
 from tidemill.core.limits import KIB
 from tidemill.core.model import Draft, Via
 from tidemill.release.releaser import RELEASE_ROWS_MAX
+from tidemill.store.damage import Derived
 from tidemill.store.indexes import IndexSizes
 from tidemill.store.message_store import StoreSettings
 from tidemill.testing import FaultyDisk, ManualClock
@@ -65,6 +66,7 @@ class SmallBroker:
         self.directory = directory
         self.timer_settings = timer
         self.release_rows_max = release_rows_max
+        self.is_timer_damaged = False  # a test that damages the timer's files says so
         self.clock = clock or ManualClock(START_MS)
         self.disk = FaultyDisk(1)
         self.settings = BrokerSettings(**{"retention_ms": RETENTION_MS, "queues_per_topic": 2, **settings})
@@ -158,10 +160,14 @@ class SmallBroker:
         return self.broker.store.log.written_end
 
     def check(self) -> None:
+        """All holds; nothing was forgotten or damaged in the timer, but for what the test did."""
         scratch = self.directory.parent / f"scratch-{next(self._scratch)}"
         findings = self.broker.check(scratch)
         shutil.rmtree(scratch, ignore_errors=True)
         assert not findings, findings
+        if not self.is_timer_damaged:
+            repaired = self.broker.store.repairs.counts()[Derived.TIMER]
+            assert (self.broker.status().swept, repaired) == (0, 0)
 
     def state(self) -> dict[str, object]:
         """Everything that must be the same after opening again, in plain values."""

@@ -28,6 +28,10 @@ _STEPS = st.lists(
 )
 
 
+def _no_damage(shard: int, why: str) -> None:
+    raise AssertionError(f"shard {shard}: {why}")
+
+
 class _Model:
     """Ready files of two shards, and the rows that were not taken yet."""
 
@@ -37,7 +41,7 @@ class _Model:
         self.shards = [ReadyFiles(self.disk, shard_directory(directory, shard)) for shard in (0, 1)]
         for shard in self.shards:
             self.disk.make_dir(shard.directory)
-        self.reader = ReadyReader(self.disk, directory)
+        self.reader = ReadyReader(self.disk, directory, _no_damage)
         self.waiting: list[tuple[int, int]] = []
         self.files: dict[Path, list[tuple[int, int]]] = {}
         self.settled: set[int] = set()
@@ -83,7 +87,7 @@ class _Model:
 
     def reopen(self) -> None:
         """What was taken and not settled is handed over again."""
-        self.reader = ReadyReader(self.disk, self.directory)
+        self.reader = ReadyReader(self.disk, self.directory, _no_damage)
         self.reader.look()
         self.waiting = sorted(pair for pairs in self.files.values() for pair in pairs)
 

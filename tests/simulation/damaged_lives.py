@@ -26,6 +26,7 @@ class DamagedRun(Run):
     """A run whose derived files are damaged."""
 
     crash_chance = 0.0
+    may_be_damaged = True
 
     def __init__(self, seed: int, directory: Path) -> None:
         super().__init__(seed, directory)

@@ -23,6 +23,7 @@ from simulation.world import World
 from tidemill.broker.broker import Broker
 from tidemill.core.errors import BrokerClosed, SyncFailed
 from tidemill.store import framing
+from tidemill.store.damage import Derived
 from tidemill.testing import FaultPlan, FaultyDisk, ManualClock, SimulatedCrash
 
 START_MS = 1_800_000_000_000
@@ -34,6 +35,7 @@ class Run:
     """The state of one run between its lives."""
 
     crash_chance = 0.05  # in the middle of a cancel or reschedule, and again before its answer is read
+    may_be_damaged = False
 
     def __init__(self, seed: int, directory: Path) -> None:
         self.random = Random(seed)
@@ -143,6 +145,9 @@ class Run:
         shutil.rmtree(scratch, ignore_errors=True)
         if findings:
             raise Broken(f"check found: {findings}")
+        repaired = broker.store.repairs.counts()[Derived.TIMER]
+        if not self.may_be_damaged and (broker.releaser.swept_count or repaired):
+            raise Broken(f"{broker.releaser.swept_count} were swept, {repaired} shards built again")
         self.model.check_pending(broker)
         self.model.check_halves(broker)
 

@@ -4,7 +4,8 @@ Owns the hops: from one moment at which something is due to the next, taking the
 between them. A moment costs a record and its sync; so that a million of them do not take a quarter of an
 hour, an advance goes in hops of some length after the first thousands: never early, late by a hop at most.
 Whoever turns the wheel first hands over everything due on the way, so the number of its steps depends on how
-many timers there are, not on how far the clock goes.
+many timers there are, not on how far the clock goes. At the end nothing is left that the timer forgot in a
+minute that is over: the releaser sweeps in every step with a new minute.
 """
 
 from __future__ import annotations
@@ -47,16 +48,26 @@ class Advancing:
         hops = 0
         while (now_ms := clock.now_ms()) < until_ms:
             self._turn_until_done()
-            wakes = [self._turning.next_call_ms, self._release.run_once()]
+            release_ms = self._release.run_once()
+            if self._turning.repair:  # a sweep found that a shard has lost something, or a damaged file
+                continue
+            wakes = [self._turning.next_call_ms, release_ms, self._releaser.next_sweep_ms()]
             next_ms = min((wake for wake in wakes if wake is not None), default=until_ms)
             hops += 1
             least_ms = now_ms + (1 if hops < _EXACT_HOPS else max(1, (until_ms - now_ms) // _EXACT_HOPS))
             clock.advance_to(min(until_ms, max(next_ms, least_ms)))
             self._keep.run_once()
         self._turn_until_done()
+        self._reach(until_ms)
+        while self._turning.repair:
+            self._turn.run_once()
+            self._reach(until_ms)
+        clock.keep()
+
+    def _reach(self, until_ms: int) -> None:
+        """Have everything due by then handed over, and let it go."""
         self._turn.run_once(lambda _: self._turning.reach(until_ms, self._releaser))
         self._release.run_once()
-        clock.keep()
 
     def _turn_until_done(self) -> None:
         """Return when no step is called for: all that is due within the lead is handed over."""

@@ -60,7 +60,6 @@ from tidemill.store.check import check_store
 from tidemill.store.indexes import IndexSizes
 from tidemill.store.message_store import MessageStore, StoreSettings
 from tidemill.store.recovery import Progress
-from tidemill.timer.check import check_timer
 from tidemill.timer.settings import StepLimits, StoreKind, TimerSettings
 
 _SYNC_EVERY_MS = 100
@@ -139,18 +138,19 @@ class Broker:
             sizes.limits or StepLimits(),
             now_ms=now_ms,
             machine_ms=machine_ms,
+            wake=lambda: self._turn_service.wake(),
             pipeline=pipeline if pipeline_command else None,
             pipeline_problem=self._pipeline_problem,
         )
         self.wheel, self.steps = self._turning.wheel, self._turning.steps
         self.releaser = self._make_releaser(sizes.release_rows_max)
-        self.releaser.recover()
         self._guard = ClockGuard(self.clock.is_simulated)
         service = partial(
             Service, clock=self.clock, make_room=self.store.ballast.throw_some, health=self.health
         )
         self._release_service = service("releaser", self._release_step)
         self._turn_service = service("timer", self._turn_step)
+        self.releaser.recover()  # it may call for a step of the timer
         self.topics = TopicAdmin(self.store, settings, now_ms, self._release_service.wake)
         self._sender = Sender(
             self.store, self.topics, self.releaser, settings, self.id, now_ms, self._release_service.wake
@@ -177,12 +177,13 @@ class Broker:
     def _make_releaser(self, rows_max: int) -> Releaser:
         return Releaser(
             self.store,
-            ReadyReader(self.disk, self._turning.timer_directory),
+            ReadyReader(self.disk, self._turning.timer_directory, self._turning.repair.note),
             clock=self.clock,
             look_at_shards=self._turning.look_at_shards,
             handed_over_ms=self._turning.handed_over_ms,
             has_threads=self._has_threads,
             wake=lambda: self._release_service.wake(),
+            on_lost=self._turning.repair.note_lost,
             rows_max=rows_max,
         )
 
@@ -356,7 +357,7 @@ class Broker:
         self.store.writer.finish_all()
         return [
             *check_store(self.store, RealDisk(), scratch, on_progress),
-            *check_timer(self.disk, self._turning.timer_directory),
+            *self._turning.check(),
         ]
 
     # -- closing ----------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ class Status:
     sent: int
     released: int
     cancelled: int
+    swept: int  # due messages that were forgotten, found by a sweep and released
     near: int
     ready: int
     backlog: int
@@ -65,6 +66,7 @@ def status_of(
         sent=sample.sent,
         released=sample.released,
         cancelled=sample.cancelled,
+        swept=releaser.swept_count,
         near=releaser.near_count,
         ready=releaser.ready_count,
         backlog=releaser.backlogs.count,

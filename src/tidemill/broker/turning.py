@@ -24,16 +24,19 @@ import numpy as np
 
 from tidemill.broker.eviction import free_shard, remove_aside
 from tidemill.broker.pipeline_process import PipelineProcess, PipelineState
+from tidemill.broker.shard_repair import ShardRepair, first_pending
 from tidemill.broker.step_log import StepLog
 from tidemill.broker.views import PipelineView
 from tidemill.broker.wheel_picture import WheelPictures
 from tidemill.core.config import BrokerSettings
 from tidemill.log.disk import Disk
-from tidemill.release.releaser import Releaser, ShardsSeen
+from tidemill.release.releaser import Releaser
+from tidemill.release.shards_seen import ShardsSeen
 from tidemill.store.entry_files import EntryFiles
 from tidemill.store.entry_format import FLAG_LEVEL, FLAG_NEAR
 from tidemill.store.message_store import MessageStore
 from tidemill.timer.calling import target_tick
+from tidemill.timer.check import check_shard, check_timer
 from tidemill.timer.cursor import Cursor
 from tidemill.timer.embedded_runner import EmbeddedRunner
 from tidemill.timer.far_scan import FarScan
@@ -51,6 +54,7 @@ from tidemill.timer.target import (
 from tidemill.timer.wheel_view import WheelView
 
 _SAFE_MS_MAX = 1 << 62
+_LOOK_ROWS = 1 << 18
 _WATCH_EVERY_MS = 250
 _HAND_BACK_MS_FIRST = 5_000
 _HAND_BACK_MS_MAX = 300_000
@@ -99,6 +103,7 @@ class Turning:
         *,
         now_ms: Callable[[], int],
         machine_ms: Callable[[], int],
+        wake: Callable[[], None],
         pipeline: PipelineProcess | None,
         pipeline_problem: str = "",
     ) -> None:
@@ -122,8 +127,15 @@ class Turning:
             head_seq=lambda: store.indexes.ledger.head_seq,
         )
         self._far_scan = FarScan(self._entries)
+        self.repair = ShardRepair(timer_settings.shards, store.repairs, wake)
         self._runner = EmbeddedRunner(
-            disk, self._directory, timer_settings, self._entries, lead_ms=settings.lead_ms, limits=limits
+            disk,
+            self._directory,
+            timer_settings,
+            self._entries,
+            lead_ms=settings.lead_ms,
+            limits=limits,
+            on_damage=self.repair.report,
         )
         self._turner = Runner.EMBEDDED
         self._since_ms = now_ms()
@@ -137,8 +149,7 @@ class Turning:
         self._handed_over = 0
         self._state = PipelineState("running" if pipeline is None else "starting", pipeline_problem)
         self.takeover_count = 0
-        self._hand_back_at_ms = 0
-        self._hand_back_pause_ms = _HAND_BACK_MS_FIRST
+        self._hand_back_at_ms, self._hand_back_pause_ms = 0, _HAND_BACK_MS_FIRST
         self.next_call_ms: int | None = None  # when a step is called for, if nothing new comes
         self.is_called_for = False  # a step is to be taken before the clock may move on
         self._take_shards()
@@ -161,6 +172,8 @@ class Turning:
         """Turn the wheel, or watch it being turned; come again soon enough to meet new messages in time."""
         if self._pipeline is not None:
             self._state = self._pipeline.tend()
+        if self.repair:
+            self._rebuild(releaser)
         if self._turner is Runner.SPARK:
             return self._watch_step(now_ms, releaser)
         wake_ms = self._embedded_step(now_ms, releaser)
@@ -191,6 +204,7 @@ class Turning:
             cursors, self._far_scan, target, settings.lead_ms, settings.tick_ms, self._limits.rows_max
         )
         self.next_call_ms, self.is_called_for = call.wake_ms, call.is_called_for
+        self._tell_rebuilt(self._watch.cursors, cursors)
         if self._watch.see(cursors, call.is_called_for, machine_ms):
             releaser.ready_changed()
         is_gone = self._state.name == "stopped"
@@ -220,7 +234,7 @@ class Turning:
         if self._pipeline is not None:
             for directory in shard_directories(self._disk, self._directory):
                 free_shard(self._disk, directory, self._epoch)
-        self._runner.open(self._epoch, self._store.indexes.ledger.first_pending())
+        self._runner.open(self._epoch, first_pending(self._store))
         self._turner, self._since_ms = Runner.EMBEDDED, now_ms
         self._handed_over = -1  # look at the ready files that others left
 
@@ -231,6 +245,21 @@ class Turning:
         self._hand_back_pause_ms = _HAND_BACK_MS_FIRST if self._watch.has_worked else doubled_ms
         self._hand_back_at_ms = machine_ms + self._hand_back_pause_ms
         self._take_shards()
+
+    def _rebuild(self, releaser: Releaser) -> None:
+        """Build damaged shards again; ours first, if another process turns the wheel."""
+        damaged = self.repair.listed()
+        if self.is_turned_elsewhere:
+            self._take_over(self._machine_ms())
+        self._runner.rebuild(damaged, first_pending(self._store))
+        self.repair.is_done(damaged)
+        releaser.ready_changed()
+
+    def _tell_rebuilt(self, before: tuple[Cursor, ...], cursors: tuple[Cursor, ...]) -> None:
+        """Count the shards that Spark found damaged and built again: their cursors went back."""
+        for shard, (old, new) in enumerate(zip(before, cursors, strict=bool(before))):
+            if new.seq < old.seq:
+                self.repair.report(shard_directory(self._directory, shard), "found by Spark")
 
     def _may_hand_over(self) -> bool:
         return self._state.name == "ready" and self._machine_ms() >= self._hand_back_at_ms
@@ -264,17 +293,26 @@ class Turning:
         have_moved, self._looked_at = cursors != self._looked_at, cursors
         clear_ms = min(min(c.clear_tick for c in cursors) * self._settings.tick_ms, _SAFE_MS_MAX)
         first_seq = min(cursor.seq for cursor in cursors)
-        return ShardsSeen(lambda: min(clear_ms, self._earliest_unabsorbed_ms(first_seq)), have_moved)
+        unabsorbed = self._store.indexes.ledger.next_seq - first_seq
+        return ShardsSeen(lambda: self._safe_ms(clear_ms, first_seq), have_moved, unabsorbed)
+
+    def _safe_ms(self, clear_ms: int, first_seq: int) -> int:
+        if self.repair:
+            return 0
+        return min(clear_ms, self._earliest_unabsorbed_ms(first_seq))
 
     def _earliest_unabsorbed_ms(self, first_seq: int) -> int:
-        with self._store.writer.lock:
-            first = max(first_seq, self._store.indexes.ledger.head_seq)
-            end = self._store.indexes.ledger.next_seq
-            if first >= end:
-                return _SAFE_MS_MAX
-            rows = self._store.indexes.entries.read(first, end)
-        far = rows["deliver_at_ms"][rows["flags"] & (FLAG_NEAR | FLAG_LEVEL) == 0]
-        return int(np.min(far, initial=_SAFE_MS_MAX))
+        ledger, first, earliest_ms = self._store.indexes.ledger, first_seq, _SAFE_MS_MAX
+        while True:
+            with self._store.writer.lock:
+                first = max(first, ledger.head_seq)
+                end = min(ledger.next_seq, first + _LOOK_ROWS)
+                if first >= end:
+                    return earliest_ms
+                rows = self._store.indexes.entries.read(first, end)
+            far = rows["deliver_at_ms"][rows["flags"] & (FLAG_NEAR | FLAG_LEVEL) == 0]
+            earliest_ms = min(earliest_ms, int(np.min(far, initial=_SAFE_MS_MAX)))
+            first = end
 
     def _cursors(self) -> tuple[Cursor, ...]:
         if self._turner is Runner.EMBEDDED:
@@ -302,6 +340,16 @@ class Turning:
         tick = target_tick(now_ms, self._settings.lead_ms * 3 // 4, tick_ms)
         behind = max(tick - max(c.tick, min(c.clear_tick, tick)) for c in self._cursors())
         return max(0, behind) * tick_ms
+
+    def check(self) -> list[str]:
+        """Findings in the timer's files that building a damaged shard again does not put right."""
+        damaged = {}
+        for shard in range(self._timer_settings.shards):
+            if findings := check_shard(self._disk, shard_directory(self._directory, shard)):
+                damaged[shard] = findings[0]
+        if damaged and not self.is_turned_elsewhere:
+            self._runner.rebuild(damaged, first_pending(self._store))
+        return check_timer(self._disk, self._directory)
 
     def close(self) -> None:
         if self._pipeline is not None:

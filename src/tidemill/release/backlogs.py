@@ -139,6 +139,14 @@ class Backlogs:
         """Put back rows of a spilled topic, found again in the entries."""
         self._backlogs[topic_id] = _Backlog(rows, not is_complete)
 
+    def rows(self) -> dict[int, Rows]:
+        """What waits in memory, by topic."""
+        return {topic_id: backlog.rows for topic_id, backlog in self._backlogs.items()}
+
+    def spilled_ids(self) -> frozenset[int]:
+        """Topics that have more waiting than is in memory."""
+        return frozenset(topic_id for topic_id, backlog in self._backlogs.items() if backlog.is_spilled)
+
     def holds(self, topic_ids: I64) -> Flags:
         """Which rows belong to a topic with a backlog."""
         return np.isin(topic_ids, list(self._backlogs))

@@ -47,6 +47,10 @@ class DueSet:
         in_runs = sum(int(np.searchsorted(run["deliver_at_ms"], now_ms, "right")) for run in runs)
         return in_runs + sum(row[0] <= now_ms for row in heap)
 
+    def runs(self) -> list[Rows]:
+        """All rows, in runs that are in order each."""
+        return [*self._runs, in_order(np.array(self._heap, DUE_ROW))] if self._heap else list(self._runs)
+
     def next_due_ms(self) -> int | None:
         """The earliest due time in the set."""
         firsts = [int(run["deliver_at_ms"][0]) for run in self._runs]

@@ -1,7 +1,8 @@
 """Messages that are overdue, found by looking through the entries.
 
-Reads the store, a bounded stretch at a time. It serves two: the look at start-up for what was handed over in
-an earlier life, and the backlog of a topic that had more waiting than fits in memory.
+Reads the store, a bounded stretch at a time. It serves three: the look at start-up for what was handed over
+in an earlier life, the backlog of a topic that had more waiting than fits in memory, and the sweep for what
+was forgotten (`sweeper.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from tidemill.store.entry_format import FLAG_FIFO, FLAG_LEVEL, FLAG_NEAR
 from tidemill.store.ledger import State
 from tidemill.store.message_store import MessageStore
 
+# Entries looked at in one go. Parts end at multiples of this, so that none spans two chunks of the table.
+SCAN_ROWS = 1 << 18
+
 
 @dataclass(slots=True)
 class OverdueScan:
@@ -28,6 +32,21 @@ class OverdueScan:
     next_seq: int
     end_seq: int
     handed_over_ms: int  # the pipeline has handed over nothing that is due at or after this time
+
+    @property
+    def is_over(self) -> bool:
+        return self.next_seq >= self.end_seq
+
+    def next_part(self) -> tuple[int, int]:
+        """The seqs `[first, end)` to look at next; they count as looked at."""
+        first = self.next_seq
+        self.next_seq = min(self.end_seq, (first // SCAN_ROWS + 1) * SCAN_ROWS)
+        return first, max(first, self.next_seq)
+
+    def some(self, store: MessageStore, now_ms: int) -> Rows:
+        """One bounded look; the rows found."""
+        first_seq, end_seq = self.next_part()
+        return overdue_rows(store, first_seq, end_seq, max(now_ms, self.handed_over_ms))
 
 
 def overdue_rows(
@@ -61,3 +80,19 @@ def overdue_rows(
         is_flagged = entries["flags"][chosen] & flag != 0
         rows["via"][is_flagged], rows["trips"][is_flagged] = via, NEVER_ROLLED
     return joined([rows])
+
+
+def earliest_overdue(
+    store: MessageStore, topic_id: int, until_ms: int, fifo_below_ms: int, rows_max: int
+) -> tuple[Rows, bool]:
+    """The earliest `rows_max` pending messages of a topic due by `until_ms`; and whether those are all."""
+    ledger = store.indexes.ledger
+    kept, is_complete = joined([]), True
+    first = ledger.head_seq
+    while first < ledger.next_seq:
+        end = min(ledger.next_seq, (first // SCAN_ROWS + 1) * SCAN_ROWS)
+        kept = joined([kept, overdue_rows(store, first, end, until_ms, topic_id, fifo_below_ms)])
+        if len(kept) > rows_max:
+            kept, is_complete = kept[:rows_max], False
+        first = end
+    return kept, is_complete

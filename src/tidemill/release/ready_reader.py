@@ -5,6 +5,9 @@ costs no memory of ours; what is due is merged over all files in order of due ti
 its rows was taken and is settled, or is held in its topic's backlog (the overdue scan at start-up finds
 those again).
 
+A file that is damaged is reported (`on_damage`) and passed over: its shard is built again, and the file goes
+with it.
+
 Invariant: handing over twice is harmless; forgetting is not. A file that is not known to be settled stays.
 """
 
@@ -16,14 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
-from tidemill.core.errors import CorruptionError
+from tidemill.core.errors import CorruptionError, NewerFormat
 from tidemill.core.model import Via
 from tidemill.log.arrays import I64, U16, Flags, Rows
 from tidemill.log.disk import Disk
 from tidemill.release.due_rows import NO_ROWS, due_rows, joined
 from tidemill.timer.ready_files import READY_DIRECTORY_NAME, parse_ready_name
 from tidemill.timer.ready_format import Runner, decode_ready
-from tidemill.timer.target import shard_directories
+from tidemill.timer.target import shard_directories, shard_of
 
 _VIA = {Runner.EMBEDDED: Via.EMBEDDED, Runner.SPARK: Via.SPARK}
 
@@ -49,10 +52,13 @@ class _OpenFile:
 class ReadyReader:
     """The ready files of one timer directory. Not thread-safe: the releaser's lock protects it."""
 
-    def __init__(self, disk: Disk, timer_directory: Path) -> None:
+    def __init__(self, disk: Disk, timer_directory: Path, on_damage: Callable[[int, str], None]) -> None:
+        """`on_damage` hears of a shard with a damaged file, and what is wrong with that."""
         self._disk = disk
         self._timer_directory = timer_directory
         self._open: dict[Path, _OpenFile] = {}
+        self._damaged: set[Path] = set()
+        self._on_damage = on_damage
         self._read: dict[Path, I64] = {}  # taken to the end, perhaps not settled: the seqs that were not
 
     @property
@@ -68,7 +74,8 @@ class ReadyReader:
             present.update(
                 directory / name for name in self._disk.names(directory) if parse_ready_name(name) is not None
             )
-        for path in present - self._open.keys() - self._read.keys():
+        self._damaged &= present
+        for path in present - self._open.keys() - self._read.keys() - self._damaged:
             self._adopt(path)
         for gone in (self._open.keys() | self._read.keys()) - present:
             self._open.pop(gone, None)
@@ -81,8 +88,10 @@ class ReadyReader:
             return  # its shard was dropped while we looked
         try:
             header, rows, trips = decode_ready(file.map(file.size()).data)
-        except CorruptionError as error:
-            raise CorruptionError(f"{path}: {error}; delete the timer directory, it is rebuilt") from error
+        except (CorruptionError, NewerFormat) as error:
+            self._damaged.add(path)
+            self._on_damage(shard_of(path.parent.parent), f"{path.name}: {error}")
+            return
         finally:
             file.close()
         self._open[path] = _OpenFile(path, _VIA[header.runner], rows, trips)

@@ -8,15 +8,15 @@ late or wrongly: it takes only what the ledger has pending, takes due time and p
 goes before the wall clock.
 
 `step(now)` does what is due and says when to come again: two milliseconds early, so that what to release is
-worked out before the moment and only the record, its sync and the queue rows come after it. One thread calls
-it; `add_near` may be called from any.
+worked out before the moment and only the record, its sync and the queue rows come after it. When nothing due
+is left it looks now and then whether anything was forgotten (`sweeper.py`). One thread calls it; `add_near`
+may be called from any.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,8 +31,10 @@ from tidemill.release.commit_window import CommitWindow
 from tidemill.release.due_rows import NO_ROWS, distinct, due_rows, joined, waited_for
 from tidemill.release.due_set import DueSet
 from tidemill.release.lateness import Lateness
-from tidemill.release.overdue import OverdueScan, overdue_rows
+from tidemill.release.overdue import OverdueScan, earliest_overdue
 from tidemill.release.ready_reader import ReadyReader
+from tidemill.release.shards_seen import ShardsSeen
+from tidemill.release.sweeper import Held, Sweeper, SweepScan
 from tidemill.release.waits import ReleaseWait, WaitsFor
 from tidemill.store.arrival_order import arrivals_of
 from tidemill.store.entry_format import FLAG_FIFO, FLAG_MOVED
@@ -40,25 +42,11 @@ from tidemill.store.message_store import MessageStore
 
 RELEASE_ROWS_MAX = 1 << 18
 
-# Before which time every message that is due has been handed over; worked out only if a FIFO message asks.
-FifoSafe = Callable[[], int]
-# Entries looked at in one go. Parts end at multiples of this, so that none spans two chunks of the table.
-_SCAN_ROWS = 1 << 18
+# With more rows than this not absorbed, the shards are too far behind for anything to be missed.
+_UNABSORBED_MAX = 1 << 22
 _HELD_PAUSE_MS = 20
 _AHEAD_MS = 2
 _NO_LIMIT_MS = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class ShardsSeen:
-    """What one look at the shards' cursors tells.
-
-    `fifo_safe` answers before which time they handed over everything, with the ready files that are there
-    after the look. `have_moved`: since the look before, so that there may be new files.
-    """
-
-    fifo_safe: FifoSafe
-    have_moved: bool
 
 
 class Releaser:
@@ -74,8 +62,10 @@ class Releaser:
         handed_over_ms: Callable[[], int],
         has_threads: bool,
         wake: Callable[[], None],
+        on_lost: Callable[[I64], None],
         rows_max: int = RELEASE_ROWS_MAX,
     ) -> None:
+        """`on_lost` hears the seqs of due messages that a shard should have handed over and did not."""
         self._store = store
         self._ready = ready
         self.rows_max = rows_max  # of one release record
@@ -99,7 +89,9 @@ class Releaser:
         )
         self._lacking_room = 0  # rows that found no room on the disk in the last step
         self._scan: OverdueScan | None = None
-        self._fifo_safe, self._fifo_below_ms = look_at_shards().fifo_safe, _NO_LIMIT_MS
+        self._sweeper = Sweeper(store, clock, on_lost)
+        self._seen = look_at_shards()
+        self._fifo_below_ms = _NO_LIMIT_MS
         self._waited_for_scan = False  # a FIFO message did, in this step
         self._ready_changed = threading.Event()
         self.next_wake_ms: int | None = None
@@ -120,6 +112,15 @@ class Releaser:
     def ready_count(self) -> int:
         return self._ready.count
 
+    def next_sweep_ms(self) -> int | None:
+        """When to look next whether something was forgotten, where the clock is simulated."""
+        return self._sweeper.next_look_ms()
+
+    @property
+    def swept_count(self) -> int:
+        """Due messages that were forgotten, found by a sweep and released; since the start."""
+        return self._sweeper.swept_count
+
     def near_due_count(self, now_ms: int) -> int:
         """Near messages that are due and not taken yet."""
         with self._lock:
@@ -132,6 +133,8 @@ class Releaser:
             found.append(ReleaseWait(WaitsFor.ROOM, self._lacking_room))
         elif held := self._held.due_count(now_ms):
             found.append(ReleaseWait(WaitsFor.ORDER, held))
+        if missing := self._sweeper.missing_count:
+            found.append(ReleaseWait(WaitsFor.SWEEP, missing))
         if self._window.is_full:
             found.append(ReleaseWait(WaitsFor.COMMIT, len(self._window.seqs())))
         return found
@@ -159,8 +162,8 @@ class Releaser:
         self._hold_what_was_put_off()
         # In this order: what is safe is known before the ready files that make it so are looked at; and they
         # are looked at whenever the shards have moved, also if another process moved them a moment ago.
-        seen = self._look_at_shards()
-        self._fifo_safe, self._fifo_below_ms = seen.fifo_safe, _NO_LIMIT_MS
+        seen = self._seen = self._look_at_shards()
+        self._fifo_below_ms = _NO_LIMIT_MS
         if seen.have_moved or self._ready_changed.is_set():
             self._ready_changed.clear()
             self._ready.look()
@@ -174,7 +177,7 @@ class Releaser:
             if len(rows):
                 self._release(rows, now_ms, is_pressed)
                 has_more = has_more or (is_ahead and not self._breath.is_held(self._clock.now_ms()))
-            if not has_more and not self._can_take_up_what_was_put_off():
+            if not (has_more or self._can_take_up_what_was_put_off() or self._must_sweep(now_ms)):
                 break
             now_ms = self._clock.now_ms()
         self._hold_what_was_put_off()
@@ -240,7 +243,7 @@ class Releaser:
         """FIFO messages due at or after this wait. It never rises in a step: what waits is not overtaken."""
         # While entries are still looked through, an earlier message of the group may yet turn up.
         self._waited_for_scan = self._waited_for_scan or self._scan is not None
-        safe_ms = self._fifo_safe() if self._scan is None else 0
+        safe_ms = self._seen.fifo_safe() if self._scan is None else 0
         self._fifo_below_ms = min(self._fifo_below_ms, safe_ms)
         return self._fifo_below_ms
 
@@ -345,30 +348,34 @@ class Releaser:
     # -- looking through the entries --------------------------------------------------------------
 
     def _scan_some(self, now_ms: int) -> Rows:
-        """One bounded look for pending messages that were handed over before the start."""
+        """One bounded look for pending messages that nobody hands over."""
         scan = self._scan
         if scan is None:
-            return joined([])
-        end = min(scan.end_seq, (scan.next_seq // _SCAN_ROWS + 1) * _SCAN_ROWS)
-        rows = overdue_rows(self._store, scan.next_seq, end, max(now_ms, scan.handed_over_ms))
-        scan.next_seq = end
-        if end >= scan.end_seq:
+            return NO_ROWS
+        rows = scan.some(self._store, now_ms)
+        if scan.is_over:
             self._scan = None
+            if isinstance(scan, SweepScan):
+                self._sweeper.is_over(scan)
         return rows
+
+    def _must_sweep(self, now_ms: int) -> bool:
+        """With nothing due left to take: True when a scan begins for what was forgotten."""
+        self._scan = self._sweeper.look(now_ms, self._passed_ms, self._what_is_held)
+        return self._scan is not None
+
+    def _passed_ms(self) -> int:
+        """Before which time all that is due has been handed over; 0 where that would be long to find out."""
+        return self._seen.fifo_safe() if self._seen.unabsorbed <= _UNABSORBED_MAX else 0
+
+    def _what_is_held(self) -> Held:
+        return Held(self.backlogs.rows(), [*self._put_off, *self._held.runs()], self.backlogs.spilled_ids())
 
     def _refill(self, topic_id: int, now_ms: int) -> None:
         """Find the rows that a topic's backlog had no room for; the earliest of them, if they are many."""
-        ledger, rows_max = self._store.indexes.ledger, self.backlogs.rows_max
-        fifo_below_ms = self._fifo_limit_ms()
-        kept, is_complete = joined([]), True
-        first = ledger.head_seq
-        while first < ledger.next_seq:
-            end = min(ledger.next_seq, (first // _SCAN_ROWS + 1) * _SCAN_ROWS)
-            until_ms = max(now_ms, self._handed_over_ms())
-            kept = joined([kept, overdue_rows(self._store, first, end, until_ms, topic_id, fifo_below_ms)])
-            if len(kept) > rows_max:
-                kept, is_complete = kept[:rows_max], False
-            first = end
+        until_ms, fifo_below_ms = max(now_ms, self._handed_over_ms()), self._fifo_limit_ms()
+        rows_max = self.backlogs.rows_max
+        kept, is_complete = earliest_overdue(self._store, topic_id, until_ms, fifo_below_ms, rows_max)
         self.backlogs.refill(topic_id, kept, is_complete)
 
     def _still_needed(self, seqs: I64) -> Flags:

@@ -16,6 +16,7 @@ class WaitsFor(StrEnum):
     ORDER = "order"  # a FIFO message: the timer has not handed over all that may come before it
     COMMIT = "commit"  # as many release records as may be under way are, and none is safe yet
     ROOM = "room"  # a release record finds no room on the disk; tried again, ever more rarely
+    SWEEP = "sweep"  # overdue, and neither the timer nor the releaser has it: a scan of the entries finds it
     CLOCK = "clock"  # the wall clock leapt forward: held for ten seconds, it may be wrong
 
 

@@ -4,8 +4,11 @@ Owns the counts of *pending* messages by (topic id, minute). Kept by the log wri
 saved with the index checkpoint. Reading one topic's horizon touches only its own counts; how many of a topic
 are pending is kept beside them, because it is asked every second.
 
+Which minutes have a count is kept by blocks of minutes as well, so that the few that are past are found
+without looking at the many to come.
+
 Invariants: no count is negative or zero; the sum over all is the number of pending messages, and the sum over
-a topic's minutes is what is kept for the topic.
+a topic's minutes is what is kept for the topic; a block counts the minutes in it that have a count.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from tidemill.log.arrays import I64, U32
 from tidemill.store.tick_counts import TickCounts
 
 _MINUTE_BITS = 32
+_BLOCK_BITS = 8  # minutes of a block: a little over four hours
 # Up to so many are counted quicker by Python than with arrays.
 _FEW = 128
 # Turning a list into rows holds the interpreter: not for longer than a service may be late.
@@ -31,6 +35,7 @@ class DueCounts:
     def __init__(self) -> None:
         self._by_topic: dict[int, dict[int, int]] = {}
         self._pending: dict[int, int] = {}
+        self._blocks: dict[int, dict[int, int]] = {}  # by topic and block: how many minutes have a count
         self.ticks: TickCounts | None = None  # the same by tick, where somebody asked for it
 
     def add(self, topic_ids: U32, deliver_at_ms: I64, sign: int) -> None:
@@ -69,9 +74,21 @@ class DueCounts:
         assert left >= 0, (topic_id, minute, left)
         if left:
             minutes[minute] = left
+            if left == difference:
+                self._note_minute(topic_id, minute, 1)
         else:
             del minutes[minute]
+            self._note_minute(topic_id, minute, -1)
         self._pending[topic_id] = self._pending.get(topic_id, 0) + difference
+
+    def _note_minute(self, topic_id: int, minute: int, sign: int) -> None:
+        """A minute has a count now (`sign` 1), or has none any more (-1)."""
+        blocks = self._blocks.setdefault(topic_id, {})
+        left = blocks.get(minute >> _BLOCK_BITS, 0) + sign
+        if left:
+            blocks[minute >> _BLOCK_BITS] = left
+        else:
+            del blocks[minute >> _BLOCK_BITS]
 
     def pending(self, topic_id: int) -> int:
         return self._pending.get(topic_id, 0)
@@ -97,6 +114,34 @@ class DueCounts:
                 found[minute] = found.get(minute, 0) + minutes[minute]
         return dict(sorted(found.items()))
 
+    def before(self, end_minute: int) -> dict[int, dict[int, int]]:
+        """By topic, the counts of all minutes below `end_minute`; topics without any are left out.
+
+        Takes no lock: it looks at copies, and a count that changes meanwhile shows its old or its new value.
+        """
+        found: dict[int, dict[int, int]] = {}
+        for topic_id, blocks in list(self._blocks.items()):
+            minutes = self._by_topic[topic_id]
+            for block in list(blocks):
+                first = block << _BLOCK_BITS
+                for minute in range(first, min(end_minute, first + (1 << _BLOCK_BITS))):
+                    if count := minutes.get(minute, 0):
+                        found.setdefault(topic_id, {})[minute] = count
+        return found
+
+    def first(self, from_minute: int) -> int | None:
+        """The first minute at or after `from_minute` that has a count, of any topic."""
+        found: list[int] = []
+        for topic_id, blocks in list(self._blocks.items()):
+            minutes = self._by_topic[topic_id]
+            for block in sorted(block for block in list(blocks) if block >= from_minute >> _BLOCK_BITS):
+                first = max(from_minute, block << _BLOCK_BITS)
+                ahead = (m for m in range(first, block + 1 << _BLOCK_BITS) if m in minutes)
+                if (minute := next(ahead, None)) is not None:
+                    found.append(minute)
+                    break
+        return min(found, default=None)
+
     def encode(self) -> bytes:
         return encode_counts(self.snapshot(None))
 
@@ -104,8 +149,7 @@ class DueCounts:
     def decode(cls, data: bytes) -> DueCounts:
         counts = cls()
         for topic_id, minute, count in np.frombuffer(data, "<i8").reshape(-1, 3).tolist():
-            counts._by_topic.setdefault(topic_id, {})[minute] = count
-            counts._pending[topic_id] = counts._pending.get(topic_id, 0) + count
+            counts._change(topic_id, minute, count)
         return counts
 
 

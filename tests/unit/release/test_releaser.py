@@ -10,7 +10,7 @@ from tidemill.broker.table_conditions import Condition
 from tidemill.broker.table_schemas import Wanted
 from tidemill.core.model import Draft, Via
 from tidemill.release import by_value as by_value_module
-from tidemill.release import releaser as releaser_module
+from tidemill.release import overdue
 from tidemill.store.frames import Kind, Release
 from tidemill.testing import ManualClock
 from tidemill.timer.engine import StepTarget
@@ -342,7 +342,7 @@ def test_more_fifo_messages_than_a_record_wait_without_a_loop_and_go_in_order(ma
 
 
 def test_a_fifo_group_keeps_its_order_when_the_look_through_the_entries_ends_midway(make_small, monkeypatch):
-    monkeypatch.setattr(releaser_module, "_SCAN_ROWS", 4)
+    monkeypatch.setattr(overdue, "SCAN_ROWS", 4)
     small = make_small(queues_per_topic=1, release_rows_max=3)
     for number in range(20):
         small.send("t", b"%d" % number, delay_ms=40_000 - number % 2, message_group="g")

@@ -1,0 +1,190 @@
+"""The sweep: finds due messages that the timer, or a set in memory, has forgotten, and gives them back.
+
+Owns the looks (is anything pending of the minutes that are over, and not held?), the scan that such a look
+begins, and how many messages were found. Leaves to others: which minutes (`sweep.py`), the release, and
+building the shards again that lost something (`on_lost`).
+
+A look compares the due counts with what is in memory, at a moment when everything due has been taken: what is
+held, put off or in a backlog is all that may still be pending. It looks only at minutes that every shard has
+passed. A scan goes through the entries in bounded parts, between releases.
+
+Invariants: a message that is held is never counted as swept; what is found goes the way of every release, so
+a mistake here costs a scan and never a message.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidemill.core.clock import Clock
+from tidemill.core.durations import format_time
+from tidemill.core.limits import MINUTE_MS
+from tidemill.log.arrays import I64, Rows, picked
+from tidemill.release.overdue import OverdueScan, overdue_rows
+from tidemill.release.sweep import SweepRule, surplus
+from tidemill.store.entry_format import FLAG_LEVEL, FLAG_NEAR
+from tidemill.store.message_store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+# Looks are so far apart, where time passes by itself. Two in a row begin a scan, so what was forgotten is
+# found a dozen seconds after its minute.
+_LOOK_EVERY_MS = 5_000
+# Held rows looked up under one hold of the writer lock.
+_LOOK_ROWS = 1 << 16
+_MINUTE_BITS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What is in memory when everything due was taken: rows by topic where that is known, and others."""
+
+    by_topic: Mapping[int, Rows]
+    others: Sequence[Rows]
+    spilled: frozenset[int]  # topics that have more waiting than is in memory
+
+    def seqs(self) -> I64:
+        parts = [*self.by_topic.values(), *self.others]
+        return np.concatenate([np.empty(0, np.int64), *(rows["seq"] for rows in parts)])
+
+
+@dataclass(slots=True)
+class SweepScan(OverdueScan):
+    """A walk through the entries for pending messages of some minutes that nobody holds."""
+
+    from_ms: int = 0
+    held_seqs: I64 | None = None
+    found_count: int = 0
+    far_count: int = 0
+    on_lost: Callable[[I64], None] = lambda _: None
+
+    def some(self, store: MessageStore, now_ms: int) -> Rows:
+        first_seq, end_seq = self.next_part()
+        rows = overdue_rows(store, first_seq, end_seq, self.handed_over_ms - 1)
+        rows = picked(rows, rows["deliver_at_ms"] >= self.from_ms)
+        if len(rows) and self.held_seqs is not None:
+            rows = picked(rows, ~np.isin(rows["seq"], self.held_seqs))
+        if len(rows):
+            self.found_count += len(rows)
+            self._tell_lost(store, rows)
+        return rows
+
+    def _tell_lost(self, store: MessageStore, rows: Rows) -> None:
+        """Those that a shard should have handed over."""
+        with store.writer.lock:
+            rows = picked(rows, store.indexes.ledger.pending_mask(rows["seq"]))
+            flags = store.indexes.entries.take(rows["seq"])["flags"]
+        far = rows["seq"][flags & (FLAG_NEAR | FLAG_LEVEL) == 0]
+        if len(far):
+            self.far_count += len(far)
+            self.on_lost(far)
+
+
+class Sweeper:
+    """Looks for what was forgotten. For the releaser's thread; the figures are for any."""
+
+    def __init__(self, store: MessageStore, clock: Clock, on_lost: Callable[[I64], None]) -> None:
+        """`on_lost` hears the seqs of messages that a shard should have handed over."""
+        self._store = store
+        self._clock = clock
+        self._on_lost = on_lost
+        self._rule = SweepRule(needs_two_looks=not clock.is_simulated)
+        self._next_look_ms = clock.boot_ms()
+        self._looked_until = -1  # minutes, where the clock is simulated
+        self._safe_seq_before = 0
+        self.swept_count = 0  # since the start
+        self.missing_count = 0  # overdue and not held, at the last look
+
+    def look(self, now_ms: int, passed_ms: Callable[[], int], held: Callable[[], Held]) -> SweepScan | None:
+        """The scan to make now, if one is needed. Call when everything due has been taken.
+
+        `passed_ms`: every message that is due before it has been handed over.
+        """
+        end_minute = now_ms // MINUTE_MS
+        if not self._is_time(end_minute):
+            return None
+        counts = self._store.indexes.due_counts
+        pending = counts.before(end_minute)
+        if pending and (passed := passed_ms() // MINUTE_MS) < end_minute:
+            end_minute = passed
+            pending = counts.before(end_minute)
+        self._looked_until = end_minute
+        known = held() if pending else None
+        found = surplus(pending, self._minutes_of(known, end_minute), known.spilled) if known else {}
+        self.missing_count = sum(found.values())
+        safe_seq, self._safe_seq_before = self._safe_seq_before, self._store.writer.safe_seq()
+        minutes = self._rule.decide(found, self._clock.boot_ms())
+        if minutes is None or known is None:
+            return None
+        first, end = minutes
+        return SweepScan(
+            self._store.indexes.ledger.head_seq,
+            self._safe_seq_before if self._clock.is_simulated else safe_seq,
+            handed_over_ms=end * MINUTE_MS,
+            from_ms=first * MINUTE_MS,
+            held_seqs=known.seqs(),
+            on_lost=self._on_lost,
+        )
+
+    def next_look_ms(self) -> int | None:
+        """When a minute is over that has pending messages now; where the clock is simulated."""
+        minute = self._store.indexes.due_counts.first(max(0, self._looked_until))
+        return None if minute is None else (minute + 1) * MINUTE_MS
+
+    def is_over(self, scan: SweepScan) -> None:
+        """Count what a scan found, and say so."""
+        if not scan.found_count:
+            return
+        self.swept_count += scan.found_count
+        self.missing_count = max(0, self.missing_count - scan.found_count)
+        logger.error(
+            "%d messages due from %s to %s had been forgotten (%d by the timer); swept and released",
+            scan.found_count,
+            format_time(scan.from_ms),
+            format_time(scan.handed_over_ms),
+            scan.far_count,
+        )
+
+    def _is_time(self, end_minute: int) -> bool:
+        if self._clock.is_simulated:
+            return end_minute != self._looked_until
+        boot_ms = self._clock.boot_ms()
+        if boot_ms < self._next_look_ms:
+            return False
+        self._next_look_ms = boot_ms + _LOOK_EVERY_MS
+        return True
+
+    def _minutes_of(self, held: Held, end_minute: int) -> dict[int, dict[int, int]]:
+        """Held messages that are pending, by topic and minute."""
+        found: dict[int, dict[int, int]] = {}
+        ledger = self._store.indexes.ledger
+        for topic_id, rows in held.by_topic.items():
+            for part in _parts(rows, end_minute):
+                with self._store.writer.lock:
+                    is_pending = ledger.pending_mask(part["seq"])
+                _count(found, part["deliver_at_ms"][is_pending], topic_id)
+        for rows in held.others:
+            for part in _parts(rows, end_minute):
+                with self._store.writer.lock:
+                    seqs = part["seq"][ledger.pending_mask(part["seq"])]
+                    entries = self._store.indexes.entries.take(seqs)
+                for topic_id in np.unique(entries["topic_id"]).tolist():
+                    _count(found, entries["deliver_at_ms"][entries["topic_id"] == topic_id], topic_id)
+        return found
+
+
+def _parts(rows: Rows, end_minute: int) -> list[Rows]:
+    """The rows due before a minute, a bounded number at a time."""
+    rows = rows[rows["deliver_at_ms"] < end_minute * MINUTE_MS]
+    return [rows[start : start + _LOOK_ROWS] for start in range(0, len(rows), _LOOK_ROWS)]
+
+
+def _count(found: dict[int, dict[int, int]], deliver_at_ms: I64, topic_id: int) -> None:
+    minutes, counts = np.unique(deliver_at_ms // MINUTE_MS, return_counts=True)
+    known = found.setdefault(topic_id, {})
+    for minute, count in zip(minutes.tolist(), counts.tolist(), strict=True):
+        known[minute] = known.get(minute, 0) + count
