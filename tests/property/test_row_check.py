@@ -37,6 +37,27 @@ def test_every_flipped_bit_is_found(dtype, seed, first, table):
 
 
 @pytest.mark.parametrize("dtype", [ENTRY, QUEUE_ROW], ids=["entry", "queue"])
+def test_every_pair_of_flipped_bits_is_found(dtype):
+    (row,) = rows_of(dtype, 7, 1, 41, 3)
+    salts = salts_of(np.array([41]), 3)
+    bits = dtype.itemsize * 8
+    single = np.zeros((bits, dtype.itemsize), np.uint8)
+    single[np.arange(bits), np.arange(bits) // 8] = 1 << (np.arange(bits) % 8)
+    content = np.frombuffer(row.tobytes(), np.uint8)
+    for bit in range(bits - 1):
+        flipped = content ^ single[bit] ^ single[bit + 1 :]
+        assert not sealed_mask(np.ascontiguousarray(flipped).reshape(-1).view(dtype), salts).any(), bit
+
+
+@pytest.mark.parametrize("dtype", [ENTRY, QUEUE_ROW], ids=["entry", "queue"])
+@pytest.mark.parametrize("pattern", [1 << 63, 1 << 31, 1 << 63 | 1 << 31, 1 << 62, 0xFF << 56, 1])
+def test_the_same_bits_flipped_in_every_word_are_found(dtype, pattern):
+    rows = rows_of(dtype, 7, 100, 41, 3)
+    words = rows.view("<u8").copy() ^ np.uint64(pattern)
+    assert not sealed_mask(words.view(dtype), salts_of(np.arange(41, 141), 3)).any()
+
+
+@pytest.mark.parametrize("dtype", [ENTRY, QUEUE_ROW], ids=["entry", "queue"])
 @given(seed=st.integers(0, 1 << 30), first=SEQS, table=TABLES, count=st.integers(1, 40))
 @settings(max_examples=50, deadline=None)
 def test_single_rows_many_rows_and_many_tables_agree(dtype, seed, first, table, count):

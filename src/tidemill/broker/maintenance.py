@@ -37,7 +37,7 @@ class Maintenance:
         self._boot_ms = boot_ms
         self._checked_at_ms: int | None = None
         self._retained_at_ms = boot_ms()
-        self._gave_back_at_ms = self._forgot_at_ms = boot_ms()
+        self._gave_back_at_ms = self._forgot_at_ms = self._scrubbed_at_ms = boot_ms()
         self._log_scrub = LogScrub(store)
         keep_memory_flat()
         self._gave_back_end = store.log.written_end
@@ -61,7 +61,11 @@ class Maintenance:
             self._forgot_at_ms = boot_ms
             self._store.log.forget_verified()
         self._log_scrub.step(boot_ms)
-        return now_ms if self._store.look_after_find() else now_ms + _EVERY_MS
+        if boot_ms - self._scrubbed_at_ms >= _EVERY_MS or self._store.indexes.find.lost:
+            self._scrubbed_at_ms = boot_ms
+            if self._store.look_after_find():
+                return now_ms
+        return now_ms + _EVERY_MS
 
     def _give_back(self) -> None:
         """After much was written, and once more when that is over: the timer absorbs it a little later."""

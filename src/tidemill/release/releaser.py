@@ -381,13 +381,18 @@ class Releaser:
     def _still_needed(self, seqs: I64) -> Flags:
         """Rows of a ready file that must be found again after a crash.
 
-        Those are pending and in no backlog, or their release record is not safe yet.
+        Those are pending and in no backlog, or their release record is not safe yet. What a backlog holds is
+        found by the look through the entries, unless it was handed over too early for that: the timer reads
+        a damaged entry as one that is due.
         """
         indexes = self._store.indexes
         with self._store.writer.lock:
             needed = indexes.ledger.pending_mask(seqs)
             chosen = np.flatnonzero(needed)
-            held = self.backlogs.holds(indexes.entries.take(seqs[chosen])["topic_id"])
+            entries = indexes.entries.take(seqs[chosen])
+        held = self.backlogs.holds(entries["topic_id"])
+        if held.any():
+            held &= entries["deliver_at_ms"] < self._handed_over_ms()
         needed[chosen[held]] = False
         if self._window.count:
             needed |= np.isin(seqs, self._window.seqs())

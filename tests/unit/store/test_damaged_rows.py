@@ -216,3 +216,25 @@ def test_rows_are_repaired_also_where_the_disk_is_new(tmp_path):
     assert len(small.broker.views.pending(limit=100)) == 10
     small.check()
     small.close()
+
+
+def test_what_the_timer_took_for_due_is_not_forgotten_where_its_topic_is_paused(tmp_path):
+    small = SmallBroker(tmp_path / "data", queues_per_topic=1)
+    small.send("t", b"soon", delay_ms=60_000)
+    small.send("t", b"held", delay_ms=70_000)
+    small.advance(10_000)
+    seq = small.send("t", b"far", delay_ms=600_000).handle.seq
+    set_due(small, seq, 0)  # before the timer has read it
+    small.advance(30_000)
+    small.broker.topics.change("t", is_paused=True)
+    small.advance(30_000)
+    small.advance(10_000)
+    small.kill_and_open()
+    small.broker.topics.change("t", is_paused=False)
+    small.advance(HOUR_MS)
+    assert sorted(bodies(small)) == [b"far", b"held", b"soon"]
+    assert (
+        max(row.released_at_ms - row.deliver_at_ms for row in small.in_topic("t") if row.body == b"far") == 0
+    )
+    small.check()
+    small.close()
