@@ -3,8 +3,8 @@ there.
 
 A row is a whole number of 32-bit words, and its `check` is the last one. Each other word is multiplied by a
 64-bit weight of its own and the products are added up, together with a *salt* made from the row's position,
-all modulo 2**64. The check is the upper half of that sum. (This is multilinear hashing. Words of 64 bits would
-be quicker and weak: a flip of bit 63 in two of them would cancel out, whatever the weights.)
+all modulo 2**64. The check is the upper half of that sum: multilinear hashing. (Words of 64 bits would be
+quicker and weak: a flip of bit 63 in two of them would cancel out, whatever the weights.)
 
 What it finds: every one or two changed bits, and with a chance of one in 2**32 to miss it any other damage:
 zeros, a row that stands where another belongs, bytes of something else. A row of zeros never passes.
