@@ -23,7 +23,7 @@ from tidemill.store.recorded_requests import RecordedPart, recorded_parts
 from tidemill.store.request_format import Request
 
 RequestId = str | bytes | None  # a text; or the 16 bytes of `request_key`; None: the request has none
-Field = str | int | bytes | None
+Field = str | int | memoryview | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ class NamedRows:
         texts, _, lengths = slices_of(self.ids)
         yield len(self.names)
         yield from self.names
-        yield self.which.astype("<i4").tobytes()
-        yield lengths.astype("<i4").tobytes()
-        yield texts.tobytes()
-        yield self.seqs.astype("<i8").tobytes()
+        yield self.which.astype("<i4").data
+        yield lengths.astype("<i4").data
+        yield texts.data
+        yield self.seqs.astype("<i8").data
 
 
 def asked(request_id: RequestId, verb: str, *fields: Field | NamedRows) -> Request | None:
@@ -64,22 +64,25 @@ def fingerprint(verb: str, *fields: Field | NamedRows) -> int:
     hashed = blake2b(digest_size=8, person=b"tidemill-request")
     for field in (verb, *fields):
         for value in field.fields() if isinstance(field, NamedRows) else (field,):
-            hashed.update(_marked(value))
+            kind, data = _bytes_of(value)
+            hashed.update(
+                b"%b%d:" % (kind, memoryview(data).nbytes)
+            )  # so that no two lists of values look alike
+            hashed.update(data)
     return int.from_bytes(hashed.digest(), "little")
 
 
-def _marked(value: Field) -> bytes:
-    """A value with its kind and length before it, so that no two lists of values look alike."""
+def _bytes_of(value: Field) -> tuple[bytes, bytes | memoryview]:
+    """The kind of a value, and its bytes."""
     match value:
         case None:
-            kind, data = b"n", b""
+            return b"n", b""
         case str():
-            kind, data = b"s", value.encode("utf-8", "surrogatepass")
+            return b"s", value.encode("utf-8", "surrogatepass")
         case int():
-            kind, data = b"i", b"%d" % value
+            return b"i", b"%d" % value
         case _:
-            kind, data = b"b", value
-    return b"%b%d:%b" % (kind, len(data), data)
+            return b"b", value
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from small_broker import START_MS
+from tidemill.broker.requests import NamedRows, fingerprint, parts_of
 from tidemill.core.errors import IllegalRequestId, RequestIdReused
 from tidemill.core.limits import HOUR_MS, MINUTE_MS
 from tidemill.core.model import CancelAnswer, Draft
+from tidemill.core.request_ids import request_key
 from tidemill.log.frame import FRAME_FORMAT
 from tidemill.store import framing
+from tidemill.store.request_format import Request
 from tidemill.testing import SimulatedCrash
 
 CANCELLED, RELEASED = CancelAnswer.CANCELLED, CancelAnswer.RELEASED
@@ -367,3 +375,59 @@ def test_many_handles_are_one_frame(small):
     handles = [receipt.handle for receipt in receipts]
     answers = small.broker.cancel(handles, request_id="r")
     assert answers == [CANCELLED] * 2_000 == small.broker.cancel(handles, request_id="r")
+
+
+# -- which request it is, as numbers --------------------------------------------------------------
+
+
+def _rows(*handles):
+    topics, ids, seqs = zip(*handles, strict=True)
+    return NamedRows.of(pa.array(topics), pa.array(ids), np.array(seqs, np.int64))
+
+
+def test_the_hash_of_a_request_never_changes():
+    """It is on disk: another version of Tidemill may be asked again."""
+    assert fingerprint("cancel key", "orders", "k") == 0xB72C586BAB4A11E0
+    assert fingerprint("reschedule", _rows(("t", "a", 5), ("u", "b", 6)), None, -1, 7) == 0x45EF9FD909DA9607
+    assert request_key("payment-17").hex() == "7f57404e1ba3268b88ce829620aed333"
+    assert request_key("payment-17", "shop").hex() == "14a9867600a921c63c30b4d75c5fdce1"
+
+
+_FIELD = st.none() | st.integers(-3, 300) | st.text(max_size=3)
+
+
+@given(st.lists(_FIELD, max_size=4), st.lists(_FIELD, max_size=4))
+def test_requests_that_differ_have_different_hashes(one, other):
+    assert (fingerprint("x", *one) == fingerprint("x", *other)) == (one == other)
+
+
+_HANDLE = st.tuples(st.sampled_from("tu"), st.text("ab", max_size=3), st.integers(0, 3))
+
+
+@given(st.lists(_HANDLE, min_size=1, max_size=4), st.lists(_HANDLE, min_size=1, max_size=4))
+def test_handles_that_differ_have_different_hashes(one, other):
+    assert (fingerprint("x", _rows(*one)) == fingerprint("x", _rows(*other))) == (one == other)
+
+
+@given(st.data())
+def test_the_parts_of_a_move_say_which_row_each_answers(data):
+    """Against a dictionary: row to message, cut into parts, and put together again from the parts."""
+    count = data.draw(st.integers(1, 12))
+    named = data.draw(
+        st.lists(st.tuples(st.integers(0, 99), st.integers(0, count - 1)), unique_by=lambda p: p[0])
+    )
+    borders = sorted(
+        {0, count, *data.draw(st.sets(st.integers(1, max(1, count - 1)), max_size=4))} & {*range(count + 1)}
+    )
+    bounds = list(itertools.pairwise(borders))
+    rows, indexes = (np.array([pair[at] for pair in named], np.int64) for at in (0, 1))
+    parts = parts_of(Request(b"i" * 16, 7), bounds, None, rows, indexes)
+    assert [(part.part, part.parts, part.done) for part in parts] == [
+        (number + 1, len(bounds), start) for number, (start, _) in enumerate(bounds)
+    ]
+    found = {
+        row: start + index
+        for part, (start, _) in zip(parts, bounds, strict=True)
+        for row, index in zip(part.rows.tolist(), part.indexes.tolist(), strict=True)
+    }
+    assert found == dict(named)
