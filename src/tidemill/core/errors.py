@@ -219,9 +219,15 @@ class DamagedFrame(CorruptionError):
 
     code = "damaged"
 
-    def __init__(self, path: str, offset: int, position: int) -> None:
-        super().__init__(
+    def __init__(self, message: str, path: str = "", offset: int = 0, position: int = 0) -> None:
+        super().__init__(message)
+        self.path, self.offset, self.position = path, offset, position
+
+    @classmethod
+    def at(cls, path: str, offset: int, position: int) -> DamagedFrame:
+        """The frame at an offset of the log, which is a position in one of its files."""
+        message = (
             f"{path}: the frame at offset {offset} of the log (byte {position} of the file) is damaged; its "
             "messages are not delivered. `tidemill damaged` lists them"
         )
-        self.path, self.offset, self.position = path, offset, position
+        return cls(message, path, offset, position)

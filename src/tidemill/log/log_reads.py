@@ -44,7 +44,7 @@ class LogReads:
         segment = self._segment_of(offset)
         frame = segment.frame(offset)
         if frame is None:
-            raise DamagedFrame(str(self._path(segment.start)), offset, offset - segment.start)
+            raise DamagedFrame.at(str(self._path(segment.start)), offset, offset - segment.start)
         return frame
 
     def appended_frame(self, offset: int) -> Frame:

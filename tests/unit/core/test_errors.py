@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidemill.core import errors
+from tidemill.core.error_codes import error_of
 
 _ALL = [
     kind
@@ -21,3 +22,9 @@ def test_every_error_belongs_to_one_family() -> None:
     for kind in _ALL:
         if kind is not errors.TidemillError:
             assert sum(issubclass(kind, family) for family in families) == 1, kind
+
+
+def test_every_error_comes_back_from_its_code_and_words() -> None:
+    for kind in _ALL:
+        error = error_of(kind.code, "what was wrong")
+        assert (type(error), str(error)) == (kind, "what was wrong")
