@@ -15,11 +15,13 @@ from acceptance.secured import PERMISSIONS, SECRET, Secured
 from acceptance.serving import Served, wait_until
 from tidemill.core.clock import SystemClock
 from tidemill.core.limits import BODY_BYTES_MAX
+from tidemill.core.property_names import RESERVED_PROPERTIES
 
 _now_ms = SystemClock().now_ms
 _TOPICS = (
     "plain",
     "tagged",
+    "forwarded",
     "timed",
     "recalled",
     "again",
@@ -84,6 +86,37 @@ def test_only_the_tags_asked_for_arrive(client: OfficialClient, served: Served) 
     for tag in "ACB":
         client.send(producer, "tagged", tag, tag=tag)
     assert {m.body for m in client.receive(consumer, 2)} == {"A", "B"}
+
+
+def test_empty_parts_of_a_tag_expression_mean_nothing(client: OfficialClient, served: Served) -> None:
+    producer = client.producer(served.endpoint, "tagged")
+    consumer = client.simple(served.endpoint, "tagged", "loosely", tags="||A||||B")
+    for tag in "ACB":
+        client.send(producer, "tagged", f"{tag} again", tag=tag)
+    bodies: set[str] = set()
+    while not {"A again", "B again"} <= bodies:
+        found = client.receive(consumer)
+        assert found
+        bodies |= {message.body for message in found}
+    assert not any(body.startswith("C") for body in bodies)
+
+
+def test_reserved_properties_are_refused_and_the_others_may_be_sent_on(
+    client: OfficialClient, served: Served
+) -> None:
+    producer = client.producer(served.endpoint, "forwarded")
+    consumer = client.simple(served.endpoint, "forwarded")
+    for name in ("UNIQ_KEY", "__released_at", "DLQ_ORIGIN_TOPIC"):
+        with pytest.raises(ClientFault, match=name):
+            client.send(producer, "forwarded", "forged", **{f"p.{name}": "mine"})
+    client.send(producer, "forwarded", "first", **{"p.colour": "red", "p.__delay_ms": "100"})
+    (first,) = client.receive(consumer)
+    assert "__released_at" in first.properties
+    own = {name: text for name, text in first.properties.items() if name not in RESERVED_PROPERTIES}
+    assert own == {"colour": "red"}
+    client.send(producer, "forwarded", "on", **{f"p.{name}": text for name, text in own.items()})
+    (again,) = client.receive(consumer)
+    assert (again.body, again.properties["colour"]) == ("on", "red")
 
 
 def test_delayed_messages_are_never_early(client: OfficialClient, served: Served) -> None:
