@@ -90,6 +90,8 @@ SCHEMA = pa.schema(
     ]
 )
 _KEY_SEPARATOR = ord(" ")
+# Made once: `json.dumps` makes an encoder for each text.
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 # The fields of `Columns` that are columns of a message.
@@ -125,7 +127,7 @@ class Columns:
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
-    return json.dumps(properties, ensure_ascii=False, separators=(",", ":")) if properties else ""
+    return _json(properties) if properties else ""
 
 
 def encode_rows(messages: Sequence[StoredMessage], queue_offsets: Sequence[int], first_seq: int) -> bytes:
