@@ -95,7 +95,7 @@ def test_empty_parts_of_a_tag_expression_mean_nothing(client: OfficialClient, se
         client.send(producer, "tagged", f"{tag} again", tag=tag)
     bodies: set[str] = set()
     while not {"A again", "B again"} <= bodies:
-        found = client.receive(consumer)
+        found = client.poll(consumer)
         assert found
         bodies |= {message.body for message in found}
     assert not any(body.startswith("C") for body in bodies)

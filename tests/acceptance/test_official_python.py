@@ -108,6 +108,16 @@ def test_a_message_arrives_with_all_it_had(served):
             consumer.ack(message)
 
 
+def test_a_reserved_property_is_refused(served):
+    with _running(_producer(served)) as producer, _running(_consumer(served, tags="||A||||B")) as consumer:
+        for name in ("UNIQ_KEY", "__released_at"):
+            with pytest.raises(BadRequestException, match=f"ILLEGAL_MESSAGE_PROPERTY_KEY.*{name}"):
+                producer.send(_message(b"forged", properties={name: "mine"}))
+        producer.send(_message(b"fine", tag="B", properties={"__mine": "yes"}))
+        (message,) = _receive(consumer)
+        assert message.properties == {"__mine": "yes"}
+
+
 def test_a_client_in_a_namespace_sees_the_names_that_it_used(served):
     with tidemill.Client(served.endpoint) as ours:
         ours.create_topic("shop%orders")
