@@ -135,7 +135,10 @@ class Consumers:
                 continue
             for queue_id in range(life.queue_count):
                 for row in broker.views.read(life.name, queue_id, 0, 1 << 30):
-                    self._check_given(life, queue_id, row.offset, row.message.body, row.message.tag)
+                    for group in GROUPS:
+                        if (group, life.id) in self.subscribed and wants(group, row.message.tag):
+                            key = (group, life.id, queue_id, row.offset)
+                            self.check_given(key, life.name, row.message.body)
 
     def _check_retries_given(self, broker: Broker, life: TopicLife) -> None:
         group = life.name.removeprefix(RETRY)
@@ -146,20 +149,24 @@ class Consumers:
                 assert topic is not None
                 if broker.store.indexes.topics.by_id(topic.origins[queue_id]) is None:
                     continue  # its topic was deleted
-                held = self.taken.get((group, life.id, queue_id, row.offset))
-                is_buried = (group, origin, row.message.body) in self.model.given_up
-                if held is None and key_of(life.name, row.message)[2] == 0:
-                    raise Broken(f"{group} never was given {row.message.body!r}, which was resent")
-                if not is_buried and (held is None or held.is_acked is False):
-                    raise Broken(f"{group} never settled {row.message.body!r} of {life.name}: {held}")
+                is_resent = key_of(life.name, row.message)[2] == 0
+                key = (group, life.id, queue_id, row.offset)
+                self.check_retry_given(key, origin, row.message.body, is_resent=is_resent)
 
-    def _check_given(self, life: TopicLife, queue_id: int, offset: int, body: bytes, tag: str) -> None:
-        for group in GROUPS:
-            if (group, life.id) not in self.subscribed or not wants(group, tag):
-                continue
-            held = self.taken.get((group, life.id, queue_id, offset))
-            is_buried = (group, life.name, body) in self.model.given_up
-            if is_buried and held is not None and held.is_acked and not held.is_sent_back:
-                raise Broken(f"{body!r} was acknowledged by {group} and is among its dead letters")
-            if not is_buried and (held is None or held.is_acked is False):
-                raise Broken(f"{group} never settled {body!r} of {life.name}: {held}")
+    def check_retry_given(self, key: Key, origin: str, body: bytes, *, is_resent: bool) -> None:
+        """A message in a group's retry topic was given to it and settled."""
+        group, held = key[0], self.taken.get(key)
+        is_buried = (group, origin, body) in self.model.given_up
+        if held is None and is_resent:
+            raise Broken(f"{group} never was given {body!r}, which was resent")
+        if not is_buried and (held is None or held.is_acked is False):
+            raise Broken(f"{group} never settled {body!r} of its retries: {held}")
+
+    def check_given(self, key: Key, topic: str, body: bytes) -> None:
+        """A message was given to a group that subscribed, and settled."""
+        group, held = key[0], self.taken.get(key)
+        is_buried = (group, topic, body) in self.model.given_up
+        if is_buried and held is not None and held.is_acked and not held.is_sent_back:
+            raise Broken(f"{body!r} was acknowledged by {group} and is among its dead letters")
+        if not is_buried and (held is None or held.is_acked is False):
+            raise Broken(f"{group} never settled {body!r} of {topic}: {held}")

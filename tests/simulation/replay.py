@@ -3,6 +3,7 @@
 PYTHONPATH=tests .venv/bin/python -m simulation.replay 17
 PYTHONPATH=tests .venv/bin/python -m simulation.replay 0 3000
 PYTHONPATH=tests .venv/bin/python -m simulation.replay --damage 0 3000
+PYTHONPATH=tests .venv/bin/python -m simulation.replay --damaged-log 0 3000
 PYTHONPATH=tests .venv/bin/python -m simulation.replay --salvage 0 3000
 """
 
@@ -16,7 +17,7 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
-from simulation import damaged_lives, lives, salvaged_lives
+from simulation import damaged_lives, damaged_log_lives, lives, salvaged_lives
 
 
 def main(arguments: list[str]) -> int:
@@ -26,6 +27,8 @@ def main(arguments: list[str]) -> int:
         run, arguments = damaged_lives.run, arguments[1:]
     elif arguments[0] == "--salvage":
         run, arguments = salvaged_lives.run, arguments[1:]
+    elif arguments[0] == "--damaged-log":
+        run, arguments = damaged_log_lives.run, arguments[1:]
     first = int(arguments[0])
     end = int(arguments[1]) if len(arguments) > 1 else first + 1
     failed = 0

@@ -191,7 +191,11 @@ class BrokerCollector(Collector):
 
     def _damage(self, status: Status) -> Iterator[Metric]:
         damage = status.damage
-        yield _gauge("damaged_frames", "Frames of the commit log known to be damaged.", damage.frames)
+        yield _gauge(
+            "damaged_frames",
+            "Frames of the commit log known to be damaged; neighbours without messages count once.",
+            damage.frames,
+        )
         yield _gauge(
             "damaged_messages",
             "Messages in damaged frames that wait or are in a queue; they are not delivered.",

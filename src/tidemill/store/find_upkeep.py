@@ -42,10 +42,10 @@ class FindUpkeep:
 
     # -- writing ----------------------------------------------------------------------------------
 
-    def save(self) -> None:
-        """Write the memory when it is worth a file; the files only ever cover what is safe."""
+    def save(self, *, is_needed: bool = False) -> None:
+        """Write the memory when it is worth a file, or needed; the files only ever cover what is safe."""
         find = self._find
-        if find.is_worth_writing:
+        if find.is_worth_writing or is_needed:
             with self._lock:
                 find.begin_flush(self._log.written_end)
             self._finish_all()

@@ -163,7 +163,9 @@ class MessageStore(MessageReads):
             noted = note_indexes(self.indexes, self.log.written_end)
         content = noted.encode()
         self.writer.finish_all()
-        self._find_upkeep.save()
+        # What is in memory is read from the log again at the next opening. A damaged frame could not be.
+        damaged = self.damaged.since(self.log.head)
+        self._find_upkeep.save(is_needed=any(frame.offset >= self.indexes.find.covers for frame in damaged))
         self.consumers.save(noted.offset)
         self._sync_entries()
         self.queues.sync()

@@ -64,6 +64,17 @@ def test_find_knows_the_id_of_a_message_that_was_damaged_while_the_broker_was_st
     assert small.broker.cancel([by_id_alone]) == [CancelAnswer.CANCELLED]
 
 
+def test_what_is_known_to_be_damaged_stays_in_the_find_index_over_a_restart(small):
+    small.send("t", b"x", id="mine", keys=("k",))
+    small.send("t", b"y")
+    place = place_in_queue(small, "t", 0, 0)
+    damage_frame(small, place >> 16)
+    assert len(small.broker.views.find("t", "k")) == 1
+    small.reopen()
+    assert len(small.broker.views.find("t", "k")) == 1
+    assert small.send("t", b"x", id="mine").is_repeat
+
+
 def test_it_stays_stepped_over_after_a_restart(small):
     untimed(small, 5)
     damage_queued(small, 2)
