@@ -6,7 +6,7 @@ import pytest
 
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import IllegalLevel, RequestError
-from tidemill.core.levels import DEFAULT_LEVELS, clamped_level, level_delays_ms
+from tidemill.core.levels import DEFAULT_LEVELS, LEVEL_COUNT_MAX, clamped_level, level_delays_ms
 
 
 def test_the_default_table_is_that_of_rocketmq():
@@ -20,7 +20,9 @@ def test_the_default_table_is_that_of_rocketmq():
 def test_a_table_may_have_any_count_and_all_four_units():
     assert level_delays_ms("7s") == (7_000,)
     assert level_delays_ms(" 2d  1h 1m\t1s ") == (172_800_000, 3_600_000, 60_000, 1_000)
-    assert len(level_delays_ms("1s " * 1_000)) == 1_000
+    assert len(level_delays_ms("1s " * LEVEL_COUNT_MAX)) == LEVEL_COUNT_MAX == 255
+    with pytest.raises(RequestError, match="256 levels were given; give 1 to 255"):
+        level_delays_ms("1s " * 256)
 
 
 @pytest.mark.parametrize(
