@@ -48,7 +48,7 @@ from tidemill.broker.views import Farewell, Views
 from tidemill.core.arguments import require_whole
 from tidemill.core.clock import Clock, SystemClock, machine_ms
 from tidemill.core.config import BrokerSettings
-from tidemill.core.errors import BrokerClosed
+from tidemill.core.errors import BrokerClosed, DiskFull
 from tidemill.core.model import SEQ_MAX, CancelAnswer, Delivery, Draft, Handle, Receipt
 from tidemill.core.send_batch import SendColumns
 from tidemill.log.arrays import I64, U8
@@ -57,6 +57,7 @@ from tidemill.release.clock_guard import ClockGuard
 from tidemill.release.ready_reader import ReadyReader
 from tidemill.release.releaser import RELEASE_ROWS_MAX, Releaser
 from tidemill.store.check import check_store
+from tidemill.store.disk_room import too_small
 from tidemill.store.indexes import IndexSizes
 from tidemill.store.message_store import MessageStore, StoreSettings
 from tidemill.store.recovery import Progress
@@ -106,8 +107,10 @@ class Broker:
         self._lock = self.disk.lock(directory / "LOCK", f"process {os.getpid()}")
         try:
             self._open(sizes, on_progress, pipeline_command)
-        except BaseException:
+        except BaseException as error:
             self._lock.release()
+            if isinstance(error, DiskFull):
+                raise too_small(error, self.settings.segment_bytes) from error
             raise
         self.health.when_stopped(self.store.writer.arrivals.announce)
         if has_threads:

@@ -18,6 +18,7 @@ import fcntl
 import mmap
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -148,7 +149,7 @@ class _told_apart:
         if error is None or not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
             return
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull("no room left on the disk; free some space or lower --retention") from error
+            raise DiskFull(f"{self._path}: no space left on the disk; free space on it") from error
         if isinstance(error, FileExistsError | NotADirectoryError):
             raise StorageError(f"{self._path} is, or lies below, a file; name a directory") from error
         raise StorageError(
@@ -316,8 +317,9 @@ class RealDisk:
             raise DirectoryLocked(
                 f"{path.parent} is in use by {holder}; stop it first or choose another directory"
             ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, note.encode(), 0)
+        with suppress(DiskFull), _told_apart(path):  # the lock holds without the note
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, note.encode(), 0)
         return _RealLock(fd)
 
     def sorted_keys(self, directory: Path, key_bytes: int, *, read_only: bool = False) -> SortedKeys:

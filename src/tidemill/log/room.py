@@ -150,5 +150,5 @@ class Room:
         free_bytes = max(0, self._disk.free_bytes(self._directory))
         return DiskFull(
             f"the disk is full: {needed_bytes:,} more bytes are needed, {free_bytes:,} are free; "
-            "free some space or lower --retention"
+            "free space on that disk"
         )

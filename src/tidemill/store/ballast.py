@@ -10,7 +10,10 @@ import threading
 from pathlib import Path
 
 from tidemill.core.errors import DiskFull
+from tidemill.core.limits import MIB
 from tidemill.log.disk import Disk
+
+BALLAST_BYTES = 64 * MIB
 
 
 class Ballast:
@@ -48,7 +51,7 @@ class Ballast:
                 free_bytes = max(0, self._disk.free_bytes(self._path.parent))
                 raise DiskFull(
                     f"the disk is full: {self._size - file.size():,} more bytes are needed to keep releases "
-                    f"going, {free_bytes:,} are free; free some space or lower --retention"
+                    f"going, {free_bytes:,} are free; free space on that disk"
                 ) from error
             finally:
                 file.close()

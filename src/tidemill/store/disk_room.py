@@ -18,6 +18,7 @@ found after a restart is not taken.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ from tidemill.core.errors import DiskFull
 from tidemill.core.limits import MIB
 from tidemill.log.disk import Disk
 from tidemill.log.segments import SegmentedLog
-from tidemill.store.ballast import Ballast
+from tidemill.store.ballast import BALLAST_BYTES, Ballast
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,11 @@ _NEVER = 1 << 62
 _BASE_GROWTH = 48
 # At most what a message takes in derived files until the next checkpoint: entry, queue row, index pairs.
 _DERIVED_BYTES = 160
-_WHAT_TO_DO = "make room, shorten --retention or move the data directory to a larger disk"
+# What a data directory needs to work for long without a warning, in segments and ballasts: the segment that
+# is written, the spare and the ballast, all allocated ahead; the room from there up to the warning line; the
+# timer's wheels, the indexes and the consumers' log.
+_MINIMUM_SEGMENTS = 6
+_MINIMUM_BALLASTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,17 @@ def warning_line(refusal_line: int, total_bytes: int, margin_bytes: int) -> int:
     return max(refusal_line + margin_bytes, min(total_bytes // _TENTH, _ENOUGH_BYTES))
 
 
+def disk_minimum(segment_bytes: int, ballast_bytes: int) -> int:
+    """The smallest disk to give a data directory: 1 GiB for segments of the usual size."""
+    return _MINIMUM_SEGMENTS * segment_bytes + _MINIMUM_BALLASTS * ballast_bytes
+
+
+def too_small(error: DiskFull, segment_bytes: int) -> DiskFull:
+    """The error for a directory that cannot even be opened."""
+    needed = _mib(disk_minimum(segment_bytes, BALLAST_BYTES))
+    return DiskFull(f"{error}, or name a directory on a larger one (at least {needed} MiB in all)")
+
+
 class DiskRoom:
     """The room under one store. All but `view` is for whoever holds the writer lock."""
 
@@ -84,6 +100,7 @@ class DiskRoom:
         self._ballast = ballast
         self._segment_bytes = log.room.segment_bytes
         self._margin_bytes = _MARGIN * max(self._segment_bytes, ballast.size)
+        self._minimum = _mib(disk_minimum(self._segment_bytes, ballast.size))
         self._said = "enough"
         self._look_at_end = 0  # the log's end at which it is time to look again
 
@@ -99,9 +116,9 @@ class DiskRoom:
                 # Some derived rows find room in the ballast; for many there must be room beside it.
                 also_free_bytes=max(0, _DERIVED_BYTES * message_count - self._ballast.size // 2),
             )
-        except DiskFull:
+        except DiskFull as error:
             self.look()
-            raise
+            raise self._full(error) from error
 
     def require_kept_back(self) -> None:
         """Return if the ballast is whole or can be made whole; `DiskFull` if not, or if all is gone."""
@@ -113,9 +130,28 @@ class DiskRoom:
             )
         try:
             self._ballast.require_whole()
-        except DiskFull:
+        except DiskFull as error:
             self.look()
-            raise
+            raise self._full(error) from error
+
+    def _full(self, error: DiskFull) -> DiskFull:
+        """The error for a send: how much must be free before any is taken, which may be several files."""
+        seen = self.view()
+        if seen.is_gone or seen.free_bytes >= seen.refuse_below_bytes:  # this one alone asks for too much
+            return error
+        return DiskFull(f"the disk is full: {self._figures(seen)}; {self._what_to_do()}")
+
+    def _figures(self, seen: RoomView) -> str:
+        return (
+            f"{_mib(seen.free_bytes)} of {_mib(seen.total_bytes)} MiB are free at {self._directory}, "
+            f"{_mib_up(seen.refuse_below_bytes - seen.free_bytes)} MiB more must be for sends to be taken"
+        )
+
+    def _what_to_do(self) -> str:
+        return (
+            "free space on this disk, or move the data directory to a larger one "
+            f"(at least {self._minimum} MiB in all)"
+        )
 
     # -- looking ----------------------------------------------------------------------------------
 
@@ -150,7 +186,6 @@ class DiskRoom:
 
     def _say(self, seen: RoomView) -> None:
         found = f"{_mib(seen.free_bytes)} of {_mib(seen.total_bytes)} MiB are free"
-        needed = _mib(seen.refuse_below_bytes)
         match seen.word:
             case "gone":
                 logger.error(
@@ -161,23 +196,25 @@ class DiskRoom:
                 )
             case "full":
                 logger.warning(
-                    "too little room on the disk: %s, the log's next segment needs %s MiB; sends are refused "
-                    "until there is room, releases go on; %s",
-                    found,
-                    needed,
-                    _WHAT_TO_DO,
+                    "the disk is full: %s; releases go on; %s", self._figures(seen), self._what_to_do()
                 )
             case "low":
                 logger.warning(
-                    "the disk is nearly full: %s, and sends are refused when the log needs a new segment and "
-                    "less than %s MiB are; %s",
+                    "the disk is nearly full: %s at %s, and sends are refused when the log needs a new "
+                    "segment and less than %s MiB are; %s",
                     found,
-                    needed,
-                    _WHAT_TO_DO,
+                    self._directory,
+                    _mib(seen.refuse_below_bytes),
+                    self._what_to_do(),
                 )
             case _:
                 again = "data directory is there" if self._said == "gone" else "disk has room"
                 logger.warning("the %s again: %s", again, found)
+
+
+def _mib_up(count: int) -> str:
+    """Rounded up: so much is enough."""
+    return f"{math.ceil(count / MIB):,}" if count >= MIB else f"{math.ceil(count * 1000 / MIB) / 1000:.3f}"
 
 
 def _mib(count: int) -> str:

@@ -21,7 +21,7 @@ from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
 from tidemill.log.group_commit import GroupCommit
 from tidemill.log.segments import SegmentedLog
-from tidemill.store.ballast import Ballast
+from tidemill.store.ballast import BALLAST_BYTES, Ballast
 from tidemill.store.commit_log import CommitLog
 from tidemill.store.consumer_log import CONSUMERS_NAME, ConsumerLog
 from tidemill.store.damage import Repairs
@@ -46,7 +46,7 @@ class StoreSettings:
 
     segment_bytes: int = SEGMENT_BYTES
     consumer_segment_bytes: int = 8 * MIB
-    ballast_bytes: int = 64 * MIB
+    ballast_bytes: int = BALLAST_BYTES
     commits_in_flight: int = 4
     is_sync: bool = True
     retention_ms: int = 3 * DAY_MS

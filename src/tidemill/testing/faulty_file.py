@@ -136,6 +136,4 @@ class FaultyFile:
             node.unsynced.wrote(offset, data, replaced, size)
 
     def _no_room(self) -> DiskFull:
-        return DiskFull(
-            f"no room left on the disk for {self.path.name}; free some space or lower --retention"
-        )
+        return DiskFull(f"no room left on the disk for {self.path.name}; free space on that disk")

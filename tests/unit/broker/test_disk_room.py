@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from small_broker import STORE
+from tidemill.broker.broker import Broker
 from tidemill.core.errors import DiskFull
 from tidemill.core.limits import KIB
 from tidemill.core.model import Draft
-from tidemill.store.disk_room import warning_line
+from tidemill.store.disk_room import disk_minimum, warning_line
+from tidemill.store.message_store import StoreSettings
+from tidemill.testing import FaultyDisk
 
 GIB = 1 << 30
 SPACIOUS = 512 * KIB
-LOW, FULL, AGAIN = "the disk is nearly full", "too little room on the disk", "the disk has room again"
+LOW, FULL, AGAIN = "the disk is nearly full", "the disk is full", "the disk has room again"
 THERE_AGAIN = "the data directory is there again"
 
 
@@ -73,7 +77,7 @@ def test_the_warning_comes_before_the_refusal_though_no_time_passes(make_small, 
         assert said() == [LOW, FULL]
 
 
-def test_a_disk_too_small_for_a_first_message_is_told_at_the_start(make_small, said):
+def test_a_disk_too_small_for_a_first_message_is_told_at_the_start(make_small, said, caplog):
     small = make_small()
     small.close()
     small.disk.capacity_bytes = small.disk.allocated_bytes(small.directory) + 16 * KIB
@@ -83,14 +87,23 @@ def test_a_disk_too_small_for_a_first_message_is_told_at_the_start(make_small, s
     room = small.broker.status().room
     assert (room.is_low, room.is_full, room.word) == (True, True, "full")
     assert room.free_bytes < room.refuse_below_bytes == 2 * STORE.segment_bytes
-    with pytest.raises(DiskFull):
+    with pytest.raises(
+        DiskFull, match=r"0\.016 MiB more must be for sends to be taken; free space on this disk"
+    ) as no:
         small.send("t")
+    more = str(no.value).split(", ")[1].split(";")[0]
+    assert more in caplog.text, "warning and error say the same"
+    missing = small.broker.status().room.refuse_below_bytes
     assert said() == [FULL]
+    # What the error asks for is enough.
+    small.disk.capacity_bytes = small.disk.allocated_bytes(small.directory) + missing
+    small.clock.advance(1_000)
+    small.broker.run_due()
+    small.send("t")
     small.disk.capacity_bytes = GIB
     small.clock.advance(1_000)
     small.broker.run_due()
-    assert said() == [FULL, AGAIN]
-    small.send("t")
+    assert said() == [FULL, LOW, AGAIN]
     small.disk.capacity_bytes = None
 
 
@@ -103,7 +116,11 @@ def test_a_disk_that_is_low_at_the_start_is_told_with_its_figures(make_small, sa
     small.open()
     assert said() == [LOW]
     assert "2 of 5 MiB are free" in caplog.text
-    assert "less than 1 MiB are; make room, shorten --retention or move" in caplog.text
+    assert (
+        "less than 1 MiB are; free space on this disk, or move the data directory to a larger one"
+        in caplog.text
+    )
+    assert "(at least 10 MiB in all)" in caplog.text
     room = small.broker.status().room
     assert (room.word, room.refuse_below_bytes, room.warn_below_bytes) == ("low", 1024 * KIB, 3 * 1024 * KIB)
     small.send("t")
@@ -132,6 +149,13 @@ def test_the_warning_line_is_a_tenth_of_a_disk_but_no_more_than_fifty_gib():
     assert warning_line(GIB, 5 * GIB, GIB) == 2 * GIB
 
 
+def test_the_smallest_disk_is_one_number_wherever_it_is_named():
+    assert disk_minimum(StoreSettings().segment_bytes, StoreSettings().ballast_bytes) == GIB
+    root = Path(__file__).parents[3]
+    for page in ("README.md", "docs/operations/sizing.md", "docs/operations/faults.md"):
+        assert "1 GiB" in (root / page).read_text(), page
+
+
 def test_a_directory_that_goes_under_an_open_broker_is_told_and_that_it_came_back(small, said, tmp_path):
     room = small.broker.store.room
     said.forget()
@@ -149,3 +173,15 @@ def test_a_directory_that_goes_under_an_open_broker_is_told_and_that_it_came_bac
     assert not room.view().is_gone
     small.broker.send([Draft("t", b"found again")])
     assert said() == [f"{small.directory} leads no longer to the data directory", THERE_AGAIN]
+
+
+def test_a_disk_without_any_space_is_refused_with_what_is_needed_and_opens_when_there_is_some(tmp_path):
+    with FaultyDisk(1) as disk:
+        (tmp_path / "data").mkdir()
+        disk.capacity_bytes = 0
+        with pytest.raises(
+            DiskFull, match=r"free space .* or name a directory on a larger one \(at least 1,024 MiB"
+        ):
+            Broker(tmp_path / "data", disk=disk, has_threads=False)
+        disk.capacity_bytes = None
+        Broker(tmp_path / "data", disk=disk, has_threads=False).close()

@@ -74,7 +74,9 @@ def test_other_files_keep_the_room_they_are_promised(small):
     small.append_all([b"first"])
     small.disk.capacity_bytes = small.disk.allocated_bytes(small.directory) + 2 * SEGMENT
     small.log.reserve([SEGMENT // 2] * 2, opening_growth_max=0, also_free_bytes=SEGMENT)
-    with pytest.raises(DiskFull, match=r"8,193 more bytes are needed, 8,192 are free; free some space"):
+    with pytest.raises(
+        DiskFull, match=r"8,193 more bytes are needed, 8,192 are free; free space on that disk"
+    ):
         small.log.reserve([SEGMENT // 2] * 2, opening_growth_max=0, also_free_bytes=SEGMENT + 1)
 
 

@@ -155,7 +155,7 @@ function drawNotes(box, status) {
   const notes = [];
   if (status.health?.last_fault) notes.push(["warn", `The broker was opened again after: ${status.health.last_fault}.`]);
   if (status.disk.is_full) notes.push(["bad", "The disk is full. Sends are refused until there is room; releases and cancels go on."]);
-  else if (status.disk.is_low) notes.push(["warn", "The disk is nearly full. Make room, or start with a shorter --retention."]);
+  else if (status.disk.is_low) notes.push(["warn", "The disk is nearly full. Free space on it, or move the data directory to a larger disk."]);
   status.waits.forEach((wait) => notes.push(["warn", waitWords(wait)]));
   if (status.damage?.frames) notes.push(["bad", damageWords(status.damage)]);
   if (status.is_clock_simulated) notes.push(["", "The clock is simulated; `tidemill advance 1h` moves it."]);
