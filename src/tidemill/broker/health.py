@@ -120,6 +120,11 @@ class Health:
                 return
         listener()
 
+    def register(self, part: str) -> None:
+        """Count the failures of that service from the start on."""
+        with self._lock:
+            self._counts[part] += 0
+
     def failed(self, part: str, error: BaseException) -> None:
         """A step of that service failed and will be tried again."""
         with self._lock:

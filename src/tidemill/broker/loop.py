@@ -42,6 +42,7 @@ class Service:
         self._clock = clock
         self._make_room = make_room
         self._health = health
+        health.register(name)
         self._lock = threading.Lock()  # one step at a time, whoever calls
         self._wake = threading.Event()
         self._stopping = False
