@@ -31,6 +31,7 @@ _WAITS_FOR = {
     "order": "FIFO, the timer has yet to hand over what may come before",
     "commit": "the disk is slow, all commits in flight are under way",
     "room": "the disk is full",
+    "sweep": "overdue and missing in the timer, being looked for",
     "clock": "the clock leapt forward and may be wrong; ten seconds",
 }
 
@@ -80,6 +81,7 @@ def table_of(status: BrokerStatus) -> Table:
     table.add_row("soon", _soon(fields))
     if lines := _waits(fields):
         table.add_row("waits", lines)
+    _add_swept(table, fields)
     table.add_row("pipeline", _pipeline(fields["pipeline"]))
     if fields["pipeline"]["problem"]:
         table.add_row("", escape(fields["pipeline"]["problem"]))
@@ -120,6 +122,7 @@ def _now(seen: Seen, status: BrokerStatus, fields: Any) -> Table:
         table.add_row("levels", lines)
     if lines := _waits(fields):
         table.add_row("waits", lines)
+    _add_swept(table, fields)
     table.add_row("pipeline", _pipeline(fields["pipeline"]))
     if fields["pipeline"]["problem"]:
         table.add_row("", f"[yellow]{escape(fields['pipeline']['problem'])}[/]")
@@ -216,6 +219,15 @@ def _pipeline(pipeline: Any) -> str:
     lag = f"{format_duration(pipeline['lag_ms'])} behind" if pipeline["lag_ms"] else "nothing behind"
     took = f"{pipeline['takeovers'] or 'no'} takeover{'' if pipeline['takeovers'] == 1 else 's'}"
     return f"{pipeline['runner']} {since}, {pipeline['state']}, {lag}, {took}, {pipeline['store']}"
+
+
+def _add_swept(table: Table, fields: Any) -> None:
+    """What the timer had forgotten; nothing, as a rule."""
+    if count := fields.get("swept", 0):  # an older broker does not say
+        what = "message" if count == 1 else "messages"
+        table.add_row(
+            "swept", f"[yellow]{count:,} overdue {what}, missing in the timer, found and released[/]"
+        )
 
 
 def _damage(fields: Any) -> str:

@@ -27,7 +27,6 @@ from tidemill.server.admin_models import (
     BackupOut,
     CopyingOut,
     DeletedOut,
-    DiskOut,
     DoneOut,
     ForecastOut,
     FoundListOut,
@@ -35,28 +34,31 @@ from tidemill.server.admin_models import (
     GroupIn,
     GroupListOut,
     GroupOut,
-    HealthOut,
     Key,
-    LatenessOut,
-    LevelOut,
     LimitIn,
     MinuteOut,
     Moment,
     Name,
     PendingListOut,
     PendingOut,
-    PipelineOut,
     ResetIn,
-    StatusOut,
     TopicIn,
     TopicListOut,
     TopicOut,
-    WaitOut,
 )
 from tidemill.server.answer_room import BodiesRoute, keep_room_for
 from tidemill.server.backup_place import BackupPlace
 from tidemill.server.caller import ADMIN, LOOK, may, may_compare, require, require_on
 from tidemill.server.damage_models import DamageOut
+from tidemill.server.status_models import (
+    DiskOut,
+    HealthOut,
+    LatenessOut,
+    LevelOut,
+    PipelineOut,
+    StatusOut,
+    WaitOut,
+)
 
 _FOREVER_MS = 1 << 52
 _OFFSET_MAX = 1 << 48
@@ -286,6 +288,7 @@ def status_out(broker: Broker) -> StatusOut:
         sent=status.sent,
         released=status.released,
         cancelled=status.cancelled,
+        swept=status.swept,
         near=status.near,
         ready=status.ready,
         backlog=status.backlog,

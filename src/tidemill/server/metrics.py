@@ -106,6 +106,11 @@ class BrokerCollector(Collector):
         for reason in WaitsFor:
             waits.add_metric([reason], sum(w.messages for w in status.waits if w.waits_for is reason))
         yield waits
+        yield _counter(
+            "swept_messages",
+            "Messages that were due and forgotten, found by a sweep and released; 0 in normal operation.",
+            status.swept,
+        )
         yield _gauge("lateness_p99_seconds", "99th percentile of recent lateness.", late.p99_ms / 1000)
         yield _gauge("lateness_max_seconds", "Worst lateness since the start.", late.max_ms / 1000)
         yield _gauge("in_flight_send_bytes", "Bodies of sends not answered yet.", status.in_flight_bytes)

@@ -53,6 +53,13 @@ def _seen(*looks: tuple[BrokerStatus, float], topics=(), minutes=()) -> Seen:
     return seen
 
 
+def test_what_was_swept_is_a_line_of_its_own() -> None:
+    assert "swept" not in _drawn(table_of(_status(swept=0)))
+    said = "1 overdue message, missing in the timer, found and released"
+    assert said in _drawn(table_of(_status(swept=1)))
+    assert "1,200 overdue messages" in _drawn(picture_of(_seen((_status(swept=1_200), 0.0))))
+
+
 def test_damage_to_the_log_is_a_line_of_its_own() -> None:
     assert "damaged" not in _drawn(table_of(_status()))
     damage = {"frames": 1, "messages": 3, "pending": 2}

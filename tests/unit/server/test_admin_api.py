@@ -350,11 +350,23 @@ def test_a_forged_handle_does_no_harm(http, small) -> None:
     assert http.post("/v1/cancel", json={"handles": [forged]}).status_code == 400
 
 
+def test_what_was_swept_is_in_status_and_metrics(http, small) -> None:
+    small.is_timer_damaged = True
+    _send(http, delay_ms=1_000)
+    small.broker.releaser._near.take_due(1 << 60, 10)  # memory loses it
+    small.advance(59_000)
+    assert http.get("/v1/status").json()["swept"] == 0
+    small.advance(10_000)
+    status = http.get("/v1/status").json()
+    assert (status["pending"], status["released"], status["swept"], status["waits"]) == (0, 1, 1, [])
+    assert "tidemill_swept_messages_total 1.0" in http.get("/metrics").text
+
+
 def test_status_metrics_and_health(http, small) -> None:
     _send(http, delay_ms=1_000)
     small.advance(1_000)
     status = http.get("/v1/status").json()
-    assert (status["pending"], status["released"]) == (0, 1)
+    assert (status["pending"], status["released"], status["swept"]) == (0, 1, 0)
     assert {"p50", "p99", "max"} <= set(status["lateness_ms"])
     assert {"runner", "state", "lag_ms", "takeovers"} <= set(status["pipeline"])
     text = http.get("/metrics").text

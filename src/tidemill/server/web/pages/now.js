@@ -151,12 +151,17 @@ function damageWords({ frames, messages, pending }) {
   return `The commit log is damaged in ${count(frames)} ${frames === 1 ? "place" : "places"}: ${count(messages)} ${messages === 1 ? "message is" : "messages are"} not delivered.${held} \`tidemill damaged\` lists them.`;
 }
 
+function sweptWords(swept) {
+  return `${count(swept)} overdue ${swept === 1 ? "message was" : "messages were"} missing in the timer, found by a sweep and released. Its files were damaged, or memory was: the broker's log says when.`;
+}
+
 function drawNotes(box, status) {
   const notes = [];
   if (status.health?.last_fault) notes.push(["warn", `The broker was opened again after: ${status.health.last_fault}.`]);
   if (status.disk.is_full) notes.push(["bad", "The disk is full. Sends are refused until there is room; releases and cancels go on."]);
   else if (status.disk.is_low) notes.push(["warn", "The disk is nearly full. Free space on it, or move the data directory to a larger disk."]);
   status.waits.forEach((wait) => notes.push(["warn", waitWords(wait)]));
+  if (status.swept) notes.push(["warn", sweptWords(status.swept)]);
   if (status.damage?.frames) notes.push(["bad", damageWords(status.damage)]);
   if (status.is_clock_simulated) notes.push(["", "The clock is simulated; `tidemill advance 1h` moves it."]);
   if (!status.sent) notes.push(["", h("span", "Nothing was sent yet. ", h("a", { href: "#/schedule" }, "Schedule a message"), " or run ", h("code", 'tidemill send hello "hi" --delay 30s'), ".")]);
