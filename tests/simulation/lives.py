@@ -146,8 +146,8 @@ class Run:
         if findings:
             raise Broken(f"check found: {findings}")
         repaired = broker.store.repairs.counts()[Derived.TIMER]
-        if not self.may_be_damaged and (broker.releaser.swept_count or repaired):
-            raise Broken(f"{broker.releaser.swept_count} were swept, {repaired} shards built again")
+        if not self.may_be_damaged and (broker.releaser.sweeper.swept_count or repaired):
+            raise Broken(f"{broker.releaser.sweeper.swept_count} were swept, {repaired} shards built again")
         self.model.check_pending(broker)
         self.model.check_halves(broker)
 

@@ -51,7 +51,7 @@ class Advancing:
             release_ms = self._release.run_once()
             if self._turning.repair:  # a sweep found that a shard has lost something, or a damaged file
                 continue
-            wakes = [self._turning.next_call_ms, release_ms, self._releaser.next_sweep_ms()]
+            wakes = [self._turning.next_call_ms, release_ms, self._releaser.sweeper.next_look_ms()]
             next_ms = min((wake for wake in wakes if wake is not None), default=until_ms)
             hops += 1
             least_ms = now_ms + (1 if hops < _EXACT_HOPS else max(1, (until_ms - now_ms) // _EXACT_HOPS))

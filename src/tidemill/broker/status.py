@@ -66,7 +66,7 @@ def status_of(
         sent=sample.sent,
         released=sample.released,
         cancelled=sample.cancelled,
-        swept=releaser.swept_count,
+        swept=releaser.sweeper.swept_count,
         near=releaser.near_count,
         ready=releaser.ready_count,
         backlog=releaser.backlogs.count,

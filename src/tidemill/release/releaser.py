@@ -89,7 +89,7 @@ class Releaser:
         )
         self._lacking_room = 0  # rows that found no room on the disk in the last step
         self._scan: OverdueScan | None = None
-        self._sweeper = Sweeper(store, clock, on_lost)
+        self.sweeper = Sweeper(store, clock, on_lost)
         self._seen = look_at_shards()
         self._fifo_below_ms = _NO_LIMIT_MS
         self._waited_for_scan = False  # a FIFO message did, in this step
@@ -112,15 +112,6 @@ class Releaser:
     def ready_count(self) -> int:
         return self._ready.count
 
-    def next_sweep_ms(self) -> int | None:
-        """When to look next whether something was forgotten, where the clock is simulated."""
-        return self._sweeper.next_look_ms()
-
-    @property
-    def swept_count(self) -> int:
-        """Due messages that were forgotten, found by a sweep and released; since the start."""
-        return self._sweeper.swept_count
-
     def near_due_count(self, now_ms: int) -> int:
         """Near messages that are due and not taken yet."""
         with self._lock:
@@ -133,7 +124,7 @@ class Releaser:
             found.append(ReleaseWait(WaitsFor.ROOM, self._lacking_room))
         elif held := self._held.due_count(now_ms):
             found.append(ReleaseWait(WaitsFor.ORDER, held))
-        if missing := self._sweeper.missing_count:
+        if missing := self.sweeper.missing_count:
             found.append(ReleaseWait(WaitsFor.SWEEP, missing))
         if self._window.is_full:
             found.append(ReleaseWait(WaitsFor.COMMIT, len(self._window.seqs())))
@@ -356,12 +347,12 @@ class Releaser:
         if scan.is_over:
             self._scan = None
             if isinstance(scan, SweepScan):
-                self._sweeper.is_over(scan)
+                self.sweeper.is_over(scan)
         return rows
 
     def _must_sweep(self, now_ms: int) -> bool:
         """With nothing due left to take: True when a scan begins for what was forgotten."""
-        self._scan = self._sweeper.look(now_ms, self._passed_ms, self._what_is_held)
+        self._scan = self.sweeper.look(now_ms, self._passed_ms, self._what_is_held)
         return self._scan is not None
 
     def _passed_ms(self) -> int:
