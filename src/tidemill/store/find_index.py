@@ -155,7 +155,7 @@ class FindIndex:
     @property
     def is_worth_writing(self) -> bool:
         """What is in memory must be read from the log again when the store opens: not too much of that."""
-        return len(self._memory) >= self._memory_pairs_max // _WRITTEN_FROM
+        return len(self._memory) >= max(1, self._memory_pairs_max // _WRITTEN_FROM)
 
     def drain(self) -> Pairs:
         """Take all pairs out of memory, unsorted: for the checker, which looks at each once."""

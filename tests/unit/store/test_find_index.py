@@ -71,3 +71,8 @@ def test_refs_of_requests_and_of_messages_are_told_apart(seqs, frames):
     assert places_in(array).tolist() == places
     assert request_frames_in(array) == offsets
     assert are_places(array).tolist() == [False] * len(seqs) + [True] * len(places) + [False] * len(offsets)
+
+
+def test_nothing_is_not_worth_a_file_however_small_the_memory(tmp_path):
+    """A run of no bytes of log, merged with the one before it, would take the place of that one's file."""
+    assert not FindIndex(RealDisk(), tmp_path / "find", Repairs(), memory_pairs_max=4).is_worth_writing
