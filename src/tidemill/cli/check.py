@@ -19,7 +19,7 @@ from tidemill.cli.data_directory import open_quietly, require_data_directory, sh
 from tidemill.cli.output import bar
 from tidemill.core.errors import CorruptionError
 
-_REBUILD = "the log reads back whole, so `tidemill rebuild` can make all the rest anew"
+_REBUILD = "the log reads back whole, so `tidemill rebuild` can derive all other files again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def check(
 ) -> int:
     """Check every invariant of a data directory; exit 1 on any finding.
 
-    It is opened as a broker would open it: a torn tail is cut, and a damaged timer made anew.
+    It is opened as a broker would open it: a torn tail is cut, and damaged derived files are derived again and named.
     """
     report = checked(directory)
     if is_json:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tidemill.core.errors import CorruptionError, DamagedFrame
+from tidemill.core.errors import DamagedFrame
 from tidemill.log.frame import ALIGNMENT, Frame, decode_frame, next_frame
 from tidemill.log.segment import Segment
 
@@ -80,10 +80,9 @@ class LogReads:
             segment = self._segment_of(at)
             frame = decode_frame(segment.bytes(), at - segment.start, at, verify=True)
             if frame is None:
-                raise CorruptionError(
-                    f"{self._path(segment.start)}: the frame at offset {at} does not read back: the file is "
-                    f"damaged. {self._remedy}"
-                )
+                path = str(self._path(segment.start))
+                message = f"{path}: the frame at offset {at} does not read back: the file is damaged. "
+                raise DamagedFrame(message + self._remedy, path, at, at - segment.start)
             yield frame
             at = frame.end
 

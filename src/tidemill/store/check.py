@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tidemill.core.errors import CorruptionError
+from tidemill.core.errors import CorruptionError, DamagedFrame
 from tidemill.log.disk import Disk
 from tidemill.log.frame import Frame
 from tidemill.store.damage import Repairs
@@ -30,7 +30,10 @@ _COMPARE_ROWS = 1 << 18
 def check_store(
     store: MessageStore, disk: Disk, scratch: Path, on_progress: Progress | None = None
 ) -> list[str]:
-    """Findings about an open store that nobody writes to; `scratch` is an empty directory to work in."""
+    """Findings about an open store that nobody writes to; `scratch` is an empty directory to work in.
+
+    `DamagedFrame` where the log itself does not read back.
+    """
     findings: list[str] = []
     derivation, repairs = Derivation(store.log), Repairs()
     fresh = Indexes.create(disk, scratch / "index", lambda: False, IndexSizes(), derivation, repairs)
@@ -53,6 +56,8 @@ def check_store(
                 queues.publish(effects.publication)
             if effects.forgotten_topic_id is not None:
                 queues.forget(effects.forgotten_topic_id)
+    except DamagedFrame:
+        raise  # what is derived cannot be judged by a log that does not read back
     except CorruptionError as error:
         return [*findings[:_LISTED_MAX], str(error)]
     findings += _check_found(fresh.find.drain(), store)

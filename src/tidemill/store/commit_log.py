@@ -378,4 +378,8 @@ class CommitLog:
 
     def publish(self) -> None:
         """Write the queue rows of every frame that may be acknowledged, in log order."""
-        self._publisher.publish()
+        try:
+            self._publisher.publish()
+        except StorageError as fault:  # not a full disk: that passes, and the next call tries again
+            self._break(fault)
+            raise

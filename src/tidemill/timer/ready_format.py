@@ -85,12 +85,12 @@ def decode_ready(data: bytes | memoryview) -> tuple[ReadyHeader, ReadyRows, U16]
             f"a ready file has format {version}, this Tidemill reads up to {READY_FORMAT}; "
             "use the newer Tidemill that wrote it"
         )
-    check_told(told)
     trips_bytes = 2 * count if told == TOLD_EACH else 0
     body = data[READY_HEADER_BYTES : READY_HEADER_BYTES + count * READY_BYTES + trips_bytes]
     zeroed = bytes(data[:12]) + bytes(4) + bytes(data[16:READY_HEADER_BYTES])
     if len(body) != count * READY_BYTES + trips_bytes or zlib.crc32(body, zlib.crc32(zeroed)) != crc:
         raise CorruptionError("it fails its checksum")
+    check_told(told)  # not before the checksum: a damaged byte is no newer format
     header = ReadyHeader(Runner(runner), shard, epoch, step, from_tick, until_tick)
     rows = np.frombuffer(body, READY, count)
     if told != TOLD_EACH:

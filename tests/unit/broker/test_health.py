@@ -11,6 +11,7 @@ from tidemill.broker.health import FAILING_MS, Health, HealthState, Remedy
 from tidemill.core.errors import BrokerClosed, CorruptionError, DiskFull, StorageError, SyncFailed
 from tidemill.core.model import Draft
 from tidemill.store.indexes import Indexes
+from tidemill.store.topic_queues import TopicQueues
 from tidemill.testing import FaultPlan, FaultyDisk
 
 
@@ -110,6 +111,25 @@ def test_a_frame_that_cannot_be_applied_stops_the_broker_and_opening_again_takes
     small.open()
     assert small.broker.status().health.state is HealthState.OK
     assert small.broker.status().pending == 2, "what was appended is in the log"
+
+
+def test_queue_rows_that_cannot_be_written_stop_the_broker_and_opening_again_writes_them(small, monkeypatch):
+    small.send("t", b"first")
+
+    def refuse(*_: object) -> None:
+        raise StorageError("/data/index/queues: Operation not permitted; check the disk and its permissions")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TopicQueues, "publish", refuse)
+        with pytest.raises(StorageError):
+            small.send("t", b"stored")
+    fault = small.broker.health.fault
+    assert fault is not None and fault.remedy is Remedy.REOPEN
+    assert "Operation not permitted" in fault.reason
+    with pytest.raises(BrokerClosed):
+        small.send("t", b"refused")
+    small.kill_and_open()
+    assert {row.body for row in small.in_topic("t")} == {b"first", b"stored"}
 
 
 def test_a_failed_sync_is_for_a_person(small):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import zlib
+
 import pytest
 
 from tidemill.core.errors import CorruptionError, NewerFormat
@@ -12,7 +14,13 @@ from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import RealDisk
 from tidemill.timer.cursor import CURSOR_FORMAT, CURSOR_NAME, Cursor, StoreMark, decode_cursor, encode_cursor
 from tidemill.timer.dump import dump_timer_file
-from tidemill.timer.ready_format import ReadyHeader, Runner, decode_ready, encode_ready
+from tidemill.timer.ready_format import (
+    READY_HEADER_BYTES,
+    ReadyHeader,
+    Runner,
+    decode_ready,
+    encode_ready,
+)
 from tidemill.timer.ready_row_format import READY
 from tidemill.timer.settings import TimerSettings
 from tidemill.timer.shard_header import decode_header, encode_header
@@ -134,6 +142,14 @@ def test_golden_ready_file_decodes_and_encodes_the_same(name, trips):
     assert encode_ready(header, rows, told) == data
 
 
+@pytest.mark.parametrize("value", [3, 0x40, 0xFF])
+def test_a_damaged_ready_file_is_not_taken_for_one_of_a_newer_version(value):
+    data = bytearray((_GOLDEN / "timer-ready-1.bin").read_bytes())
+    data[READY_HEADER_BYTES - 8] = value
+    with pytest.raises(CorruptionError, match="checksum"):
+        decode_ready(bytes(data))
+
+
 def test_a_timer_unit_keeps_its_trips_in_the_half_of_magic_that_was_always_zero():
     units = np.frombuffer((_GOLDEN / "timer-unit-1-counted.bin").read_bytes(), UNIT)
     assert (units["trips"].tolist(), units["magic"].tolist()) == ([1, 0, 2434], [1, 1, 3])
@@ -164,6 +180,8 @@ def test_a_damaged_ready_file_is_told(at):
 def test_a_ready_file_that_tells_more_than_is_known_is_refused():
     data = bytearray(encode_ready(*GOLDEN_PLAIN))
     data[56] = 3
+    data[12:16] = bytes(4)
+    data[12:16] = zlib.crc32(data).to_bytes(4, "little")
     with pytest.raises(NewerFormat, match="newer"):
         decode_ready(bytes(data))
 
