@@ -42,7 +42,8 @@ def check(
 ) -> int:
     """Check every invariant of a data directory; exit 1 on any finding.
 
-    It is opened as a broker would open it: a torn tail is cut, and damaged derived files are derived again and named.
+    It is opened as a broker would open it: a torn tail is cut, damaged derived files are derived again and
+    named.
     """
     report = checked(directory)
     if is_json:

@@ -179,7 +179,8 @@ class TimerLog:
         """
         states = self._column(indexes, STATE_OFFSET, np.uint32)
         magic = states.astype(np.uint16)
-        if ((magic & ~np.uint16(MAGIC_BITS) != 0) | (magic & MAGIC_DEFAULT == 0)).any():
+        every, some = int(np.bitwise_and.reduce(magic)), int(np.bitwise_or.reduce(magic))
+        if len(magic) and (not every & MAGIC_DEFAULT or some & ~MAGIC_BITS):
             raise CorruptionError(f"{self._directory}: a unit has a wrong magic")
         return (states >> 16).astype(np.uint16), magic
 

@@ -8,9 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from small_broker import SmallBroker
+from small_broker import START_MS, SmallBroker
 from tidemill.core.limits import MINUTE_MS
+from tidemill.log.arrays import Rows
+from tidemill.release import sweeper
+from tidemill.release.due_rows import NO_ROWS
 from tidemill.store.damage import Derived
+from tidemill.testing import ManualClock
 from tidemill.timer.ready_files import parse_ready_name
 from tidemill.timer.timer_log_format import UNIT, UNIT_BYTES
 from tidemill.timer.wheel_format import SLOT_BYTES
@@ -241,3 +245,69 @@ def test_a_message_lost_beside_many_that_are_held_back_is_still_found(make_small
     assert small.bodies("other") == [b"0"]
     assert small.broker.status().swept == 1
     assert len(small.broker.views.pending(limit=100)) == 10
+
+
+class _PassingClock(ManualClock):
+    """A clock that counts as the machine's, so that looks follow each other in time; moved by hand."""
+
+    is_simulated = False
+
+
+def _pass(small: SmallBroker, ms: int) -> None:
+    """Let time pass as a broker with threads sees it: a step of every service each second."""
+    for _ in range(ms // 1_000):
+        small.clock.advance(1_000)
+        small.broker.run_due()
+
+
+@pytest.mark.parametrize("into_minute_ms", [0, 1_000, 30_000, 59_000])
+def test_where_time_passes_by_itself_what_was_lost_is_there_within_75_seconds(make_small, into_minute_ms):
+    small = make_small(queues_per_topic=1, clock=_PassingClock(START_MS))
+    small.is_timer_damaged = True
+    due_ms = START_MS + MINUTE_MS + into_minute_ms
+    small.send("t", b"0", deliver_at_ms=due_ms)
+    small.send("t", b"1", deliver_at_ms=due_ms + 500_000)
+    _pass(small, 30_000)
+    for path in _timer_files(small, "*/wheel"):
+        _put(path, 0, bytes(path.stat().st_size))
+    small.broker.releaser._near.take_due(1 << 60, 10)
+    _pass(small, due_ms - START_MS - 30_000 + 74_000)
+    assert small.bodies("t") == [b"0"]
+    assert small.broker.status().swept == 1
+    _pass(small, 500_000)
+    assert small.bodies("t") == [b"0", b"1"]  # of another shard, which lost something too
+    assert small.broker.status().swept == 2
+
+
+def test_where_time_passes_by_itself_nothing_is_swept_while_all_is_well(make_small):
+    small = make_small(queues_per_topic=1, clock=_PassingClock(START_MS))
+    for number in range(60):
+        small.send("t", b"x", deliver_at_ms=small.clock.now_ms() + number * 5_000)
+        _pass(small, 5_000)
+    small.broker.topics.change("t", is_paused=True)
+    _pass(small, 300_000)
+    assert small.broker.status().swept == 0
+    small.broker.topics.change("t", is_paused=False)
+    _pass(small, 10_000)
+    assert len(small.in_topic("t")) == 60
+
+
+def test_what_no_scan_finds_is_scanned_ever_more_seldom_and_shows_in_waits(make_small, monkeypatch):
+    small = make_small(queues_per_topic=1, clock=_PassingClock(START_MS))
+    small.is_timer_damaged = True
+    small.send("t", b"0", deliver_at_ms=START_MS + 5_000)
+    small.broker.releaser._near.take_due(1 << 60, 10)
+    scans = []
+
+    def find_nothing(*args: object) -> Rows:
+        scans.append(small.clock.now_ms())
+        return NO_ROWS
+
+    monkeypatch.setattr(sweeper, "overdue_rows", find_nothing)
+    _pass(small, 3_600_000)
+    assert 3 <= len(scans) <= 8
+    assert [(wait.waits_for, wait.messages) for wait in small.broker.status().waits] == [("sweep", 1)]
+    monkeypatch.undo()
+    _pass(small, 3_660_000)
+    assert small.bodies("t") == [b"0"]
+    assert small.broker.status().waits == []

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from small_broker import SmallBroker
+from tidemill.core.errors import DamagedFrame
 from tidemill.core.model import Draft
 from tidemill.log.disk import RealDisk
 from tidemill.store.check import check_store

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 import numpy as np
-import zlib
-
 import pytest
 
 from tidemill.core.errors import CorruptionError, NewerFormat

@@ -33,10 +33,11 @@ def agree(batch: Batch, frames: Longs, rolls: Flags, open_tick: int, tick_ms: in
     """Whether timers are those of their entries: each names the frame that its entry does, and one whose slot
     has come without being due was rolled. An entry with no due time is damaged and says nothing."""
     entries = batch.entries
-    place = (entries["place"] >> np.uint64(16)).astype(np.int64)
-    early = ~rolls & ~is_due(entries["deliver_at_ms"], open_tick, tick_ms)
-    wrong = (place != frames) | early
-    return not (wrong & (entries["deliver_at_ms"] != 0)).any()
+    wrong = (entries["place"] >> np.uint64(16)).view(np.int64) != frames
+    due = is_due(entries["deliver_at_ms"], open_tick, tick_ms)
+    if not due.all():
+        wrong |= ~(rolls | due)
+    return not wrong.any() or not (wrong & (entries["deliver_at_ms"] != 0)).any()
 
 
 def hand_over(batch: Batch) -> tuple[ReadyRows, Trips]:
