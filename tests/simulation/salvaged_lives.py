@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 class SalvagedRun(Run):
     """A run that ends with damage to the commit log, the consumer log or both."""
 
+    crash_chance = 0.0
+
     def __init__(self, seed: int, directory: Path) -> None:
         super().__init__(seed, directory)
         self.root = directory

@@ -21,6 +21,7 @@ _SEEDS = range(6)
 @pytest.mark.parametrize("seed", _SEEDS)
 def test_a_deleted_directory_comes_back_the_same(seed: int, name: str, tmp_path: Path) -> None:
     sim = Run(1_000_000 + seed, tmp_path)
+    sim.crash_chance = 0.0
     sim.shape.retention_ms = 150_000  # so that the head is cut
     sim.shape.segment_bytes = 4_096
     broker = sim.open()
