@@ -178,7 +178,7 @@ class ConsumerState:
                 progress = self._lanes[lane] = Progress(0)
             if act == ACT_TAKE:
                 if attempt <= progress.untried.get(offset, (0, 0))[1]:  # counted anew: a letter is resent
-                    progress.untried.pop(offset)
+                    progress.untried.pop(offset, None)
                 progress.put(offset, attempt, visible_at_ms)
                 progress.next_offset = max(progress.next_offset, offset + 1)
             elif act == ACT_SETTLE:

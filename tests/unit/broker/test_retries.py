@@ -231,6 +231,17 @@ def test_dead_letters_are_resent_to_their_group_alone_with_all_attempts(small):
     assert len(_take(small, group="h", count=10)) == 0
 
 
+def test_a_later_dead_letter_of_a_queue_is_resent_before_an_earlier_one(make_small):
+    small = make_small(queues_per_topic=1)
+    for body in (b"1", b"2"):
+        small.send("t", body)
+    small.broker.send_back([d.receipt for d in _take(small)], -1)
+    first, second = small.broker.dead_letters.waiting("g")
+    assert small.broker.dead_letters.resend("g", [second.message.id]) == 1
+    assert _one(small).message.body == b"2"
+    assert small.broker.dead_letters.waiting("g") == [first]
+
+
 def test_a_letter_whose_topic_is_gone_stays(small):
     for topic in ("t", "u"):
         small.send(topic, topic.encode())
