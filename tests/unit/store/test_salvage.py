@@ -431,6 +431,18 @@ def test_a_cut_off_end_is_known_from_the_index(small):
     copy.close()
 
 
+@pytest.mark.parametrize("left", [0, 100])
+def test_of_a_log_without_a_readable_frame_the_state_of_the_index_is_kept(small, left):
+    small.send("t", b"0", delay_ms=HOUR_MS)
+    small.broker.store.checkpoint()
+    small.kill()
+    os.truncate(small.directory / "log" / f"{0:020d}.log", left)
+    report, copy = salvaged(small)
+    assert [region.seqs for region in report.regions] == [[(0, 1)]]
+    assert copy.send("t", b"1", delay_ms=HOUR_MS).handle.seq == 1
+    copy.close()
+
+
 def test_damaged_rows_of_lost_messages_are_derived_again(small):
     for i in range(4):
         small.send("t", b"%d" % i, delay_ms=HOUR_MS)

@@ -37,6 +37,11 @@ class Bridge:
                 self._store.queues.set_end((topic.id, queue_id), end)
         self._store.queues.set_base(base)
 
+    def write_state(self, stamp_ms: int) -> None:
+        """Put the known state into a copy that has no frame, as the base of its first file."""
+        present = self._indexes.base()
+        self._write(Gap(present.next_seq, present.next_seq, [], present.totals), stamp_ms)
+
     def note_beginning(self, region: Region) -> None:
         """The very beginning of a log is lost: all that the copy's first state says was given away is."""
         if self._indexes.ledger.next_seq:

@@ -236,6 +236,8 @@ class LogCopy:
         region = self._open_region
         if region is not None:
             self._bridge.raise_ends(queue_ends, self.stamp_ms or self._now_ms, region)
+        if not self._store.log.written_end:
+            self._bridge.write_state(self.stamp_ms or self._now_ms)
         self._store.writer.finish_all()
 
 
