@@ -185,3 +185,18 @@ def test_speculative_copies_at_the_same_moment_do_the_work_once(settings: Pipeli
     assert worked == [[COUNT // 2, COUNT // 10]]
     assert _handed_over(settings) == [seq for seq in range(0, COUNT, 2) if seq % 10 < 2]
     assert check_timer(RealDisk(), settings.timer_directory) == []
+
+
+@pytest.mark.parametrize("name", ["wheel", "timer-log/00000000000000000000", "cursor.1", "header.1"])
+def test_a_damaged_shard_is_built_again_by_the_step_that_meets_it(
+    settings: PipelineSettings, name: str
+) -> None:
+    epoch = _raise_epoch(settings)
+    _take(settings, _order(settings, epoch))
+    path = shard_directory(settings.timer_directory, 0) / name
+    content = path.read_bytes()
+    path.write_bytes(bytes(len(content)) if name != "wheel" else content[: len(content) // 2])
+    for _ in range(3):
+        _take(settings, _order(settings, epoch, TICK + 10_000))
+    assert set(_handed_over(settings)) == set(range(0, COUNT, 2))
+    assert check_timer(RealDisk(), settings.timer_directory) == []

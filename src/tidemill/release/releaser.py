@@ -373,8 +373,8 @@ class Releaser:
         """Rows of a ready file that must be found again after a crash.
 
         Those are pending and in no backlog, or their release record is not safe yet. What a backlog holds is
-        found by the look through the entries, unless it was handed over too early for that: the timer reads
-        a damaged entry as one that is due.
+        found by the look through the entries, unless it was handed over too early for that: the timer may
+        have read a damaged entry.
         """
         indexes = self._store.indexes
         with self._store.writer.lock:

@@ -77,7 +77,7 @@ def test_a_due_time_moved_earlier_on_disk_releases_nothing_early(small, caplog):
     small.advance(8_000)
     assert b"7" in bodies(small)
     assert repaired(small) == 1
-    (record,) = [r for r in caplog.records if "checksum" in r.message]
+    (record,) = [r for r in caplog.records if "damage" in r.message]
     assert str(entry_file(small, 7)) in record.message
     assert "seqs 7 to 7" in record.message
 
@@ -129,8 +129,10 @@ def test_swapped_rows_are_found(small):
     overwrite(path, 0, content[size : 2 * size] + content[:size])
     small.open()
     small.advance(HOUR_MS + 500)
-    assert bodies(small) == [b"0"]
-    assert repaired(small) >= 2
+    assert bodies(small) == []  # the timer has the time of the other row, and nothing comes early
+    assert repaired(small) >= 1
+    small.advance(1_000)
+    assert sorted(bodies(small)) == [b"0", b"1"]
 
 
 def test_queue_rows_are_derived_again_whatever_brought_them(small):
