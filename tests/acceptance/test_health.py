@@ -101,17 +101,17 @@ def test_a_failed_sync_ends_serve_with_the_reason(served, disk):
     assert "sync failed (Input/output error); check the disk" in last
 
 
-def test_a_releaser_that_keeps_failing_turns_health_to_503_until_it_succeeds(served, disk):
+def test_a_service_that_keeps_failing_turns_health_to_503_until_it_succeeds(served, disk):
     with tidemill.Client(served.endpoint) as client:
-        disk.fail("index/queues")
+        disk.fail("timer/")
         client.send("orders", b"due soon", delay="300ms")
         wait_until(lambda: _health(served)[0] == 503, "a service that fails to show")
         _, said = _health(served)
         assert said["status"] == "failing"
-        assert "releaser has failed for 1" in str(said["reason"]) and "index/queues" in str(said["reason"])
+        assert "timer has failed for 1" in str(said["reason"]) and "timer/" in str(said["reason"])
         client.send("orders", b"taken all the same", delay="1h")
         health = client.status().fields["health"]
-        assert health["state"] == "failing" and "index/queues" in health["reason"]
+        assert health["state"] == "failing" and "timer/" in health["reason"]
         disk.work()
         wait_until(lambda: _health(served)[0] == 200, "health after a success")
         (message,) = client.receive_batch("orders", "g", wait="30s")

@@ -203,3 +203,20 @@ def test_a_broker_that_goes_and_comes_back(browser, visit, tmp_path) -> None:
         expect(page.locator("main [role=alert]")).to_have_count(0)
     finally:
         served.stop()
+
+
+def test_a_fault_is_above_every_page_with_its_reason(odd, visit) -> None:
+    visitor = visit(odd.endpoint)
+    visitor.forgiven = ["503"]
+    page = visitor.show("now")
+    reason = "releaser has failed for 14 s: /data/<b>index</b>: Input/output error"
+    said = {"status": "failing", "disk": "enough", "reason": reason}
+    page.route("**/healthz", lambda route: route.fulfill(status=503, json=said))
+    expect(page.locator("#away")).to_have_text(f"The broker is failing: {reason}.")
+    page.evaluate("location.hash = '#/topics'")
+    expect(page.locator("#away")).to_be_visible()
+    said["status"] = "failed"
+    expect(page.locator("#away")).to_contain_text("The broker stopped: releaser has failed")
+    expect(page.locator("#away")).to_contain_text("What you see is from")
+    page.unroute("**/healthz")
+    expect(page.locator("#away")).to_be_hidden()

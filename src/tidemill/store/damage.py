@@ -37,7 +37,7 @@ class Repairs:
         """`count` rows (or files) of `path` were damaged and have been derived again; `what` names them."""
         with self._lock:
             self._rows[kind] += count
-        logger.error("%s: %s damaged; derived again from the commit log", path, what)
+        logger.error("%s: damage in %s; derived again from the commit log", path, what)
 
     def counts(self) -> dict[Derived, int]:
         """Rows or files derived again since the broker started, for every kind."""

@@ -96,7 +96,7 @@ def test_the_scrub_finds_damage_under_a_running_broker(small, caplog) -> None:
     assert not store.indexes.find.lost
     assert all_are_found(small)
     assert [record.message for record in caplog.records if "find" in record.message] == [
-        f"{runs(small)[0]}: this run of the find index failed the checksum; derived again from the commit log"
+        f"{runs(small)[0]}: damage in this run of the find index; derived again from the commit log"
     ]
 
 
