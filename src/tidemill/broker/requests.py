@@ -13,8 +13,10 @@ from hashlib import blake2b
 import numpy as np
 import pyarrow as pa
 
+from tidemill.core.durations import format_duration
 from tidemill.core.errors import RequestIdReused
-from tidemill.core.request_ids import request_key
+from tidemill.core.limits import DEDUPLICATION_MS
+from tidemill.core.request_ids import RequestKey, request_key, shown
 from tidemill.log.arrays import I64, U32, U64
 from tidemill.store.frames import ReEnter
 from tidemill.store.message_format import slices_of
@@ -22,7 +24,7 @@ from tidemill.store.message_store import MessageStore
 from tidemill.store.recorded_requests import RecordedPart, recorded_parts
 from tidemill.store.request_format import Request
 
-RequestId = str | bytes | None  # a text; or the 16 bytes of `request_key`; None: the request has none
+RequestId = str | RequestKey | None  # a text; or the key of a user's; None: the request has none
 Field = str | int | memoryview | None
 
 
@@ -55,8 +57,8 @@ def asked(request_id: RequestId, verb: str, *fields: Field | NamedRows) -> Reque
     """The request of a call, as its first frame has it; None where it has no id."""
     if request_id is None:
         return None
-    key = request_id if isinstance(request_id, bytes) else request_key(request_id)
-    return Request(key, fingerprint(verb, *fields))
+    key = request_id if isinstance(request_id, RequestKey) else request_key(request_id)
+    return Request(key.kept, fingerprint(verb, *fields), text=key.text)
 
 
 def fingerprint(verb: str, *fields: Field | NamedRows) -> int:
@@ -138,8 +140,9 @@ def earlier(store: MessageStore, request: Request | None, now_ms: int) -> Earlie
         return None
     if parts[-1].request.fingerprint != request.fingerprint:
         raise RequestIdReused(
-            "another request had this request id within the last hour; nothing was changed. "
-            "Give each request an id of its own, and repeat an id only with the very same request"
+            f"the request id {shown(request.text)} was used within the last "
+            f"{format_duration(DEDUPLICATION_MS)} for another request; nothing was changed. Use a new id for "
+            "each request, and the same id only to repeat the very same request"
         )
     return Earlier(parts)
 

@@ -11,14 +11,14 @@ import binascii
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Header
+from fastapi import APIRouter, Depends, Header, Request
 
 from tidemill.broker.broker import Broker
 from tidemill.broker.canceller import NewTime, To
 from tidemill.broker.planned_send import Answer
-from tidemill.core.errors import IllegalHandle, RequestError
+from tidemill.core.errors import IllegalHandle, IllegalRequestId, RequestError
 from tidemill.core.model import NO_OFFSET, NO_TIME_MS, CancelAnswer, Draft, Handle, Once, Receipt
-from tidemill.core.request_ids import request_key
+from tidemill.core.request_ids import REQUEST_ID_NAME, RequestKey, request_key
 from tidemill.server.admin_models import (
     AnswerOut,
     CancelOut,
@@ -36,13 +36,31 @@ from tidemill.server.caller import CANCEL, SEND, caller, require, require_send
 from tidemill.server.rejects import REJECTS
 
 _SEQ_MAX = 1 << 62
-IdempotencyKey = Annotated[
+_REQUEST_ID_HEADER = REQUEST_ID_NAME.decode()
+_IdempotencyKey = Annotated[
     str | None,
     Header(
         description="1 to 255 visible ASCII characters: a repeated request with the same key gets the first "
         "answer, for an hour"
     ),
 ]
+
+
+async def _request_key(request: Request, idempotency_key: _IdempotencyKey = None) -> RequestKey | None:
+    """The key of the header, which belongs to its caller alone."""
+    if idempotency_key is None:
+        return None
+    count = len(request.headers.getlist(_REQUEST_ID_HEADER))
+    if count > 1:
+        raise IllegalRequestId(
+            f"the request has {count} Idempotency-Key headers, the limit is 1; nothing was changed. "
+            "Send one header, with the id of this request"
+        )
+    user = caller()
+    return request_key(idempotency_key, "" if user is None else user.name)
+
+
+GivenRequestKey = Annotated[RequestKey | None, Depends(_request_key)]
 _UNMOVED: dict[CancelAnswer, Literal["released", "already-cancelled", "unknown", "damaged"]] = {
     CancelAnswer.RELEASED: "released",
     CancelAnswer.ALREADY_CANCELLED: "already-cancelled",
@@ -85,9 +103,8 @@ def change_routes(broker: Broker) -> APIRouter:
     routes = APIRouter(prefix="/v1", tags=["messages"])
 
     @routes.post("/cancel", response_model=CancelOut)
-    def cancel(request: ChoiceIn, idempotency_key: IdempotencyKey = None) -> CancelOut:
+    def cancel(request: ChoiceIn, request_id: GivenRequestKey) -> CancelOut:
         """Cancel by handles, by key, or by a range of due times; every answer is definite."""
-        request_id = _request_id(idempotency_key)
         if request.handles is not None:
             answers = broker.cancel(_handles(request), request_id=request_id)
             count = sum(answer is CancelAnswer.CANCELLED for answer in answers)
@@ -100,11 +117,10 @@ def change_routes(broker: Broker) -> APIRouter:
         return CancelOut(cancelled=count, answers=None)
 
     @routes.post("/reschedule", response_model=RescheduleOut)
-    def reschedule(request: RescheduleIn, idempotency_key: IdempotencyKey = None) -> RescheduleOut:
+    def reschedule(request: RescheduleIn, request_id: GivenRequestKey) -> RescheduleOut:
         """Move messages that wait to another time, or by a span."""
         to = To(deliver_at_ms=request.deliver_at_ms, delay_ms=request.delay_ms, by_ms=request.by_ms)
         NewTime(**to)  # what is wrong with it is said before what is wrong with the rest
-        request_id = _request_id(idempotency_key)
         if request.handles is not None:
             moved = broker.reschedule(_handles(request), request_id=request_id, **to)
             answers = [
@@ -146,14 +162,6 @@ def _allowed_or_refusal(message: MessageIn) -> Draft | RequestError:
         return _allowed(message)
     except RequestError as refusal:
         return refusal
-
-
-def _request_id(idempotency_key: str | None) -> bytes | None:
-    """What is kept of the header, which belongs to its caller alone."""
-    if idempotency_key is None:
-        return None
-    user = caller()
-    return request_key(idempotency_key, "" if user is None else user.name)
 
 
 # -- shapes ---------------------------------------------------------------------------------------

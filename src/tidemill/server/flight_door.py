@@ -39,7 +39,7 @@ from tidemill.core.errors import (
     Unauthorized,
 )
 from tidemill.core.limits import FRAME_ROWS_MAX
-from tidemill.core.request_ids import REQUEST_ID_NAME, id_of_part, request_key
+from tidemill.core.request_ids import REQUEST_ID_NAME, request_key
 from tidemill.server.flight_auth import (
     MIDDLEWARE,
     AllowAll,
@@ -170,19 +170,18 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has 
         with self.traffic.call(caller_of(context.peer())), pa.ipc.new_stream(sink, ANSWER) as out:
             for number, batch in enumerate(_said(_stream_in, action.body)):
                 request_id = request_id_of((batch.schema.metadata or {}).get(REQUEST_ID_NAME))
-                part_id = None if request_id is None else id_of_part(request_id, number)
-                out.write_batch(_said(self._cancel, context, batch, None, part_id))
+                out.write_batch(_said(self._cancel, context, batch, None, request_id, number))
         return iter([sink.getvalue()])
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         return [(_CANCEL, "Cancel messages: an Arrow stream of handles, or of topic, id and seq.")]
 
     def _cancel(
-        self, context: Any, batch: pa.RecordBatch, topic: str | None, request_id: str | None
+        self, context: Any, batch: pa.RecordBatch, topic: str | None, request_id: str | None, part: int = 0
     ) -> pa.RecordBatch:
         self._count(context)
         user = self._authorizer.user_of(authorization_of(context))
-        key = None if request_id is None else request_key(request_id, user)
+        key = None if request_id is None else request_key(request_id, user, part)
         with self._writes:
             self._require_open()
             check_whole(batch)

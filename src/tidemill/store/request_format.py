@@ -42,6 +42,7 @@ class Request:
     done: int = 0
     rows: U32 = field(default_factory=lambda: _NO_ROWS)
     indexes: U32 = field(default_factory=lambda: _NO_ROWS)
+    text: str = ""  # the id as its caller gave it, for errors; it is not in the frame
 
     @property
     def size(self) -> int:

@@ -195,6 +195,19 @@ def test_the_same_key_with_another_request_is_refused(http) -> None:
     assert _change(http, "cancel", "a", {"handles": [handle]})[0] == 200
     status, answer = _change(http, "cancel", "a", {"topic": "orders", "key": "k"})
     assert (status, answer["code"]) == (422, "request-id-reused")
+    assert "the request id 'a' was used within the last 1h for another request" in answer["message"]
+
+
+@pytest.mark.parametrize("verb", ["cancel", "reschedule"])
+@pytest.mark.parametrize("keys", [("a", "b"), ("a", "a"), ("a", "", "b")])
+def test_several_keys_in_one_request_are_refused(http, small, verb, keys) -> None:
+    handle = _send(http, delay_ms=60_000)["handle"]
+    asked = {"handles": [handle], **({"by_ms": 5} if verb == "reschedule" else {})}
+    end = small.log_end
+    answer = http.post(f"/v1/{verb}", json=asked, headers=[("idempotency-key", key) for key in keys])
+    assert (answer.status_code, answer.json()["code"]) == (400, "illegal-request-id")
+    assert f"the request has {len(keys)} Idempotency-Key headers, the limit is 1" in answer.json()["message"]
+    assert small.log_end == end
 
 
 @pytest.mark.parametrize("key", ["", "two words", "x" * 256, "caf\u00e9"])

@@ -461,7 +461,7 @@ def test_a_batch_with_a_request_id_gets_the_first_answer_again(small, client) ->
     assert _cancel(client, rows.slice(0, 3), keys=keys, topic="t") == ["cancelled"] * 3
     assert _cancel(client, rows.slice(1, 3), keys=[*keys[1:], b"four"], topic="t") == ["cancelled"] * 3
     assert _cancel(client, rows.slice(0, 2), topic="t") == ["already-cancelled"] * 2
-    with pytest.raises(flight.FlightServerError, match="another request had this request id"):
+    with pytest.raises(flight.FlightServerError, match="the request id 'two' was used within the last 1h"):
         _cancel(client, rows.slice(0, 1), keys=keys[1:2], topic="t")
     for key in (b"two words", b"x" * 256, b"\xff"):
         with pytest.raises(flight.FlightServerError, match="use 1 to 255 visible ASCII"):
@@ -481,6 +481,9 @@ def test_an_action_with_a_request_id_gets_the_first_answer_again(client) -> None
 
     keyed = {"idempotency-key": "k"}
     assert [cancel(keyed), cancel(keyed), cancel({})] == [["cancelled"] * 3] * 2 + [["already-cancelled"] * 3]
+    rows = rows.take([0, 1, 0])  # the second batch is another one: named as the caller named it
+    with pytest.raises(flight.FlightServerError, match="the request id 'k' was used within the last 1h"):
+        cancel(keyed)
 
 
 # -- how often, how many -------------------------------------------------------------------------
