@@ -1,4 +1,4 @@
-"""The other timer store: timers as sorted keys in RocksDB, the seeds' second scheme.
+"""The other timer store: timers as sorted keys in RocksDB.
 
 A timer's key begins with its due time, so what is due is one range, there is no ring to overrun and nothing
 is ever rolled. Absorbing is one write: keys first, and in the last batch with them the cursor.
