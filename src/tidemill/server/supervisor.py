@@ -4,8 +4,8 @@ Owns the pipe that keeps the broker process alive: the broker process ends when 
 survives us, however we end. A broker process that ends by a signal (killed, crashed), also while it starts,
 is started again after a growing pause, and so is one that takes too long to start, as it may on a busy
 machine. So is one that ended itself after a fault that opening the directory again cures (`fault`). One that
-gave up (`failed`: a failed sync, a damaged log, a directory in use) is not, because only a person can tell
-what to do.
+gave up (`failed`: a failed sync, a directory in use or one that cannot be opened) is not, because only a
+person can tell what to do.
 
 A directory that has gone meanwhile (removed, renamed, unmounted) is waited for, and nothing is made in its
 place: a broker without its messages would look well. Giving up instead would not help, since whoever

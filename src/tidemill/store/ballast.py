@@ -1,4 +1,4 @@
-"""Ballast: disk space held back, so that a full disk stops sends and nothing else.
+"""Ballast: disk space held back, so that a full disk stops what adds messages and nothing else.
 
 Owns one preallocated file. Sends are taken only while it is whole. When a derived file finds the disk full, a
 quarter of the ballast is thrown overboard to make room; the ballast is filled up again before the next send.
