@@ -81,7 +81,7 @@ def test_with_a_request_id_a_script_may_ask_again(cli) -> None:
         assert cli("cancel", "q", "--key", "k", "--request-id", "end") == (0, "1\n", "")
     code, _, said = cli("cancel", "q", "--key", "other", "--request-id", "end")
     assert code == 2
-    assert "another request had this request id" in said
+    assert "the request id 'end' was used within the last 1h for another request" in said
 
 
 def test_reschedule_moves(cli) -> None:

@@ -83,8 +83,8 @@ def test_check_derives_a_damaged_entry_again_and_names_it(directory: Path) -> No
     _flip_byte(entries, 48 * 3 + 9)
     result = run("check", directory)
     assert result.returncode == 0
-    assert f"{entries}: the entries of seqs 3 to 3 damaged" in result.stderr
-    assert "damaged" not in run("check", directory).stderr
+    assert f"{entries}: damage in the entries of seqs 3 to 3; derived again" in result.stderr
+    assert "damage" not in run("check", directory).stderr
 
 
 def test_a_path_that_is_no_data_directory_is_left_alone(tmp_path: Path) -> None:
