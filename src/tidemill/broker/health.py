@@ -158,6 +158,6 @@ class Health:
 
 
 def text_of(error: BaseException) -> str:
-    """What went wrong, in one line; errors nobody raised on purpose with their kind."""
+    """What went wrong, in one line; unexpected errors with their kind."""
     words = " ".join(str(error).split())
     return words if isinstance(error, TidemillError) else f"unexpected {type(error).__name__}: {words}"

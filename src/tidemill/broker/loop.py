@@ -1,8 +1,8 @@
 """The one loop that runs every service: step, wait until the next wake or a nudge, repeat.
 
 Owns the threads and the error policy. A step that finds the disk full makes room and tries again; any other
-failure is logged, reported to `Health` and tried again after a growing pause, except those after which nobody
-knows what is on disk, and those that end the thread: they stop the broker. A service is tested by calling
+failure is logged, reported to `Health` and tried again after a growing pause, except those after which it is
+not known what is on disk, and those that end the thread: they stop the broker. A service is tested by calling
 `run_once`; threads are tested here, once.
 """
 

@@ -1,4 +1,4 @@
-"""Shards of the timer that are damaged: noted by whoever finds it, built again by whoever turns the wheel.
+"""Shards of the timer that are damaged: noted where one is found, built again where the wheel is turned.
 
 Owns the list between the two, which are different threads: the releaser meets a damaged ready file, or a
 sweep finds messages that a shard should have handed over; the timer's service builds the shard again.

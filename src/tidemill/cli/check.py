@@ -37,7 +37,9 @@ class CheckReport:
 
 
 def check(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="a data directory that nobody has open")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="a data directory that no process has open")
+    ],
     is_json: Annotated[bool, typer.Option("--json", help="one JSON object instead of lines")] = False,
 ) -> int:
     """Check every invariant of a data directory; exit 1 on any finding.

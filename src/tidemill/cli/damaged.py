@@ -1,7 +1,7 @@
 """`tidemill damaged [DIR]`: messages whose bytes in the commit log are damaged.
 
 Without DIR the running broker is asked, which lists what it has found since it started. With DIR the whole
-log of a data directory that nobody has open is verified.
+log of a data directory that no process has open is verified.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LIMIT_MAX = 10_000
 
 def damaged(
     directory: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="a data directory that nobody has open")
+        Path | None, typer.Argument(metavar="DIR", help="a data directory that no process has open")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=_LIMIT_MAX, help="At most so many.")] = 100,
     has_bytes: Annotated[

@@ -32,7 +32,9 @@ _ASIDE = ".before-rebuild"
 
 
 def rebuild(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="a data directory that nobody has open")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="a data directory that no process has open")
+    ],
     new_consumers: Annotated[
         bool,
         typer.Option(

@@ -25,7 +25,9 @@ _SHOWN_MAX = 20
 
 
 def salvage_command(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="a data directory that nobody has open")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="a data directory that no process has open")
+    ],
     target: Annotated[Path, typer.Option("--to", metavar="NEW", help="a new or empty directory")],
     is_json: Annotated[bool, typer.Option("--json", help="one JSON object instead of lines")] = False,
 ) -> int:

@@ -187,7 +187,7 @@ class RocksKeys:
         if "lock hold by" in complaint or "While lock file" in complaint:
             return DirectoryLocked(f"{where}; stop the process that has it open")
         if "No space left" in complaint or "Disk quota exceeded" in complaint:
-            return DiskFull("no room left on the disk; free space on that disk")
+            return DiskFull("no space left on the disk; free space on that disk")
         if "While fdatasync" in complaint or "While fsync" in complaint:
             return SyncFailed(f"{where}; check the disk, then start again")
         if complaint.startswith(("Corruption", "Invalid argument")) or "No such file" in complaint:

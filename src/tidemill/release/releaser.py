@@ -339,7 +339,7 @@ class Releaser:
     # -- looking through the entries --------------------------------------------------------------
 
     def _scan_some(self, now_ms: int) -> Rows:
-        """One bounded look for pending messages that nobody hands over."""
+        """One bounded look for pending messages that were not handed over."""
         scan = self._scan
         if scan is None:
             return NO_ROWS

@@ -54,7 +54,7 @@ class Held:
 
 @dataclass(slots=True)
 class SweepScan(OverdueScan):
-    """A walk through the entries for pending messages of some minutes that nobody holds."""
+    """A walk through the entries for pending messages of some minutes that are not held."""
 
     from_ms: int = 0
     held_seqs: I64 | None = None

@@ -2,8 +2,8 @@
 
 Owns the fork between the two and the two pages that need nothing else: `/healthz` (200 while the broker is
 open and well, 503 with the reason otherwise) and `/metrics`. The dashboard's files are open to everybody,
-like `/healthz`: they hold nothing, and whoever must show a token needs a page to do it on. Plain ASGI, so any
-server with trailers can run it. The admin API is an application of its own, handed in as `http`.
+like `/healthz`: they hold nothing, and a user who must give a token needs a page to do it on. Plain ASGI, so
+any server with trailers can run it. The admin API is an application of its own, handed in as `http`.
 
 The door opens before the broker has: recovery may take a while, and until then every call is told to come
 back (gRPC UNAVAILABLE, HTTP 503).

@@ -34,7 +34,7 @@ class BodyRefused(HTTPException):
 
 
 class MinimumRate:
-    """When a body that has begun is too slow: unless `RATE_BYTES` more came before `by_s`. Told the time."""
+    """When a body that has begun is too slow: unless `RATE_BYTES` more came before `by_s`. Pure."""
 
     __slots__ = ("_missing", "by_s")
 

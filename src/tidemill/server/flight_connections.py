@@ -13,7 +13,7 @@ files, and the operating system is asked what each has received. Less what was h
 - while there are nearly as many calls as there may be (`flight_gate.py`), the connections of those who keep
   calls waiting for ten seconds, the longest wait first, and after them those from which nothing came for as
   long, or less than the minimum rate of a message that is not whole (`body_budget.py`), and which the server
-  does nothing for: a call whose first message is not whole is known to nobody.
+  does nothing for: a call whose first message is not whole is not known here.
 
 What a stream sent that was broken off counts as if it were still there: who breaks off many large ones on one
 connection is closed, and comes again.

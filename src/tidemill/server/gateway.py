@@ -251,7 +251,7 @@ class Gateway:
             data = await stream.read()
 
     async def _settings(self, session: Session, asked: Any) -> Any:
-        self._require_open()  # the stream may have begun before the broker was told to stop
+        self._require_open()  # the stream may have begun before the broker was asked to stop
         if not asked.HasField("publishing") and not asked.HasField("subscription"):
             raise GrpcError(Status.INVALID_ARGUMENT, "settings are either for publishing or a subscription")
         group = None

@@ -21,7 +21,7 @@ from hypercorn.asyncio import serve
 from hypercorn.config import Config
 
 from tidemill.core.limits import KIB
-from tidemill.server.hypercorn_ways import drop_what_comes_late, told_of_departures
+from tidemill.server.hypercorn_ways import drop_what_comes_late, watching_departures
 from tidemill.server.serve_plan import ServePlan
 
 logger = logging.getLogger(__name__)
@@ -97,8 +97,8 @@ async def _serve(config: _Config) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     drop_what_comes_late()
-    application: Any = told_of_departures(process.door)  # our types for ASGI are wider than hypercorn's
-    # Never told to shut down: it would reset calls that the application refuses in words, and wait for every
+    application: Any = watching_departures(process.door)  # our types for ASGI are wider than hypercorn's
+    # Never asked to shut down: it would reset calls that the application refuses in words, and wait for every
     # open connection. What is under way is ended by the application, in order; then the rest may go.
     never = asyncio.Event()
     serving = asyncio.create_task(serve(application, config, shutdown_trigger=never.wait, mode="asgi"))

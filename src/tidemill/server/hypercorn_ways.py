@@ -73,10 +73,10 @@ async def _soon(coming: asyncio.Future[Event]) -> bool:
     return coming.done()
 
 
-def told_of_departures(application: Application) -> Application:
-    """The application, told by `send` when its client has gone."""
+def watching_departures(application: Application) -> Application:
+    """The application with a `send` that raises when its client has gone."""
 
-    async def told(scope: Scope, receive: Receive, send: Send) -> None:
+    async def watched(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await application(scope, receive, send)
             return
@@ -86,7 +86,7 @@ def told_of_departures(application: Application) -> Application:
         finally:
             caller.close()
 
-    return told
+    return watched
 
 
 class _Answered:

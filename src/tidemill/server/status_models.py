@@ -27,8 +27,8 @@ class PipelineOut(BaseModel):
 class DiskOut(BaseModel):
     log_bytes: int
     free_bytes: int
-    is_full: bool = Field(description="sends are refused for want of room; releases go on")
-    is_low: bool = Field(False, description="nearly full: make room before sends are refused")
+    is_full: bool = Field(description="sends are refused because the disk is full; releases go on")
+    is_low: bool = Field(False, description="nearly full: free space before sends are refused")
     size_bytes: int = Field(0, description="of the whole disk")
     warn_below_bytes: int = Field(0, description="with less than this free the disk is nearly full")
     refuse_below_bytes: int = Field(0, description="with less than this free the log finds no new segment")

@@ -30,7 +30,7 @@ _COMPARE_ROWS = 1 << 18
 def check_store(
     store: MessageStore, disk: Disk, scratch: Path, on_progress: Progress | None = None
 ) -> list[str]:
-    """Findings about an open store that nobody writes to; `scratch` is an empty directory to work in.
+    """Findings about an open store that has no writer now; `scratch` is an empty directory to work in.
 
     `DamagedFrame` where the log itself does not read back.
     """

@@ -148,7 +148,7 @@ class ConsumerLog:
     def _append(self, kind: int, content: bytes, now_ms: int) -> None:
         try:
             self._log.append(kind, [content], now_ms, reserved=True)
-        except StorageError as fault:  # nobody knows how much of the frame was written
+        except StorageError as fault:  # it is not known how much of the frame was written
             self._on_fault(fault)
             raise
 

@@ -44,7 +44,7 @@ _BASE_GROWTH = 48
 # At most what a message takes in derived files until the next checkpoint: entry, queue row, index pairs.
 _DERIVED_BYTES = 160
 # What a data directory needs to work for long without a warning, in segments and ballasts: the segment that
-# is written, the spare and the ballast, all allocated ahead; the room from there up to the warning line; the
+# is written, the spare and the ballast, all allocated ahead; the space from there up to the warning line; the
 # timer's wheels, the indexes and the consumers' log.
 _MINIMUM_SEGMENTS = 6
 _MINIMUM_BALLASTS = 4

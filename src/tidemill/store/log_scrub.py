@@ -1,7 +1,7 @@
 """The scrub of the commit log: every frame is verified soon after a start, and once a day after that.
 
-Owns how far it has come. It is what finds the damaged frames again after a restart, and those that nobody
-reads. Each step is bounded by bytes and by frames, and takes no lock but to look up what is damaged.
+Owns how far it has come. It is what finds the damaged frames again after a restart, and those that
+are never read. Each step is bounded by bytes and by frames, and takes no lock but to look up what is damaged.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Owns the parts and their wiring: commit log, consumer log, indexes, queues, ballast, checkpoints. Writing
 goes through `writer` (commit_log.py) and `consumers` (consumer_log.py); this module reads messages back,
 finds them, and takes checkpoints; `moving.py` reschedules, `head_cut.py` applies retention. It knows no
-clock: whoever calls says what time it is.
+clock: the caller passes the time.
 """
 
 from __future__ import annotations

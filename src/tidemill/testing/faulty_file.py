@@ -136,4 +136,4 @@ class FaultyFile:
             node.unsynced.wrote(offset, data, replaced, size)
 
     def _no_room(self) -> DiskFull:
-        return DiskFull(f"no room left on the disk for {self.path.name}; free space on that disk")
+        return DiskFull(f"no space left on the disk for {self.path.name}; free space on that disk")

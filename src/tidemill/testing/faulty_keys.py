@@ -70,7 +70,7 @@ class FaultyKeys(RocksKeys):
     def _put(self, rows: KeyRows, note: bytes | None) -> None:
         with self._gate.operation("write keys", self._directory, len(rows), is_write=True):
             if rows.nbytes > self._free_bytes():
-                raise DiskFull("no room left on the disk for RocksDB; free space on that disk")
+                raise DiskFull("no space left on the disk for RocksDB; free space on that disk")
             super()._put(rows, note)
 
     def _sync(self) -> None:

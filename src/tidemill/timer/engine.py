@@ -55,7 +55,7 @@ _NO_TIMERS = new_batch(np.empty(0, np.int64), np.empty(0, ENTRY))
 
 
 def log_damage(directory: Path, why: str) -> None:
-    """What is done about damage where nobody counts it: one line in the log."""
+    """What is done about damage where it is not counted: one line in the log."""
     logger.warning("%s is damaged (%s); the shard is built again from the entries", directory, why)
 
 
