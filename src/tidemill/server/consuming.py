@@ -297,7 +297,7 @@ def _poll_of(request: Any, call: Call) -> _Poll:
         invisible_ms = _duration_ms(request.invisible_duration)
         if not 0 < invisible_ms <= _INVISIBLE_MS_MAX:
             which = "too large" if invisible_ms > 0 else "too small"
-            raise IllegalInvisibility(f"the invisible time of {invisible_ms} ms is {which}; use up to 12 h")
+            raise IllegalInvisibility(f"the invisible time of {invisible_ms} ms is {which}; use 1 ms to 12 h")
     return _Poll(
         topic=resource_name(request.message_queue.topic),
         group=resource_name(request.group),
