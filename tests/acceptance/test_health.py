@@ -58,6 +58,11 @@ def _health(served: Served) -> tuple[int, dict[str, object]]:
         return 0, {}
 
 
+def _is_tried_again(served: Served, pause: str) -> bool:
+    assert served.process is not None and served.process.poll() is None, served.log()
+    return f"starting it again in {pause}" in served.log()
+
+
 def test_a_frame_that_cannot_be_applied_makes_the_supervisor_open_the_directory_again(served, disk):
     with tidemill.Client(served.endpoint, retry_for="60s") as client:
         client.send("orders", b"before", delay="1h")
@@ -88,6 +93,34 @@ def test_a_frame_that_cannot_be_applied_makes_the_supervisor_open_the_directory_
         }
         assert {b"before", b"after"} <= bodies
         assert not broker.check(served.directory.with_suffix(".scratch"))
+
+
+def test_a_disk_that_fails_in_an_opening_too_is_tried_again_with_longer_pauses(served, disk):
+    with tidemill.Client(served.endpoint, retry_for="60s") as client:
+        client.send("orders", b"before", delay="1h")
+        disk.fail("index/entries")
+        with tidemill.Client(served.endpoint, retry_for=0) as hasty, pytest.raises(TidemillError):
+            hasty.send("orders", b"at the fault", delay="1h")
+        wait_until(lambda: _is_tried_again(served, "800ms"), "the third try")
+        disk.work()
+        wait_until(served.is_ready, "the broker to come back")
+        client.send("orders", b"after", delay="1h")
+        assert client.status().fields["health"]["last_fault"].startswith("opening: ")
+    assert "the broker stopped: opening: " in served.log()
+    assert "check the disk and its permissions; starting it again in 400ms" in served.log()
+    assert served.stop() == 0
+
+
+def test_a_disk_that_fails_at_the_first_opening_ends_serve_with_the_reason(tmp_path, disk):
+    served = Served(tmp_path / "data", "--flight-port", "-1")
+    served.prepare("orders")
+    with tidemill.open(served.directory) as broker:
+        broker.send([tidemill.Draft("orders", b"kept", delay_ms=3_600_000)])
+    disk.fail("data/")
+    with pytest.raises(AssertionError, match="Input/output error; check the disk"):
+        served.start()
+    assert served.process is not None and served.process.wait(60) == 1
+    assert "starting it again" not in served.log()
 
 
 def test_a_failed_sync_ends_serve_with_the_reason(served, disk):

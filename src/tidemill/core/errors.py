@@ -190,6 +190,12 @@ class StorageError(TidemillError):
     code = "storage"
 
 
+class DiskError(StorageError):
+    """The operating system failed or refused an operation on a file; it may do better later."""
+
+    code = "disk-error"
+
+
 class DirectoryLocked(StorageError):
     code = "directory-locked"
 

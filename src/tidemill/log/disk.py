@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.core.errors import DirectoryLocked, DiskFull, StorageError, SyncFailed
+from tidemill.core.errors import DirectoryLocked, DiskError, DiskFull, StorageError, SyncFailed
 from tidemill.log.sorted_keys import RocksKeys, SortedKeys
 
 Bytes = bytes | bytearray | memoryview
@@ -152,7 +152,7 @@ class _told_apart:
             raise DiskFull(f"{self._path}: no space left on the disk; free space on it") from error
         if isinstance(error, FileExistsError | NotADirectoryError):
             raise StorageError(f"{self._path} is, or lies below, a file; name a directory") from error
-        raise StorageError(
+        raise DiskError(
             f"{self._path}: {error.strerror or error}; check the disk and its permissions"
         ) from error
 

@@ -27,9 +27,9 @@ import numpy.typing as npt
 from tidemill.core.errors import (
     CorruptionError,
     DirectoryLocked,
+    DiskError,
     DiskFull,
     RequestError,
-    StorageError,
     SyncFailed,
 )
 from tidemill.core.limits import MIB
@@ -192,7 +192,7 @@ class RocksKeys:
             return SyncFailed(f"{where}; check the disk, then start again")
         if complaint.startswith(("Corruption", "Invalid argument")) or "No such file" in complaint:
             return CorruptionError(f"{where}; delete the timer directory to rebuild it")
-        return StorageError(f"{where}; check the disk and its permissions")
+        return DiskError(f"{where}; check the disk and its permissions")
 
 
 def _options() -> Options:

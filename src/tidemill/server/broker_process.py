@@ -6,7 +6,8 @@ standard input, a pipe that only its parent holds: when that closes, for whateve
 In order means: no more calls, those under way answered, the broker closed, what is pending said.
 
 It ends itself after a fault: with the event `fault` where opening the directory again cures it (the parent
-starts it again), with `failed` where a person must look.
+starts it again), with `failed` where a person must look. An opening that a disk error stops is such a fault
+for a process that was started again; the first one fails, so that whoever starts it sees why.
 
 Imported only in that process: by pyvoy, as `tidemill.server.broker_process:application`, and by
 `server/hypercorn_process.py`.
@@ -35,7 +36,7 @@ from tidemill.broker.identity import require_broker
 from tidemill.broker.kept_clock import KeptClock
 from tidemill.broker.loop import let_services_in
 from tidemill.core.clock import Clock, SystemClock, stopwatch_s
-from tidemill.core.errors import TidemillError
+from tidemill.core.errors import DiskError, DiskFull, TidemillError
 from tidemill.core.ties import when_untied
 from tidemill.log.disk import RealDisk
 from tidemill.server.admin_api import admin_app
@@ -97,7 +98,10 @@ class BrokerProcess:
             broker = await asyncio.to_thread(self._open_broker)
             self._flight = await asyncio.to_thread(self._open_flight, broker, authority)
         except (TidemillError, OSError) as error:
-            self._give_up(_words_of(error))
+            if self._plan.is_again and isinstance(error, DiskError | DiskFull):
+                self._give_up(f"opening: {error}", event="fault")
+            else:
+                self._give_up(_words_of(error))
             return
         except Exception as error:
             logger.critical("the broker did not open", exc_info=error)
@@ -118,9 +122,9 @@ class BrokerProcess:
         _spare_what_stays()
         _tell("opened", broker=broker.id, pipeline=pipeline, flight_port=self._flight.port)
 
-    def _give_up(self, message: str) -> None:
+    def _give_up(self, message: str, *, event: str = "failed") -> None:
         self.door.state, self.door.reason = "failed", message
-        _tell("failed", message=message)
+        _tell(event, message=message)
         _end_process()
 
     def _open_broker(self) -> Broker:

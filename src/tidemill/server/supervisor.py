@@ -3,9 +3,10 @@
 Owns the pipe that keeps the broker process alive: the broker process ends when the pipe closes, so none
 survives us, however we end. A broker process that ends by a signal (killed, crashed), also while it starts,
 is started again after a growing pause, and so is one that takes too long to start, as it may on a busy
-machine. So is one that ended itself after a fault that opening the directory again cures (`fault`). One that
-gave up (`failed`: a failed sync, a directory in use or one that cannot be opened) is not, because only a
-person can tell what to do.
+machine. So is one that ended itself after a fault that opening the directory again cures (`fault`), also
+where the next opening meets an error of the disk. One that gave up (`failed`: a failed sync, a damaged log,
+a directory in use, one that cannot be opened at the first start) is not, because only a person can tell what
+to do.
 
 A directory that has gone meanwhile (removed, renamed, unmounted) is waited for, and nothing is made in its
 place: a broker without its messages would look well. Giving up instead would not help, since whoever
@@ -147,6 +148,8 @@ class Supervisor:
         if self._has_failed:  # the broker gave up sooner than the door was there, and has said why
             return 1
         code = await server.wait() or 0
+        if self._fault:
+            return code
         self._was_slow = code == 0
         self._slow_starts += self._was_slow
         if self._was_slow and (self._has_served or self._slow_starts < _SLOW_STARTS_MAX):
