@@ -26,25 +26,13 @@ IDENTITY_NAME = "identity"
 _HAS_CONSUMERS = "has_consumers"
 # Stands in a directory while a salvage fills it.
 UNFINISHED_NAME = "salvage.unfinished"
-# What may lie in a directory without an identity: what a process that was killed at its very start has made,
-# parts of a data directory that lost its identity, and what a new file system begins with.
-_OWN_NAMES = frozenset(
-    (
-        "LOCK",
-        "tls",
-        "log",
-        CONSUMERS_NAME,
-        "index",
-        "timer",
-        "ballast",
-        "levels.0",
-        "levels.1",
-        "clock.0",
-        "clock.1",
-        "spark.log",
-    )
-)
-_OF_THE_FILE_SYSTEM = "lost+found"
+# What may lie in a directory without an identity: what a new file system begins with, and what a process that
+# was killed at its very start has made, files and directories with what may be in them.
+_FILES_OF_A_START = frozenset(("LOCK", "lost+found"))
+_PARTS_OF_A_START = {
+    "tls": frozenset(("cert.pem", "key.pem", "cert.new", "key.new", "live")),
+    CONSUMERS_NAME: frozenset(("checkpoint.0", "checkpoint.1")),
+}
 _SEGMENT = re.compile(r"\d{20}\.log")
 _NAMES_SHOWN = 3
 
@@ -52,7 +40,7 @@ _NAMES_SHOWN = 3
 def require_usable(disk: Disk, directory: Path) -> None:
     """`StorageError` unless this is a data directory, is empty, or is not there yet. Makes nothing."""
     names = disk.names(directory)
-    foreign = [name for name in names if name not in _OWN_NAMES and name != _OF_THE_FILE_SYSTEM]
+    foreign = [name for name in names if not _is_of_a_start(disk, directory, name)]
     is_ours = f"{IDENTITY_NAME}.0" in names or f"{IDENTITY_NAME}.1" in names or UNFINISHED_NAME in names
     if not foreign or is_ours or any(map(_SEGMENT.fullmatch, disk.names(directory / "log"))):
         return
@@ -63,6 +51,13 @@ def require_usable(disk: Disk, directory: Path) -> None:
         f"{directory} is not empty and not a data directory: it holds {found}. Nothing was written; "
         "name a new or an empty directory, or the one that the broker was opened with"
     )
+
+
+def _is_of_a_start(disk: Disk, directory: Path, name: str) -> bool:
+    inside = _PARTS_OF_A_START.get(name)
+    if inside is None:
+        return name in _FILES_OF_A_START
+    return inside.issuperset(disk.names(directory / name))
 
 
 def broker_id_of(disk: Disk, directory: Path) -> str:

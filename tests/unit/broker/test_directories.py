@@ -21,7 +21,11 @@ def _tree(directory: Path) -> list[tuple[str, bytes]]:
     [
         ((".git/config", "README.md", "src/main.py"), r"it holds \.git, README\.md, src\."),
         (("a", "b", "c", "d", "e"), "it holds a, b, c and 2 more"),
-        (("log/app.log", "notes.txt"), "it holds notes.txt"),
+        (("log/app.log", "notes.txt"), r"it holds log, notes\.txt\."),
+        (("log/app.log",), r"it holds log\."),
+        (("index/index.html",), r"it holds index\."),
+        (("tls/server.key", "tls/key.pem"), r"it holds tls\."),
+        (("consumers/checkpoint.1", "consumers/list.csv"), r"it holds consumers\."),
     ],
 )
 def test_a_directory_with_other_files_is_refused_and_nothing_is_written(tmp_path, names, found):
@@ -33,6 +37,15 @@ def test_a_directory_with_other_files_is_refused_and_nothing_is_written(tmp_path
     with pytest.raises(StorageError, match=f"project is not empty and not a data directory: {found}"):
         tidemill.open(directory)
     assert _tree(directory) == before
+
+
+def test_what_a_process_killed_at_its_start_has_made_is_no_other_file(tmp_path):
+    directory = tmp_path / "data"
+    for name in ("LOCK", "consumers/checkpoint.1", "tls/key.new", "tls/live/secret.json"):
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_bytes(b"")
+    with tidemill.open(directory) as broker:
+        broker.send([Draft("t", b"x")])
 
 
 def test_a_new_file_system_is_empty(tmp_path):
