@@ -35,7 +35,9 @@ make_tar() {
         skip "debootstrap is not installed: apt-get install debootstrap"
     say "making a minimal root"
     root=$(mktemp -d "$cache/$suite.XXXXXX")
-    debootstrap --variant=minbase --include="$PACKAGES" "$suite" "$root" "$mirror" >"$cache/$suite.debootstrap.log" 2>&1 ||
+    # It mounts /proc and /sys in the root; here too, what is mounted is gone with the last process.
+    unshare --mount debootstrap --variant=minbase --include="$PACKAGES" "$suite" "$root" "$mirror" \
+        >"$cache/$suite.debootstrap.log" 2>&1 ||
         { remove "$root"; say "debootstrap failed; see $cache/$suite.debootstrap.log"; exit 1; }
     rm -f "$root"/var/cache/apt/archives/*.deb
     tar -C "$root" -cf "$cache/$suite.tar.new" --one-file-system .
