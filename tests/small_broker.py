@@ -86,6 +86,9 @@ class SmallBroker:
             shards=self.settings.shards,
             store=StoreKind(self.settings.timer_store),
         )
+        if self.settings.roll_window_ms:  # a test that changes the wheel's shape; it is small otherwise
+            shape = {"slots": self.settings.wheel_slots, "roll_window_slots": self.settings.roll_window_slots}
+            timer = replace(timer, **shape)
         self.broker = Broker(
             self.directory,
             self.settings,

@@ -61,7 +61,7 @@ from tidemill.store.disk_room import too_small
 from tidemill.store.indexes import IndexSizes
 from tidemill.store.message_store import MessageStore, StoreSettings
 from tidemill.store.recovery import Progress
-from tidemill.timer.settings import StepLimits, StoreKind, TimerSettings
+from tidemill.timer.settings import StepLimits, TimerSettings
 
 _SYNC_EVERY_MS = 100
 
@@ -129,9 +129,7 @@ class Broker:
             sizes=IndexSizes(),
         )
         self.store = MessageStore(self.disk, self.directory, store_settings, on_progress, self.health.stop)
-        timer_settings = sizes.timer or TimerSettings(
-            tick_ms=settings.tick_ms, shards=settings.shards, store=StoreKind(settings.timer_store)
-        )
+        timer_settings = sizes.timer or TimerSettings.of(settings)
         pipeline = PipelineProcess(pipeline_command, self.directory / "spark.log", machine_ms)
         self._turning = Turning(
             self.disk,

@@ -26,7 +26,7 @@ from tidemill.cli.serve_security import (
     tls_fields,
 )
 from tidemill.cli.serve_story import Story
-from tidemill.core.config import BrokerSettings, settings_from
+from tidemill.core.config import BrokerSettings, setting_names, settings_from
 from tidemill.core.errors import RequestError, StorageError
 from tidemill.server.serve_plan import ServePlan
 
@@ -43,12 +43,17 @@ FlightPortOption = Annotated[
 ServerOption = Annotated[
     str, typer.Option("--server", help="What serves the port: envoy, hypercorn, or auto: Envoy if it runs.")
 ]
+WheelSlotsOption = Annotated[int | None, typer.Option(help="Slots of the timing wheel. [1209600]")]
+RollWindowOption = Annotated[
+    str | None, typer.Option(help="How far ahead the wheel reaches. [172800 ticks: 2d at 1000ms]")
+]
 TimerStoreOption = Annotated[
     str | None, typer.Option(help="What keeps the timers: wheel or rocksdb. [wheel]")
 ]
 
 
 def serve(
+    context: typer.Context,
     data: Annotated[Path, typer.Option(help="Data directory; made if it is not there.")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: PortOption = 8081,
@@ -62,6 +67,8 @@ def serve(
     lead: Annotated[str | None, typer.Option(help="How far the timer works ahead. [30s]")] = None,
     tick: Annotated[str | None, typer.Option(help="Width of a wheel slot. [1000ms]")] = None,
     shards: Annotated[int | None, typer.Option(help="Shards of the timer. [2]")] = None,
+    wheel_slots: WheelSlotsOption = None,
+    roll_window: RollWindowOption = None,
     timer_store: TimerStoreOption = None,
     durability: Annotated[str | None, typer.Option(help="sync or async. [sync]")] = None,
     commits_in_flight: Annotated[int | None, typer.Option(help="Commits that may overlap. [4]")] = None,
@@ -81,18 +88,7 @@ def serve(
 ) -> int:
     """Serve a data directory over gRPC and HTTP until stopped."""
     _check(data, pipeline, clock, server)
-    settings = _settings(
-        config,
-        lead=lead,
-        tick=tick,
-        shards=shards,
-        timer_store=timer_store,
-        durability=durability,
-        commits_in_flight=commits_in_flight,
-        retention=retention,
-        max_delay=max_delay,
-        levels=levels,
-    )
+    settings = _settings(config, context.params)
     from tidemill.server.held_port import hold_port, require_guarded  # other commands start faster without
 
     require_guarded(host, is_guarded=insecure or auth is not None)
@@ -110,9 +106,10 @@ def serve(
         return asyncio.run(_run(replace(plan, port=held, **tls)))
 
 
-def _settings(config: Path | None, **flags: object) -> BrokerSettings:
-    """Settings of the file, with the flags that were given."""
-    given = {name: value for name, value in flags.items() if value is not None}
+def _settings(config: Path | None, flags: dict[str, Any]) -> BrokerSettings:
+    """Settings of the file, with those of the flags that are settings and were given."""
+    names = setting_names()
+    given = {name: value for name, value in flags.items() if name in names and value is not None}
     settings = settings_from(given, settings_in(config))
     if settings.timer_store == "rocksdb":
         from tidemill.log.sorted_keys import require_rocksdict

@@ -25,6 +25,11 @@ from tidemill.core.limits import (
 )
 
 TICKS_MS = (100, 200, 500, 1000)
+WHEEL_SLOTS = 1_209_600
+WHEEL_SLOTS_MAX = 1 << 25  # a wheel of 1 GiB for each shard
+ROLL_WINDOW_SLOTS = 172_800
+# A TimerLog unit keeps its delay in a signed 32-bit number of milliseconds.
+ROLL_WINDOW_MS_MAX = (1 << 31) - 1
 TIMER_STORES = ("wheel", "rocksdb")
 _RANGES = {
     "lead_ms": (1, NO_LIMIT),
@@ -35,6 +40,8 @@ _RANGES = {
     "body_bytes_max": (1, BODY_BYTES_MAX),
     "in_flight_bytes_max": (1, NO_LIMIT),
     "due_per_tick_max": (0, NO_LIMIT),
+    "wheel_slots": (1, WHEEL_SLOTS_MAX),
+    "roll_window_ms": (0, ROLL_WINDOW_MS_MAX),
     "queues_per_topic": (1, QUEUES_PER_TOPIC_MAX),
     "segment_bytes": (4 * KIB, NO_LIMIT),
 }
@@ -43,6 +50,8 @@ _RANGES = {
 _FLAGS = {
     "lead_ms": "lead (lead_ms)",
     "retention_ms": "retention (retention_ms)",
+    "wheel_slots": "wheel-slots (wheel_slots)",
+    "roll_window_ms": "roll-window (roll_window_ms)",
     "max_delay_ms": "max-delay (max_delay_ms)",
 }
 
@@ -54,6 +63,10 @@ class BrokerSettings:
     lead_ms: int = 30_000  # how far the pipeline works ahead of the clock
     tick_ms: int = 1_000  # width of a wheel slot; a change rebuilds the timer
     shards: int = 2  # a change rebuilds the timer
+    wheel_slots: int = (
+        WHEEL_SLOTS  # slots of the wheel, 32 bytes each in every shard; a change rebuilds the timer
+    )
+    roll_window_ms: int = 0  # how far ahead the wheel reaches; 0: 172,800 slots; a change rebuilds the timer
     timer_store: str = "wheel"  # what keeps the timers: "wheel" or "rocksdb"; a change rebuilds the timer
     durability: str = "sync"  # "sync": answers leave after the sync; "async": after the write
     commits_in_flight: int = 4  # syncs that may overlap
@@ -69,17 +82,36 @@ class BrokerSettings:
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
             require_whole(_FLAGS.get(name, name), getattr(self, name), low, high)
-        if self.tick_ms not in TICKS_MS:
-            raise RequestError(f"tick {self.tick_ms} ms is not possible; use one of 100, 200, 500, 1000 ms")
+        require_tick(self.tick_ms)
         if self.lead_ms < 2 * self.tick_ms:
             raise RequestError(
                 f"lead {self.lead_ms} ms is too short; use at least two ticks ({2 * self.tick_ms} ms)"
             )
+        self._check_roll_window()
+        require_wheel(self.tick_ms, self.wheel_slots, self.roll_window_slots)
         if self.durability not in ("sync", "async"):
             raise RequestError(f"durability {self.durability!r} is unknown; use sync or async")
         if self.timer_store not in TIMER_STORES:
             raise RequestError(f"timer-store {self.timer_store!r} is unknown; use wheel or rocksdb")
         _ = self.level_delays_ms
+
+    def _check_roll_window(self) -> None:
+        """One that was set is a whole number of ticks, and no shorter than the lead."""
+        window_ms = self.roll_window_ms
+        if window_ms % self.tick_ms:
+            raise RequestError(
+                f"roll-window {window_ms} ms is not a whole number of ticks of {self.tick_ms} ms; "
+                "use a multiple of the tick"
+            )
+        if window_ms and window_ms < self.lead_ms:
+            raise RequestError(
+                f"roll-window {window_ms} ms is shorter than the lead; use at least {self.lead_ms} ms"
+            )
+
+    @property
+    def roll_window_slots(self) -> int:
+        """How many slots ahead a message is placed at most."""
+        return self.roll_window_ms // self.tick_ms or ROLL_WINDOW_SLOTS
 
     @property
     def level_delays_ms(self) -> tuple[int, ...]:
@@ -87,7 +119,31 @@ class BrokerSettings:
         return level_delays_ms(self.levels or DEFAULT_LEVELS)
 
 
-_DURATIONS = {"lead": "lead_ms", "tick": "tick_ms", "retention": "retention_ms", "max_delay": "max_delay_ms"}
+def require_tick(tick_ms: int) -> None:
+    if tick_ms not in TICKS_MS:
+        raise RequestError(f"tick {tick_ms} ms is not possible; use one of 100, 200, 500, 1000 ms")
+
+
+def require_wheel(tick_ms: int, slots: int, window_slots: int) -> None:
+    """Refuse a roll window that is too long for a timer, or that the wheel has too few slots for."""
+    if window_slots * tick_ms > ROLL_WINDOW_MS_MAX:
+        raise RequestError(
+            f"roll-window {window_slots * tick_ms} ms is too long; use at most {ROLL_WINDOW_MS_MAX} ms"
+        )
+    if slots < window_slots + 3:
+        raise RequestError(
+            f"wheel-slots {slots} is too few for a roll window of {window_slots} slots of {tick_ms} ms; "
+            f"use at least {window_slots + 3}, or a shorter roll-window"
+        )
+
+
+_DURATIONS = {
+    "lead": "lead_ms",
+    "tick": "tick_ms",
+    "roll_window": "roll_window_ms",
+    "retention": "retention_ms",
+    "max_delay": "max_delay_ms",
+}
 
 
 def setting_names() -> set[str]:

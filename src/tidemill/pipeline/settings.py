@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tidemill.core.config import ROLL_WINDOW_SLOTS, WHEEL_SLOTS
 from tidemill.timer.settings import StepLimits, StoreKind, TimerSettings
 
 EXECUTOR_MEMORY_MB = 512  # that a worker of a cluster must have free
@@ -25,6 +26,8 @@ class PipelineSettings:
     due_max: int
     poll_ms: int  # how often the idle query looks at the target
     timer_store: str = "wheel"
+    wheel_slots: int = WHEEL_SLOTS
+    roll_window_slots: int = ROLL_WINDOW_SLOTS
     driver_memory_mb: int = 512
     executor_memory_mb: int = EXECUTOR_MEMORY_MB
 
@@ -48,7 +51,13 @@ class PipelineSettings:
 
     @property
     def timer(self) -> TimerSettings:
-        return TimerSettings(tick_ms=self.tick_ms, shards=self.shards, store=StoreKind(self.timer_store))
+        return TimerSettings(
+            tick_ms=self.tick_ms,
+            shards=self.shards,
+            slots=self.wheel_slots,
+            roll_window_slots=self.roll_window_slots,
+            store=StoreKind(self.timer_store),
+        )
 
     @property
     def limits(self) -> StepLimits:

@@ -46,6 +46,8 @@ def pipeline_command(
         due_max=limits.due_max,
         poll_ms=poll_ms,
         timer_store=settings.timer_store,
+        wheel_slots=settings.wheel_slots,
+        roll_window_slots=settings.roll_window_slots,
     )
     return [python, "-m", "tidemill.pipeline.driver", plan.to_json()]
 

@@ -11,12 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tidemill.core.config import ROLL_WINDOW_SLOTS, WHEEL_SLOTS, BrokerSettings, require_tick, require_wheel
 from tidemill.core.errors import RequestError
 from tidemill.core.limits import MIB
 
-TICKS_MS = (100, 200, 500, 1000)
-SLOTS = 2 * 604_800
-ROLL_WINDOW_SLOTS = 172_800
 TIMER_LOG_SEGMENT_BYTES = 100 * MIB
 
 _SHARDS_MAX = 256
@@ -39,27 +37,35 @@ class TimerSettings:
 
     tick_ms: int = 1000
     shards: int = 2
-    slots: int = SLOTS
+    slots: int = WHEEL_SLOTS
     roll_window_slots: int = ROLL_WINDOW_SLOTS
     segment_bytes: int = TIMER_LOG_SEGMENT_BYTES
     # How much TimerLog may be written before the wheel is synced: what opening applies again at most.
     wheel_sync_bytes: int = 16 * MIB
     store: StoreKind = StoreKind.WHEEL
 
+    @classmethod
+    def of(cls, settings: BrokerSettings) -> TimerSettings:
+        """What a broker's settings ask for."""
+        return cls(
+            tick_ms=settings.tick_ms,
+            shards=settings.shards,
+            slots=settings.wheel_slots,
+            roll_window_slots=settings.roll_window_slots,
+            store=StoreKind(settings.timer_store),
+        )
+
     def __post_init__(self) -> None:
-        if self.tick_ms not in TICKS_MS:
-            raise RequestError(f"a tick of {self.tick_ms} ms is not possible; use 100, 200, 500 or 1000 ms")
+        require_tick(self.tick_ms)
         if not 1 <= self.shards <= _SHARDS_MAX:
             raise RequestError(f"{self.shards} shards are not possible; use 1 to {_SHARDS_MAX}")
-        if self.roll_window_slots < 1 or self.slots < self.roll_window_slots + 3:
+        if self.roll_window_slots < 1:
             raise RequestError(
-                f"a roll window of {self.roll_window_slots} slots does not fit a wheel of {self.slots}; "
-                "make the wheel at least three slots larger than the window"
+                f"a roll window of {self.roll_window_slots} slots is not possible; use at least 1"
             )
+        require_wheel(self.tick_ms, self.slots, self.roll_window_slots)
         if self.segment_bytes < _SEGMENT_BYTES_MIN:
             raise RequestError(f"a TimerLog segment needs at least {_SEGMENT_BYTES_MIN} bytes")
-        # The unit keeps its delay in a signed 32-bit number of milliseconds.
-        assert self.roll_window_slots * self.tick_ms < 1 << 31
 
 
 @dataclass(frozen=True, slots=True)

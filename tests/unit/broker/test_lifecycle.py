@@ -146,9 +146,18 @@ def test_a_directory_of_an_earlier_version_opens_without_consumers_until_it_is_s
 
 @pytest.mark.parametrize(
     "change",
-    [{"tick_ms": 100}, {"shards": 5}, {"shards": 1}, {"tick_ms": 500, "shards": 3}, {"lead_ms": 5_000}],
+    [
+        {"tick_ms": 100},
+        {"shards": 5},
+        {"shards": 1},
+        {"tick_ms": 500, "shards": 3},
+        {"lead_ms": 5_000},
+        {"roll_window_ms": 60_000},
+        {"wheel_slots": 103, "roll_window_ms": 100_000},
+        {"wheel_slots": 2_000, "roll_window_ms": 100_000, "tick_ms": 100},
+    ],
 )
-def test_another_tick_or_shard_count_keeps_every_message(small, change):
+def test_another_shape_of_the_timer_keeps_every_message(small, change):
     dues = [500 + 7_700 * i for i in range(60)]
     for due in dues:
         small.send("t", b"%d" % due, delay_ms=due)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
 import tidemill
+from tidemill.core.config import TICKS_MS, BrokerSettings, settings_from
 from tidemill.core.errors import BrokerClosed, IllegalDelay, RequestError
 from tidemill.core.limits import DAY_MS
 from tidemill.core.model import Draft
@@ -86,6 +90,39 @@ def test_settings_are_checked_before_a_directory_is_made(tmp_path, setting):
     with pytest.raises(RequestError, match=next(iter(setting))):
         tidemill.open(tmp_path / "data", **setting)
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"roll_window": "1500ms"}, "roll-window 1500 ms is not a whole number of ticks of 1000 ms"),
+        ({"roll_window": "10s"}, "roll-window 10000 ms is shorter than the lead; use at least 30000 ms"),
+        ({"roll_window": "25d"}, r"roll-window \(roll_window_ms\) 2160000000 .* use 0 to 2147483647"),
+        ({"roll_window": "14d"}, "wheel-slots 1209600 is too few .* use at least 1209603"),
+        (
+            {"wheel_slots": 100_000},
+            "wheel-slots 100000 is too few for a roll window of 172800 slots of 1000 ms",
+        ),
+        ({"tick": "100ms", "roll_window": "2d"}, "wheel-slots 1209600 is too few .* use at least 1728003"),
+        ({"wheel_slots": 1 << 30}, r"wheel-slots \(wheel_slots\) 1073741824 .* use 1 to 33554432"),
+    ],
+)
+def test_a_wheel_that_does_not_fit_its_tick_is_refused(settings, words):
+    with pytest.raises(RequestError, match=words):
+        settings_from(settings)
+
+
+def test_the_documented_spans_of_the_wheel_are_those_of_the_settings():
+    page = Path(__file__).parents[3] / "docs" / "concepts" / "wheel.md"
+    rows = re.findall(
+        r"^\| `(\d+)ms` \| ([\d.]+) (hours|days) \| ([\d.]+) (hours|days) \|$", page.read_text(), re.M
+    )
+    assert [int(row[0]) for row in rows] == list(TICKS_MS)
+    unit_ms = {"hours": 3_600_000, "days": 86_400_000}
+    for tick, window, window_unit, ring, ring_unit in rows:
+        settings = BrokerSettings(tick_ms=int(tick))
+        assert float(window) * unit_ms[window_unit] == settings.roll_window_slots * settings.tick_ms
+        assert float(ring) * unit_ms[ring_unit] == settings.wheel_slots * settings.tick_ms
 
 
 def test_a_directory_has_a_name():

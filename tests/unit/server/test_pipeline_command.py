@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import RequestError
-from tidemill.server.pipeline_command import check_master, why_not_spark
+from tidemill.pipeline.settings import PipelineSettings
+from tidemill.server.pipeline_command import check_master, pipeline_command, why_not_spark
+from tidemill.timer.settings import TimerSettings
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
@@ -47,3 +50,19 @@ def test_masters_that_spark_knows(master: str) -> None:
 def test_masters_that_could_not_work(master: str, words: str) -> None:
     with pytest.raises(RequestError, match=words):
         check_master(master)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        BrokerSettings(),
+        BrokerSettings(tick_ms=100, shards=3, wheel_slots=2_000_000, roll_window_ms=86_400_000),
+        BrokerSettings(timer_store="rocksdb"),
+    ],
+)
+def test_the_pipeline_keeps_its_timers_in_the_shape_that_the_broker_expects(
+    tmp_path: Path, settings: BrokerSettings
+) -> None:
+    """A shard of another shape is dropped and built again: the two would do that in turns."""
+    command = pipeline_command("python3", tmp_path, settings, "local[*]")
+    assert PipelineSettings.from_json(command[-1]).timer == TimerSettings.of(settings)
