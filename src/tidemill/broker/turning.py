@@ -145,7 +145,7 @@ class Turning:
         self._looked_at: tuple[Cursor, ...] = ()  # by the releaser, in its thread
         self.steps = StepLog(settings.tick_ms)
         view = WheelView(disk, self._directory, timer_settings)
-        self.wheel = WheelPictures(view, timer_settings, self._cursors, now_ms)
+        self.wheel = WheelPictures(view, timer_settings, self._cursors, now_ms, self._pending_by_minute)
         self._handed_over = 0
         self._state = PipelineState("running" if pipeline is None else "starting", pipeline_problem)
         self.takeover_count = 0
@@ -286,6 +286,10 @@ class Turning:
     def handed_over_ms(self) -> int:
         """No shard has handed over a message that is due at or after this time."""
         return max(cursor.open_tick for cursor in self._cursors()) * self._settings.tick_ms
+
+    def _pending_by_minute(self, first: int, end: int) -> dict[int, int]:
+        with self._store.writer.lock:
+            return self._store.indexes.due_counts.minutes(None, first, end)
 
     def look_at_shards(self) -> ShardsSeen:
         """Notes how far the shards are; the answer says before which time they handed over everything."""

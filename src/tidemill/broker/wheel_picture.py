@@ -1,8 +1,12 @@
-"""The wheel as a picture: three dials, like the hands of a clock, from the slots' own counts.
+"""The wheel as three dials, like the hands of a clock: what waits in its slots.
 
 Owns what the dials show. The first is a minute, the second an hour, the third the whole roll window; each is
 cut into equal sectors, and a sector's load is what its slots hold from now on. A sector that the hand has
 passed already shows the next turn, as on a wheel that goes round.
+
+A slot counts what was placed in it: also what was cancelled or moved since, and what is placed again when the
+slot comes because it is due later. The due counts tell how many messages are pending in each minute. Where
+the slots of a minute hold more, each is counted in proportion, so that no minute shows more than is pending.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ class WheelPicture:
     tick_ms: int
     slots: int
     window_slots: int
-    timers: int  # in the slots from now on
+    timers: int  # pending in the slots from now on
     filled_slots: int
     fullest: int
     fullest_at_ms: int | None
@@ -63,18 +67,22 @@ class WheelPictures:
         settings: TimerSettings,
         cursors: Callable[[], tuple[Cursor, ...]],
         now_ms: Callable[[], int],
+        pending_by_minute: Callable[[int, int], dict[int, int]],
     ) -> None:
+        """`pending_by_minute` gives the pending messages of each minute from the first up to the second."""
         self._view = view
         self._settings = settings
         self._cursors = cursors
         self._now_ms = now_ms
+        self._pending_by_minute = pending_by_minute
 
     def picture(self) -> WheelPicture:
-        """The dials as of now. Reads the slots of one roll window, nothing else."""
+        """The dials as of now. Reads the slots and the due counts of one roll window."""
         now_ms, settings = self._now_ms(), self._settings
         tick_ms, window_ms = settings.tick_ms, settings.roll_window_slots * settings.tick_ms
         first = now_ms // tick_ms
-        counts = self._view.counts(first, first + settings.roll_window_slots)
+        slots = self._view.counts(first, first + settings.roll_window_slots)
+        counts = self._pending(slots, first)
         fullest = int(counts.argmax()) if len(counts) else 0
         turns = [(MINUTE_MS, _SECTORS), (_HOUR_MS, _SECTORS), (window_ms, _WINDOW_SECTORS)]
         return WheelPicture(
@@ -90,6 +98,30 @@ class WheelPictures:
             shards=[ShardStanding(c.tick * tick_ms, c.seq, c.step) for c in self._cursors()],
             dials=[_dial(counts, first, tick_ms, turn_ms, sectors) for turn_ms, sectors in turns],
         )
+
+    def _pending(self, slots: I64, first_tick: int) -> I64:
+        """What is pending of each slot's count."""
+        ticks = np.arange(first_tick, first_tick + len(slots), dtype=np.int64)
+        minutes = ticks * self._settings.tick_ms // MINUTE_MS
+        first = int(minutes[0])
+        pending = np.zeros(int(minutes[-1]) - first + 1, np.int64)
+        for minute, count in self._pending_by_minute(first, first + len(pending)).items():
+            pending[minute - first] = count
+        return _at_most(slots, minutes - first, pending)
+
+
+def _at_most(counts: I64, parts: I64, limits: I64) -> I64:
+    """Lower counts in proportion where those of a part add up to more than its limit. `parts` ascends."""
+    totals = np.bincount(parts, counts, minlength=len(limits)).astype(np.int64)
+    scale = np.minimum(1.0, limits / np.maximum(totals, 1))[parts]
+    # Rounding the running sum keeps the sum of a part, which rounding each count would not.
+    before = np.concatenate(([0], np.cumsum(totals)))[parts]
+    running = (np.cumsum(counts) - before) * scale
+    exact = np.rint(running).astype(np.int64)
+    starts = np.flatnonzero(np.diff(parts, prepend=-1))
+    lowered = np.diff(exact, prepend=0)
+    lowered[starts] = exact[starts]
+    return lowered
 
 
 def _dial(counts: I64, first_tick: int, tick_ms: int, turn_ms: int, sectors: int) -> Dial:

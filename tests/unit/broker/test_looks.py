@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from small_broker import START_MS
-from tidemill.broker import message_history
+from tidemill.broker import message_history, wheel_picture
 from tidemill.broker.pulse import Pulse, Sample
 from tidemill.broker.step_log import StepLog
 from tidemill.core.errors import RequestError, UnknownTopic
@@ -221,6 +221,47 @@ def test_the_dials_show_what_is_in_the_slots(small) -> None:
     assert hour.loads[(START_MS + 10 * MINUTE_MS) // MINUTE_MS % 60] == 1
     assert int(window.loads.sum()) == 9
     assert window.turn_ms == small.timer_settings.roll_window_slots * 1000
+
+
+def test_the_dials_leave_out_what_was_cancelled_or_moved(small) -> None:
+    due_ms = 10 * MINUTE_MS
+    receipts = _send_at(small, "a", *[due_ms] * 1_000)
+    small.advance(1_000)
+    small.broker.cancel([receipt.handle for receipt in receipts[:900]])
+    small.broker.reschedule([receipts[999].handle], delay_ms=15 * MINUTE_MS)
+    small.advance(1_000)
+    picture = small.broker.wheel.picture()
+    assert picture.timers == 100  # 99 where they were, and the one that was moved
+    assert (picture.fullest, picture.filled_slots) == (99, 2)
+    _, hour, window = picture.dials
+    assert hour.loads[(START_MS + due_ms) // MINUTE_MS % 60] == 99
+    assert int(hour.loads.sum()) == int(window.loads.sum()) == 100
+
+
+def test_a_minute_that_was_cancelled_in_part_shows_what_is_left_in_proportion(small) -> None:
+    start_ms = FIRST_MS + 5 * MINUTE_MS - START_MS
+    delays = [start_ms + 1_000 * second for second in range(30) for _ in range(10)]
+    receipts = _send_at(small, "a", *delays)
+    _send_at(small, "b", start_ms + MINUTE_MS)
+    small.advance(1_000)
+    small.broker.cancel([receipt.handle for receipt in receipts[::2]])
+    loads = small.broker.wheel.picture().dials[1].loads
+    assert loads[(FIRST_MS // MINUTE_MS + 5) % 60] == 150
+    assert loads[(FIRST_MS // MINUTE_MS + 6) % 60] == 1
+    assert small.broker.wheel.picture().fullest == 5
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lowered_counts_keep_to_the_limit_of_each_part(seed) -> None:
+    chance = np.random.default_rng(seed)
+    counts = chance.integers(0, 50, 300)
+    parts = np.sort(chance.integers(0, 12, 300))
+    limits = chance.integers(0, 900, 12)
+    lowered = wheel_picture._at_most(counts, parts, limits)
+    totals = np.bincount(parts, counts, minlength=12)
+    assert (np.bincount(parts, lowered, minlength=12) == np.minimum(totals, limits)).all()
+    assert (lowered >= 0).all()
+    assert (lowered <= counts).all()
 
 
 def test_what_a_former_lap_left_does_not_show(small) -> None:

@@ -79,14 +79,14 @@ export function page({ signal }) {
 
 function drawFacts(box, wheel) {
   const rows = [
-    ["Timers in its slots", count(wheel.timers)],
+    ["Pending in its slots", count(wheel.timers)],
     ["Slots in use", `${count(wheel.filled_slots)} of ${count(wheel.window_slots)}`],
     ["Fullest slot", wheel.fullest_at_ms ? `${count(wheel.fullest)} at ${moment(wheel.fullest_at_ms)}` : "none"],
     ["Tick", `${wheel.tick_ms} ms`],
     ["Ring", `${count(wheel.slots)} slots, one lap in ${span(wheel.slots * wheel.tick_ms)}`],
     ["Reach", span(wheel.window_slots * wheel.tick_ms)],
   ];
-  fill(box, h("dl.facts", rows.map(([name, value]) => [h("dt", name), h("dd", value)])), h("p.small.dim", { style: { "margin-top": "12px" } }, "Cancelled timers stay in their slot until its second comes; messages due within the lead never enter it."));
+  fill(box, h("dl.facts", rows.map(([name, value]) => [h("dt", name), h("dd", value)])), h("p.small.dim", { style: { "margin-top": "12px" } }, "Cancelled timers are not counted. Messages due within the lead never enter a slot. The seconds of a minute are in proportion where some of it was cancelled."));
 }
 
 function drawShards(box, wheel) {
