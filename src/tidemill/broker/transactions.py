@@ -22,6 +22,7 @@ from tidemill.broker.draft_sizes import body_bytes
 from tidemill.broker.sending_verb import SendingVerb
 from tidemill.broker.telling_apart import told_apart
 from tidemill.core.errors import IllegalId, UnknownTransaction
+from tidemill.core.levels import LEVEL_ASKED_MAX
 from tidemill.core.model import NO_TIME_MS, Draft, Handle, MessageType, Receipt, StoredMessage
 from tidemill.core.property_names import HALF_DELAY_PROPERTY
 from tidemill.store.entry_format import place_of
@@ -161,7 +162,7 @@ class Transactions(SendingVerb):
             topic_id=topic.id,
             queue_id=self._topics.choose_queue(topic, draft.message_group),
             type=MessageType.TRANSACTION,
-            level=draft.level,
+            level=min(draft.level, LEVEL_ASKED_MAX),
             flags=0,
             tag=draft.tag,
             keys=draft.keys,

@@ -16,6 +16,8 @@ from tidemill.core.limits import MAX_DELAY_MS
 DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 # An entry keeps the level in one byte.
 LEVEL_COUNT_MAX = (1 << 8) - 1
+# The half of a transaction keeps the level that was asked for in two; it is clamped at the commit.
+LEVEL_ASKED_MAX = (1 << 16) - 1
 
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LEVEL = re.compile(r"([1-9]\d{0,11})([smhd])")

@@ -30,6 +30,13 @@ def test_nobody_sees_a_half_until_it_is_committed(small, verbs):
     )
 
 
+@pytest.mark.parametrize("level", [65_536, 10**17])
+def test_a_half_may_ask_for_a_level_far_above_the_highest(small, verbs, level):
+    verbs.begin([Draft("t", b"body", id="x", level=level)])
+    small.kill_and_open()
+    assert small.broker.transactions.commit("t", "x").deliver_at_ms == START_MS + 7_200_000
+
+
 def test_a_rolled_back_half_is_gone_and_rolling_back_again_is_no_error(small, verbs):
     verbs.begin([Draft("t", b"body", id="x")])
     verbs.roll_back("t", "x")
