@@ -1,13 +1,8 @@
 """Between RocketMQ's messages and ours: drafts from what is sent, messages from what is delivered.
 
 Owns the mapping of fields and nothing else. What RocketMQ's message has and ours has not (host, encoding,
-trace) travels as a property with a reserved name and comes back out as the field it was.
-
-User properties that steer a send and are not kept:
-    __delay_ms   a delay on the broker's own clock
-    DELAY        a delay level
-    __once       send once by key; with the value `replace` push the due time
-    TIMER_DEL_UNIQKEY   RocketMQ's delete marker: cancels the message of that id (or `topic+id`) in its topic
+trace) travels as a property with a reserved name and comes back out as the field it was. User properties
+that steer a send are used up (`steering.py`).
 
 User properties that a timed message brings along when it is delivered: how it travelled.
     __stored_at, __due_at, __released_at   Unix milliseconds
@@ -23,15 +18,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidemill.broker.admission import GROUP_TOPIC_PREFIXES
-from tidemill.core.errors import (
-    EmptyBody,
-    IllegalDelay,
-    IllegalFilter,
-    IllegalLevel,
-    IllegalProperty,
-    MalformedRequest,
-)
-from tidemill.core.model import NO_TIME_MS, Delivery, Draft, MessageType, Once, StoredMessage, TopicType
+from tidemill.core.errors import EmptyBody, IllegalFilter, MalformedRequest
+from tidemill.core.model import NO_TIME_MS, Delivery, Draft, MessageType, StoredMessage, TopicType
 from tidemill.core.property_names import (
     CARRIED_PROPERTIES,
     DUE_AT,
@@ -46,6 +34,7 @@ from tidemill.core.property_names import (
     TRANSACTION_ID,
 )
 from tidemill.server.protocol import definition
+from tidemill.server.steering import Steering, take_steering
 
 _PB: Any = definition.MessageType
 _TYPE_OUT: Mapping[MessageType, int] = {
@@ -68,14 +57,8 @@ _GZIP_ENCODING: int = definition.Encoding.GZIP
 _MD5: int = definition.DigestType.MD5
 _UNSUPPORTED = {_PB.LITE: "lite", _PB.PRIORITY: "priority"}
 
-_DELAY_MS = "__delay_ms"
-_LEVEL = "DELAY"
-_ONCE = "__once"
-DELETE_KEY = "TIMER_DEL_UNIQKEY"
-_STEERING = (_DELAY_MS, _LEVEL, _ONCE)
 _HOST, _GZIP, _TRACE = CARRIED_PROPERTIES
 _ORIGINS = (ORIGIN_TOPIC, LETTER_TOPIC)  # properties in which the broker keeps the name of a topic
-_ONCE_VALUES = {"": Once.KEEP, "true": Once.KEEP, "keep": Once.KEEP, "replace": Once.REPLACE}
 
 
 def resource_name(resource: Any) -> str:
@@ -142,9 +125,8 @@ def draft_of(message: Any) -> Draft:
     if not body:
         raise EmptyBody("the body is empty; send at least one byte")
     properties = dict(message.user_properties)
-    delay_ms, level, once = None, 0, Once.NO
-    if properties:
-        delay_ms, level, once = _steering(properties)
+    at_ms = milliseconds(system.delivery_timestamp) if system.HasField("delivery_timestamp") else None
+    steering = take_steering(properties, at_ms) if properties else Steering(at_ms)
     carried: dict[str, str] = {}
     if system.born_host:
         carried[_HOST] = system.born_host
@@ -155,41 +137,19 @@ def draft_of(message: Any) -> Draft:
     return Draft(
         topic=resource_name(message.topic),
         body=body,
-        deliver_at_ms=milliseconds(system.delivery_timestamp)
-        if system.HasField("delivery_timestamp")
-        else None,
-        delay_ms=delay_ms,
-        level=level,
+        deliver_at_ms=steering.deliver_at_ms,
+        delay_ms=steering.delay_ms,
+        level=steering.level,
         id=system.message_id,
         keys=tuple(system.keys),
         tag=system.tag,
         message_group=system.message_group,
         properties=properties,
         born_at_ms=milliseconds(system.born_timestamp) if system.HasField("born_timestamp") else None,
-        once=once,
+        once=steering.once,
         has_made_id=True,
         carried=carried,
     )
-
-
-def _steering(properties: dict[str, str]) -> tuple[int | None, int, Once]:
-    """Take the properties that steer the send out of the others."""
-    delay_ms, level, once = (properties.pop(name, None) for name in _STEERING)
-    if once is not None and once.lower() not in _ONCE_VALUES:
-        raise IllegalProperty(f"{_ONCE} is {once!r}; use `keep` or `replace`")
-    if delay_ms is not None and not _is_whole(delay_ms):
-        raise IllegalDelay(f"{_DELAY_MS} is {delay_ms!r}; give milliseconds as a whole number")
-    if level is not None and not _is_whole(level):
-        raise IllegalLevel(f"{_LEVEL} is {level!r}; give the number of a level")
-    return (
-        int(delay_ms) if delay_ms is not None else None,
-        int(level) if level is not None else 0,
-        _ONCE_VALUES[once.lower()] if once is not None else Once.NO,
-    )
-
-
-def _is_whole(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 19
 
 
 def tag_filter_of(expression: Any) -> Callable[[str], bool] | None:

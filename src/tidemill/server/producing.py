@@ -28,10 +28,11 @@ from tidemill.core.limits import MIB
 from tidemill.core.model import NO_TIME_MS, CancelAnswer, Draft, Handle, Once, Receipt
 from tidemill.server.batching import Batcher
 from tidemill.server.caller import CANCEL, SEND, caller, own, require, require_send
-from tidemill.server.conversion import DELETE_KEY, draft_of, is_transaction, resource_name
+from tidemill.server.conversion import draft_of, is_transaction, resource_name
 from tidemill.server.grpc_framing import Call
 from tidemill.server.protocol import CLIENT_ID, Code, definition, service
 from tidemill.server.status_codes import OK, status, status_of
+from tidemill.server.steering import DELETE_KEY
 
 # One at a time: what comes meanwhile makes the next batch larger, which saves more than overlapping gains.
 _BATCHES_IN_FLIGHT = 1

@@ -24,7 +24,10 @@ OF_THE_BROKER = (
     *("__stored_at", "__due_at", "__released_at", "__runner", "__rolls"),
     *("__born_host", "__gzip", "__trace", "__half_delay_ms", "RECONSUME_TIME"),
 )
-FREE = ("DELAY", "__delay_ms", "__once", "TIMER_DEL_UNIQKEY", "uniq_key", "Tags", "__mine", "retry_topic")
+FREE = (
+    *("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY"),
+    *("__delay_ms", "__once", "uniq_key", "Tags", "__mine", "retry_topic"),
+)
 
 
 def test_the_list_is_complete() -> None:

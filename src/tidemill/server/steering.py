@@ -1,0 +1,99 @@
+"""User properties that steer a send over gRPC: the broker uses them up, and they are not delivered.
+
+    __delay_ms          a delay in milliseconds, on the broker's own clock
+    DELAY               a delay level; 0 is none
+    TIMER_DELAY_SEC     a delay in seconds
+    TIMER_DELAY_MS      a delay in milliseconds
+    TIMER_DELIVER_MS    a delivery time, Unix milliseconds
+    __once              send once by key; with the value `replace` push the due time
+    TIMER_DEL_UNIQKEY   a delete marker: cancels the message of that id (or `topic+id`) in its topic
+
+Those without underscores are RocketMQ's, and so is their meaning. RocketMQ lets one of several times win;
+here they must say the same (the message's `delivery_timestamp` counts as one), or the send is refused.
+
+Owns these names and what their values may be; how far ahead a time may lie is admission's. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tidemill.core.errors import IllegalDelay, IllegalLevel, IllegalProperty
+from tidemill.core.model import Once
+
+DELETE_KEY = "TIMER_DEL_UNIQKEY"
+_LEVEL = "DELAY"
+_ONCE = "__once"
+_ONCE_VALUES = {"": Once.KEEP, "true": Once.KEEP, "keep": Once.KEEP, "replace": Once.REPLACE}
+_DELIVER_MS = "TIMER_DELIVER_MS"
+_UNIT_MS = {"__delay_ms": 1, "TIMER_DELAY_MS": 1, "TIMER_DELAY_SEC": 1000}  # of the delays
+_STEERING = frozenset((*_UNIT_MS, _DELIVER_MS, _LEVEL, _ONCE))
+_DIGITS_MAX = 18
+
+
+class Steering(NamedTuple):
+    """What the properties say, as a draft has it."""
+
+    deliver_at_ms: int | None
+    delay_ms: int | None = None
+    level: int = 0
+    once: Once = Once.NO
+
+
+def take_steering(properties: dict[str, str], delivery_timestamp_ms: int | None) -> Steering:
+    """Take the properties that steer a send out of the others; refuse times that contradict each other."""
+    names = _STEERING.intersection(properties)
+    if not names:
+        return Steering(delivery_timestamp_ms)
+    given = {name: properties.pop(name) for name in names}
+    level, once = _level(given), _once(given)
+    delays_ms = {_number(name, given[name]) * _UNIT_MS[name] for name in names if name in _UNIT_MS}
+    times_ms = {_number(_DELIVER_MS, given[_DELIVER_MS])} if _DELIVER_MS in names else set()
+    if delivery_timestamp_ms is not None:
+        times_ms.add(delivery_timestamp_ms)
+    if len(delays_ms) + len(times_ms) + (level > 0) > 1:
+        said = _said(given, delivery_timestamp_ms)
+        raise IllegalDelay(f"contradicting times: {said}; give only one of them")
+    return Steering(times_ms.pop() if times_ms else None, delays_ms.pop() if delays_ms else None, level, once)
+
+
+def _said(given: Mapping[str, str], delivery_timestamp_ms: int | None) -> str:
+    """The times as they were given."""
+    said = [f"{name} is {text!r}" for name, text in sorted(given.items()) if name != _ONCE]
+    if delivery_timestamp_ms is not None:
+        said.append(f"delivery_timestamp is {delivery_timestamp_ms} ms")
+    return ", ".join(said)
+
+
+def _number(name: str, text: str) -> int:
+    if not _is_whole(text):
+        unit = "seconds" if _UNIT_MS.get(name) == 1000 else "milliseconds"
+        raise IllegalDelay(f"{name} is {text[:40]!r}; {_say(unit)}")
+    return int(text)
+
+
+def _level(given: Mapping[str, str]) -> int:
+    text = given.get(_LEVEL)
+    if text is None:
+        return 0
+    if not _is_whole(text):
+        raise IllegalLevel(f"{_LEVEL} is {text[:40]!r}; {_say('the level')}")
+    return int(text)
+
+
+def _say(what: str) -> str:
+    return f"give {what} as a whole number of at most {_DIGITS_MAX} digits"
+
+
+def _once(given: Mapping[str, str]) -> Once:
+    text = given.get(_ONCE)
+    if text is None:
+        return Once.NO
+    if text.lower() not in _ONCE_VALUES:
+        raise IllegalProperty(f"{_ONCE} is {text[:40]!r}; use `keep` or `replace`")
+    return _ONCE_VALUES[text.lower()]
+
+
+def _is_whole(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
