@@ -39,7 +39,12 @@ _POISON_ATTEMPTS = 2
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     served = Served(tmp_path_factory.mktemp("official") / "data", "--pipeline", "embedded")
-    served.prepare(*_TOPICS, fifo_groups=("in-order", "burdened"), attempts_max=_POISON_ATTEMPTS)
+    served.prepare(
+        *_TOPICS,
+        delay_topics=("delayed",),
+        fifo_groups=("in-order", "burdened"),
+        attempts_max=_POISON_ATTEMPTS,
+    )
     yield served.start()
     served.stop()
 
@@ -131,6 +136,48 @@ def test_delayed_messages_are_never_early(client: OfficialClient, served: Served
     assert all(_is_on_time(arrived[body], at_ms) for body, at_ms in due.items())
     assert arrived["delay"].at_ms >= begun_ms + 300
     assert arrived["level"].at_ms >= begun_ms + 1000
+
+
+def test_a_delay_topic_takes_messages_that_properties_make_timed(
+    client: OfficialClient, served: Served
+) -> None:
+    producer = client.producer(served.endpoint, "delayed")
+    consumer = client.simple(served.endpoint, "delayed")
+    begun_ms = _now_ms()
+    at_ms = begun_ms + 900
+    sent = {
+        "seconds": ({"p.TIMER_DELAY_SEC": "1"}, 1000),
+        "milliseconds": ({"p.TIMER_DELAY_MS": "700"}, 700),
+        "moment": ({"p.TIMER_DELIVER_MS": str(at_ms)}, 900),
+        "delay": ({"p.__delay_ms": "300"}, 300),
+        "level": ({"p.DELAY": "1"}, 1000),
+        "time": ({"deliver_at_ms": at_ms}, 900),
+    }
+    for body, (fields, _) in sent.items():
+        assert client.send(producer, "delayed", body, **fields)["handle"], body
+    recalled = client.send(producer, "delayed", "never", **{"p.TIMER_DELAY_MS": "800"})
+    client.send(producer, "delayed", "marker", **{"p.TIMER_DEL_UNIQKEY": recalled["message_id"]})
+    arrived = {m.body: m for m in client.receive(consumer, len(sent))}
+    assert arrived.keys() == sent.keys()
+    for body, message in arrived.items():
+        assert message.at_ms >= begun_ms + sent[body][1], body
+        assert not [name for name in message.properties if name.startswith("TIMER_")]
+    assert _is_on_time(arrived["moment"], at_ms)
+
+
+def test_what_a_client_lets_through_is_still_checked_by_the_broker(
+    client: OfficialClient, served: Served
+) -> None:
+    producer = client.producer(served.endpoint, "delayed")
+    for fields, complaint in (
+        ({}, "takes delay messages, this one is normal"),
+        ({"p.TIMER_DELAY_SEC": "soon"}, "TIMER_DELAY_SEC is 'soon'"),
+        ({"p.TIMER_DELAY_SEC": "9" * 12}, "beyond the limit of 3650d"),
+        ({"p.TIMER_DELAY_SEC": "1", "p.TIMER_DELAY_MS": "999"}, "contradicting times"),
+        ({"p.TIMER_DELAY_SEC": "1", "deliver_at_ms": _now_ms() + 1000}, "contradicting times"),
+    ):
+        with pytest.raises(ClientFault, match=complaint):
+            client.send(producer, "delayed", "refused", **fields)
 
 
 def test_a_delivery_time_in_the_past_is_now(client: OfficialClient, served: Served) -> None:

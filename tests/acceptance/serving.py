@@ -16,6 +16,7 @@ from pathlib import Path
 
 import tidemill
 from tidemill.core.clock import stopwatch_s
+from tidemill.core.model import TopicType
 from tidemill.core.processes import children
 
 # How long to look before giving up: tests run side by side on small machines, and waiting costs nothing when
@@ -51,11 +52,19 @@ class Served:
         self._log = directory.with_suffix(".log")
         self.process: subprocess.Popen[bytes] | None = None
 
-    def prepare(self, *topics: str, fifo_groups: tuple[str, ...] = (), attempts_max: int = 16) -> None:
+    def prepare(
+        self,
+        *topics: str,
+        delay_topics: tuple[str, ...] = (),
+        fifo_groups: tuple[str, ...] = (),
+        attempts_max: int = 16,
+    ) -> None:
         """Make topics and groups in the directory before it is served."""
         with tidemill.open(self.directory) as broker:
             for topic in topics:
                 broker.topics.create(topic)
+            for topic in delay_topics:
+                broker.topics.create(topic, TopicType.DELAY)
             for group in fifo_groups:
                 broker.receiver.set_group(group, is_fifo=True, attempts_max=attempts_max)
 

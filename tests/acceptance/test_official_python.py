@@ -160,6 +160,48 @@ def test_delayed_messages_are_never_early_and_say_how_they_travelled(served):
         assert properties["__runner"] == ("level" if body == b"level" else "near")
 
 
+def test_a_delay_topic_takes_messages_that_properties_make_timed(serve):
+    served = serve(delay_topics=("delayed",))
+    consumer = _consumer(served, topic="delayed")
+    with _running(_producer(served, "delayed")) as producer, _running(consumer):
+        begun_ms = _now_ms()
+        sent = {
+            b"seconds": ({"TIMER_DELAY_SEC": "1"}, 1000),
+            b"milliseconds": ({"TIMER_DELAY_MS": "700"}, 700),
+            b"moment": ({"TIMER_DELIVER_MS": str(begun_ms + 900)}, 900),
+            b"delay": ({"__delay_ms": "300"}, 300),
+            b"level": ({"DELAY": "1"}, 1000),
+        }
+        for body, (properties, _) in sent.items():
+            assert producer.send(_message(body, topic="delayed", properties=properties)).recall_handle
+        asked = producer.send_async(_message(b"never", topic="delayed", properties={"TIMER_DELAY_MS": "800"}))
+        marker = {"TIMER_DEL_UNIQKEY": asked.result(_AWAIT_SECONDS).message_id}
+        producer.send(_message(b"marker", topic="delayed", properties=marker))
+        arrived: dict[bytes, tuple[int, dict[str, str]]] = {}
+        while len(arrived) < len(sent):
+            arrived.update({m.body: (_now_ms(), m.properties) for m in _receive(consumer)})
+    assert arrived.keys() == sent.keys()
+    for body, (at_ms, properties) in arrived.items():
+        assert at_ms >= begun_ms + sent[body][1], body
+        assert not [name for name in properties if name.startswith("TIMER_")]
+    assert arrived[b"moment"][1]["__due_at"] == str(begun_ms + 900)
+
+
+def test_what_the_client_lets_through_is_still_checked_by_the_broker(serve):
+    served = serve(delay_topics=("delayed",))
+    at_s = _now_ms() // 1000 + 60
+    with _running(_producer(served, "delayed")) as producer:
+        for properties, fields, complaint in (
+            ({}, {}, "CONFLICT_WITH_TYPE.*takes delay messages, this one is normal"),
+            ({"TIMER_DELAY_SEC": "soon"}, {}, "ILLEGAL_DELIVERY_TIME.*TIMER_DELAY_SEC is 'soon'"),
+            ({"TIMER_DELAY_SEC": "9" * 12}, {}, "ILLEGAL_DELIVERY_TIME.*beyond the limit of 3650d"),
+            ({"TIMER_DELAY_SEC": "1", "DELAY": "1"}, {}, "ILLEGAL_DELIVERY_TIME.*contradicting times"),
+            ({"TIMER_DELAY_SEC": "1"}, {"delivery_timestamp": at_s}, "contradicting times"),
+        ):
+            with pytest.raises(BadRequestException, match=complaint):
+                producer.send(_message(b"refused", topic="delayed", properties=properties, **fields))
+
+
 def test_an_absurd_delivery_time_is_refused(served):
     with _running(_producer(served)) as producer:
         with pytest.raises(BadRequestException, match="ILLEGAL_DELIVERY_TIME"):

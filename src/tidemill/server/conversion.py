@@ -43,9 +43,11 @@ _TYPE_OUT: Mapping[MessageType, int] = {
     MessageType.FIFO: _PB.FIFO,
     MessageType.TRANSACTION: _PB.TRANSACTION,
 }
+# What a client may take its message for and send it: one that is timed by a property, or that is a delete
+# marker, is normal to it. What the topic takes is decided by `broker/admission.py`.
 ACCEPTED_TYPES: Mapping[TopicType, list[int]] = {
     TopicType.NORMAL: [_PB.NORMAL],
-    TopicType.DELAY: [_PB.DELAY],
+    TopicType.DELAY: [_PB.DELAY, _PB.NORMAL],
     TopicType.FIFO: [_PB.FIFO],
     TopicType.TRANSACTION: [_PB.TRANSACTION],
     TopicType.MIXED: [_PB.NORMAL, _PB.FIFO, _PB.DELAY, _PB.TRANSACTION],

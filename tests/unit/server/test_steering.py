@@ -9,7 +9,7 @@ import pytest
 
 from small_broker import START_MS
 from tidemill.core.errors import IllegalDelay, IllegalLevel
-from tidemill.core.model import Once
+from tidemill.core.model import Once, TopicType
 from tidemill.server.conversion import message_of
 from tidemill.server.gateway import Gateway
 from tidemill.server.grpc_framing import MessageReader, frame
@@ -203,3 +203,42 @@ def test_a_refused_property_has_the_code_for_it_and_leaves_the_others_alone(send
     answer = send(_message("wrong", TIMER_DELAY_SEC="soon"), _message("right", TIMER_DELAY_SEC="1"))
     assert [entry.status.code for entry in answer.entries] == [Code.ILLEGAL_DELIVERY_TIME, Code.OK]
     assert _due(small) == {"right": 1_000}
+
+
+# -- topics that take delayed messages alone ------------------------------------------------------
+
+
+@pytest.fixture
+def delayed(small):
+    return small.broker.topics.create("delayed", TopicType.DELAY)
+
+
+def test_the_route_of_a_delay_topic_lets_through_what_a_client_takes_for_normal(call, small, delayed):
+    request = service.QueryRouteRequest()
+    request.topic.name = "delayed"
+    queues = call("QueryRoute", request).message_queues
+    kinds = {definition.MessageType.DELAY, definition.MessageType.NORMAL}
+    assert [set(queue.accept_message_types) for queue in queues] == [kinds] * len(queues)
+
+
+def test_the_brokers_own_check_decides_what_a_delay_topic_takes(send, small, delayed):
+    timed = [
+        {"DELAY": "1"},
+        {"__delay_ms": "1000"},
+        *(properties for properties, _ in _TIMERS.values()),
+    ]
+    for number, properties in enumerate(timed):
+        assert send(_message(str(number), topic="delayed", **properties)).status.code == Code.OK
+    assert send(_message("at", topic="delayed", at_ms=START_MS + 1)).status.code == Code.OK
+    assert send(_message("marker", topic="delayed", TIMER_DEL_UNIQKEY="0")).status.code == Code.OK
+    assert set(_due(small, "delayed")) == {"1", "2", "3", "4", "at"}
+    refused = send(_message("plain", topic="delayed")).status
+    assert refused.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    assert "'delayed' takes delay messages, this one is normal" in refused.message
+
+
+def test_a_topic_of_normal_messages_takes_no_timer_properties(send, small):
+    small.broker.topics.create("plain", TopicType.NORMAL)
+    refused = send(_message("x", topic="plain", TIMER_DELAY_SEC="5")).status
+    assert refused.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    assert _due(small, "plain") == {}
