@@ -15,6 +15,7 @@ import tidemill
 from acceptance.serving import Served
 from tidemill.cli.bench.figures import FIGURES
 from tidemill.cli.catalogue import application
+from tidemill.core.levels import DEFAULT_LEVELS
 from tidemill.log import checkpoint
 from tidemill.log.frame import HEADER_BYTES
 from tidemill.store.consumer_state import CHANGE
@@ -191,3 +192,11 @@ def test_the_documented_fields_are_the_fields(name: str, dtype) -> None:
 
 def test_every_frame_kind_is_documented() -> None:
     assert not [kind.name for kind in Kind if kind.name.replace("_", "-") not in _FORMATS]
+
+
+def test_the_levels_in_the_documents_are_those_of_the_code() -> None:
+    """Every broker may have a table of its own, so only one page has the default one."""
+    pages = {path: path.read_text() for path in (_ROOT / "docs").rglob("*.md")}
+    assert f"\n    {DEFAULT_LEVELS}\n" in pages[_ROOT / "docs" / "levels.md"]
+    count = len(DEFAULT_LEVELS.split())
+    assert not [path for path, text in [*pages.items(), ("README", _README)] if f"1 to {count}" in text]

@@ -112,6 +112,31 @@ def test_a_wrong_clock_in_the_browser_changes_nothing(odd, visit) -> None:
     expect(page.locator("#pending-table tbody tr td").nth(1)).to_contain_text("in 2 h")
 
 
+@pytest.fixture
+def two_levels(tmp_path) -> Iterator[Served]:
+    served = Served(tmp_path / "data", "--flight-port", "0", "--levels", "10m 1h").start()
+    yield served
+    served.stop()
+
+
+def test_the_form_asks_the_broker_how_many_levels_there_are(odd, two_levels, visit) -> None:
+    page = visit(odd.endpoint).show("schedule")
+    page.get_by_role("button", name="By level").click()
+    expect(page.locator("label[for=send-level]")).to_have_text("Delay level (1 to 18)")
+    page = visit(two_levels.endpoint).show("schedule")
+    page.get_by_role("button", name="By level").click()
+    expect(page.locator("label[for=send-level]")).to_have_text("Delay level (1 to 2)")
+    expect(page.locator("#send-level")).to_have_value("2")
+    page.fill("#send-topic", "orders")
+    page.fill("#send-level", "3")
+    page.get_by_role("button", name="Schedule").click()
+    assert page.locator("#send-level").evaluate("field => field.validity.rangeOverflow")
+    expect(page.locator("#receipt")).to_have_count(0)
+    page.fill("#send-level", "1")
+    page.get_by_role("button", name="Schedule").click()
+    expect(page.locator("#receipt")).to_contain_text("in 10 min")
+
+
 def test_the_forecast_can_be_looked_at_closer_without_dragging(odd, visit) -> None:
     page = visit(odd.endpoint).show("forecast", "?range=1d")
     step = page.locator("main .panel h2 + span")

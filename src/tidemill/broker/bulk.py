@@ -309,6 +309,8 @@ class Bulk(SendingVerb):
         seqs[timed] = first_seq + np.arange(len(timed))
         flags = batch.column("flags").to_numpy().astype(np.int64)
         self._sender.hand_over(due[timed], first_seq, flags[due[fresh] != NO_TIME_MS])
+        if part.notes is not None:
+            self._sender.clamped_levels.add_rows(part.topics, part.notes, fresh)
         again = np.flatnonzero(repeats.same_as >= 0)
         earlier = repeats.same_as[again]
         seqs[again], due[again] = seqs[earlier], due[earlier]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tidemill.broker.tick_limit import Planned
 from tidemill.core.errors import BusyError, RequestError
@@ -32,3 +32,16 @@ class PlannedSend:
     planned: Planned = field(default_factory=Counter)
     moves: dict[int, int] = field(default_factory=dict)  # seqs whose time is replaced -> new time
     moved: list[MovedMessages] = field(default_factory=list)  # the same, after it was done
+
+    def fill_moved(self) -> None:
+        """Let the receipts of messages whose time was replaced say where those are now."""
+        now_at: dict[int, tuple[int, int]] = {}
+        for part in self.moved:
+            new_seqs = range(part.appended.first_seq, part.appended.first_seq + len(part.old_seqs))
+            pairs = zip(new_seqs, part.deliver_at_ms.tolist(), strict=True)
+            now_at.update(zip(part.old_seqs.tolist(), pairs, strict=True))
+        for index, answer in enumerate(self.answers):
+            if isinstance(answer, Receipt) and answer.handle is not None and answer.handle.seq in now_at:
+                seq, due_ms = now_at[answer.handle.seq]
+                handle = replace(answer.handle, seq=seq)
+                self.answers[index] = replace(answer, handle=handle, deliver_at_ms=due_ms)

@@ -111,9 +111,15 @@ class Retries(SendingVerb):
         for index, g, (message, note) in moved:
             answers[index] = self._answer(g, message, seq, note)
             seq += message.deliver_at_ms != NO_TIME_MS
-        for index, _, (due_ms, _, note) in staying:
+            self._note_level(g, note)
+        for index, g, (due_ms, _, note) in staying:
             answers[index] = SentBack(SendBackAnswer.AGAIN, due_ms, None, note)
+            self._note_level(g, note)
         return answers
+
+    def _note_level(self, given: _Given, note: str) -> None:
+        if note:
+            self._sender.clamped_levels.add(given.topic.name, note)
 
     # -- what a receipt means ---------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from tidemill.broker.admission import check_draft, check_type, due_time_ms, message_type
+from tidemill.broker.clamped_levels import ClampedLevels
 from tidemill.broker.content import require_same
 from tidemill.broker.draft_sizes import body_bytes, bytes_at_most
 from tidemill.broker.in_flight import InFlight
@@ -65,6 +66,7 @@ class Sender:
         self._wake = wake
         self.in_flight = InFlight(settings.in_flight_bytes_max)
         self.tick_limit = TickLimit(store, settings)
+        self.clamped_levels = ClampedLevels()
 
     @property
     def in_flight_bytes(self) -> int:
@@ -366,6 +368,8 @@ class Sender:
                 topic_id = message.topic_id
                 topic = self._store.indexes.topics.by_id(topic_id)
                 name = topic.name if topic is not None else ""
+            if note:
+                self.clamped_levels.add(name, note)
             if message.deliver_at_ms == NO_TIME_MS:
                 batch.answers[slot] = Receipt(
                     message.id, name, None, NO_TIME_MS, note=note, queue=message.queue_id, offset=offset
@@ -379,21 +383,7 @@ class Sender:
             assert isinstance(first, Receipt)
             batch.answers[slot] = replace(first, is_repeat=True, note="")
         if batch.moved:
-            self._fill_moved(batch)
-
-    @staticmethod
-    def _fill_moved(batch: PlannedSend) -> None:
-        """Let the receipts of messages whose time was replaced say where those are now."""
-        now_at: dict[int, tuple[int, int]] = {}
-        for part in batch.moved:
-            new_seqs = range(part.appended.first_seq, part.appended.first_seq + len(part.old_seqs))
-            pairs = zip(new_seqs, part.deliver_at_ms.tolist(), strict=True)
-            now_at.update(zip(part.old_seqs.tolist(), pairs, strict=True))
-        for index, answer in enumerate(batch.answers):
-            if isinstance(answer, Receipt) and answer.handle is not None and answer.handle.seq in now_at:
-                seq, due_ms = now_at[answer.handle.seq]
-                handle = replace(answer.handle, seq=seq)
-                batch.answers[index] = replace(answer, handle=handle, deliver_at_ms=due_ms)
+            batch.fill_moved()
 
     def _receipt(self, topic: Topic, message_id: str, seq: int, due_ms: int, *, is_repeat: bool) -> Receipt:
         handle = Handle(self._broker_id, topic.name, message_id, seq)

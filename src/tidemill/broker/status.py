@@ -44,6 +44,7 @@ class Status:
     room: RoomView
     damage: DamageCounts  # of the commit log, as far as it is known
     levels: list[LevelView]
+    clamped_levels: dict[str, int]  # by topic: messages whose level was above the highest, since the start
     waits: list[WaitView]
     health: HealthView
 
@@ -79,6 +80,7 @@ def status_of(
         room=store.room.view(),
         damage=damage_counts(store),
         levels=level_views(store, settings, now_ms),
+        clamped_levels=sender.clamped_levels.counts(),
         waits=wait_views(store, releaser, guard, now_ms, clock.boot_ms()),
         health=health.view(),
     )

@@ -110,9 +110,11 @@ class Transactions(SendingVerb):
             if half is None:
                 return self._committed_before(topic, message_id)
             now_ms = self._now_ms()
-            message = self._committed(self._store.message(half.place), now_ms)
+            message, note = self._committed(self._store.message(half.place), now_ms)
             appended = self._store.writer.end_half(half, message, now_ms)
         self._store.writer.finish(appended)
+        if note:
+            self._sender.clamped_levels.add(topic.name, note)
         if message.deliver_at_ms == NO_TIME_MS:
             return self._placed(topic, message.id, place_of(appended.offset, 0))
         due, flags = np.array([message.deliver_at_ms]), np.array([message.flags])
@@ -174,19 +176,20 @@ class Transactions(SendingVerb):
             body=bytes(draft.body),
         )
 
-    def _committed(self, half: StoredMessage, now_ms: int) -> StoredMessage:
+    def _committed(self, half: StoredMessage, now_ms: int) -> tuple[StoredMessage, str]:
+        """The message that the commit stores, and a note where it is on another level than was asked for."""
         properties = dict(half.properties)
         delay = properties.pop(HALF_DELAY_PROPERTY, None)
         due_ms: int | None = None
-        level = 0
+        level, note = 0, ""
         if half.level:
-            due_ms, level, _ = level_due_ms(half.level, self._settings, now_ms)
+            due_ms, level, note = level_due_ms(half.level, self._settings, now_ms)
         elif delay is not None:
             due_ms = max(now_ms + int(delay), 0)
         elif half.deliver_at_ms != NO_TIME_MS:
             due_ms = half.deliver_at_ms
         kind = MessageType.FIFO if half.message_group else MessageType.TRANSACTION
-        return replace(
+        message = replace(
             half,
             level=level,
             flags=self._sender.flags(kind, due_ms, now_ms, level),
@@ -194,6 +197,7 @@ class Transactions(SendingVerb):
             deliver_at_ms=NO_TIME_MS if due_ms is None else due_ms,
             properties=properties,
         )
+        return message, note
 
     def _committed_before(self, topic: Topic, message_id: str) -> Receipt:
         """The answer to a commit that comes again."""

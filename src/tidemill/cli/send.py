@@ -40,7 +40,7 @@ def send(
     delay: Annotated[str | None, typer.Option(help="Deliver after: 90s, 30m, 2h, 3d.")] = None,
     at: Annotated[str | None, typer.Option(help="Deliver at: 2027-01-01T08:00:00+08:00.")] = None,
     level: Annotated[
-        int | None, typer.Option(help="Deliver after the delay of a level: 1, 2, … (`status` shows them).")
+        int | None, typer.Option(help="Deliver after a level's delay: 1, 2, … (`status --json` lists them).")
     ] = None,
     key: Annotated[list[str] | None, typer.Option("--key", help="A key to find it by; may repeat.")] = None,
     once: Annotated[

@@ -41,7 +41,7 @@ class BrokerCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         status = self._broker.status()
-        yield from self._by_topic()
+        yield from self._by_topic(status)
         yield from self._by_group()
         yield from self._by_level(status)
         yield from self._on_the_way(status)
@@ -52,7 +52,7 @@ class BrokerCollector(Collector):
         yield from self._histograms()
         yield from self._settings()
 
-    def _by_topic(self) -> Iterator[Metric]:
+    def _by_topic(self, status: Status) -> Iterator[Metric]:
         sent = CounterMetricFamily("tidemill_messages_sent", "Messages stored.", labels=["topic"])
         released = CounterMetricFamily(
             "tidemill_messages_released", "Timed messages put into their topic.", labels=["topic"]
@@ -65,6 +65,11 @@ class BrokerCollector(Collector):
         )
         pending = GaugeMetricFamily("tidemill_pending_messages", "Messages that wait.", labels=["topic"])
         paused = GaugeMetricFamily("tidemill_topic_paused", "1 where releases are held.", labels=["topic"])
+        clamped = CounterMetricFamily(
+            "tidemill_levels_clamped",
+            "Messages whose delay level was above the highest, which was used.",
+            labels=["topic"],
+        )
         for topic in self._broker.views.topics():
             if not may(LOOK, topic=topic.name):
                 continue
@@ -74,7 +79,8 @@ class BrokerCollector(Collector):
             visible.add_metric([topic.name], topic.visible)
             pending.add_metric([topic.name], topic.pending)
             paused.add_metric([topic.name], float(topic.is_paused))
-        yield from (sent, released, cancelled, visible, pending, paused)
+            clamped.add_metric([topic.name], status.clamped_levels.get(topic.name, 0))
+        yield from (sent, released, cancelled, visible, pending, paused, clamped)
 
     def _by_group(self) -> Iterator[Metric]:
         labels = ["group", "topic"]

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
 from small_broker import START_MS
 from tidemill.core.errors import IllegalDelay, IllegalLevel
@@ -13,6 +14,7 @@ from tidemill.core.model import Once, TopicType
 from tidemill.server.conversion import message_of
 from tidemill.server.gateway import Gateway
 from tidemill.server.grpc_framing import MessageReader, frame
+from tidemill.server.metrics import registry_of
 from tidemill.server.protocol import SERVICE, Code, definition, service
 from tidemill.server.steering import Steering, take_steering
 
@@ -203,6 +205,15 @@ def test_a_refused_property_has_the_code_for_it_and_leaves_the_others_alone(send
     answer = send(_message("wrong", TIMER_DELAY_SEC="soon"), _message("right", TIMER_DELAY_SEC="1"))
     assert [entry.status.code for entry in answer.entries] == [Code.ILLEGAL_DELIVERY_TIME, Code.OK]
     assert _due(small) == {"right": 1_000}
+
+
+def test_a_level_above_the_highest_shows_in_the_metrics_where_the_answer_has_no_note(send, small, caplog):
+    send(_message("x", DELAY="99"), _message("y", DELAY="18"))
+    send(_message("z", DELAY="99"))
+    assert _due(small) == dict.fromkeys("xyz", 7_200_000)
+    figures = generate_latest(registry_of(small.broker)).decode()
+    assert 'tidemill_levels_clamped_total{topic="orders"} 2.0' in figures
+    assert caplog.text.count("topic 'orders': level 99 is above the highest, 18 was used") == 1
 
 
 # -- topics that take delayed messages alone ------------------------------------------------------

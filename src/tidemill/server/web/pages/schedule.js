@@ -1,6 +1,6 @@
 // Schedule: a form that sends a message, now or for later, and shows the receipt.
 
-import { h, fill, prose } from "../dom.js";
+import { h, fill, prose, say } from "../dom.js";
 import { post, now } from "../api.js";
 import { choice } from "../picks.js";
 import { exact, until, toInput, fromInput } from "../format.js";
@@ -22,13 +22,21 @@ export function page({ signal, query, open, may }) {
   const amount = h("input", { id: "send-amount", type: "number", min: 0, step: "any", required: true, value: "30" });
   const unit = h("select", { id: "send-unit", "aria-label": "Unit" }, UNITS.map(([value, name]) => h("option", { value }, name)));
   const at = h("input", { id: "send-at", type: "datetime-local", step: "1", required: true, value: toInput(now() + 600_000) });
-  const level = h("input", { id: "send-level", type: "number", min: 1, max: 18, required: true, value: "3" });
+  const level = h("input", { id: "send-level", type: "number", min: 1, required: true, value: "3" });
+  const levelLabel = h("span", "Delay level");
+  // A user who may not look at the status gets no limit; a level above the highest is the highest, and the receipt says so.
+  if (may("look")) get("/v1/status", {}, signal).then(({ levels }) => {
+    const highest = Math.max(...levels.map((one) => one.level));
+    level.max = highest;
+    if (Number(level.value) > highest) level.value = highest;
+    say(levelLabel, `Delay level (1 to ${highest})`);
+  }).catch(() => {});
   const once = h("select", { id: "send-once" }, [["no", "send another"], ["keep", "keep the first"], ["replace", "move it to the new time"]].map(([value, name]) => h("option", { value }, name)));
   const properties = h("textarea", { id: "send-properties", placeholder: "source=dashboard", style: { "min-height": "58px" } });
 
   let way = "delay";
   const whenBox = h("div.line");
-  const showWay = () => fill(whenBox, way === "delay" ? [field("send-amount", "Delay", amount), field("send-unit", "Unit", unit)] : way === "at" ? field("send-at", "Due time", at) : way === "level" ? field("send-level", "Delay level (1 to 18)", level) : null);
+  const showWay = () => fill(whenBox, way === "delay" ? [field("send-amount", "Delay", amount), field("send-unit", "Unit", unit)] : way === "at" ? field("send-at", "Due time", at) : way === "level" ? field("send-level", levelLabel, level) : null);
   showWay();
 
   const send = h("button.main", { type: "submit" }, "Schedule");
