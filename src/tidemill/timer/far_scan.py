@@ -2,6 +2,9 @@
 
 Owns what it has seen so far; the idle rule asks at every new batch, and most entries may be near.
 
+An entry that is passed over is verified: were it far, nothing might call for a step that absorbs it, and what
+is not absorbed is not missed when it is due. A damaged one counts as far and old: a step is called for.
+
 Invariant: `_clear_from <= seq < _clear_to` holds no far entry.
 """
 
@@ -10,10 +13,12 @@ from __future__ import annotations
 import numpy as np
 
 from tidemill.store.entry_format import FLAG_LEVEL, FLAG_NEAR
+from tidemill.store.row_check import salts_of, sealed_mask
 from tidemill.timer.entry_source import EntrySource
 
 # How many entries are looked at in one go.
 _SCAN_ROWS = 1 << 16
+_LONG_AGO_MS = 0
 
 
 class FarScan:
@@ -36,10 +41,16 @@ class FarScan:
         return None if self._found is None or self._found[0] >= end_seq else self._found[1]
 
     def _look(self, stop_seq: int) -> None:
-        rows = self._entries.rows(self._clear_to, stop_seq)
+        first_seq = self._clear_to
+        rows = self._entries.rows(first_seq, stop_seq)
         far = (rows["flags"] & (FLAG_NEAR | FLAG_LEVEL)) == 0
-        if far.any():
-            row = int(np.argmax(far))
-            stop_seq = self._clear_to + row
-            self._found = (stop_seq, int(rows["stored_at_ms"][row]))
+        passed_count = int(np.argmax(far)) if far.any() else len(rows)
+        if passed_count < len(rows):
+            stop_seq = first_seq + passed_count
+            self._found = (stop_seq, int(rows["stored_at_ms"][passed_count]))
+        seqs = np.arange(first_seq, first_seq + passed_count)
+        damaged = seqs[~sealed_mask(rows[:passed_count], salts_of(seqs))]
+        if len(damaged):
+            stop_seq = int(damaged[0])
+            self._found = (stop_seq, _LONG_AGO_MS)
         self._clear_to = stop_seq

@@ -14,6 +14,7 @@ from tidemill.log.arrays import Rows
 from tidemill.release import sweeper
 from tidemill.release.due_rows import NO_ROWS
 from tidemill.store.damage import Derived
+from tidemill.store.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
 from tidemill.testing import ManualClock
 from tidemill.timer.ready_files import parse_ready_name
 from tidemill.timer.timer_log_format import UNIT, UNIT_BYTES
@@ -21,6 +22,7 @@ from tidemill.timer.wheel_format import SLOT_BYTES
 
 STORES = ("wheel", "rocksdb")
 _DELAY_MS = 600_000
+_FLAGS = ENTRY.fields["flags"][1]
 _FIELDS = [(name, UNIT.fields[name][1], UNIT[name].itemsize) for name in UNIT.names]
 
 
@@ -277,6 +279,18 @@ def test_where_time_passes_by_itself_what_was_lost_is_there_within_75_seconds(ma
     _pass(small, 500_000)
     assert small.bodies("t") == [b"0", b"1"]  # of another shard, which lost something too
     assert small.broker.status().swept == 2
+
+
+@pytest.mark.parametrize("flag", [FLAG_NEAR, FLAG_LEVEL])
+def test_a_message_that_no_step_was_called_for_is_released(make_small, flag):
+    """Its entry was damaged before the timer looked at it: then nothing calls for the timer to absorb it."""
+    small = make_small(queues_per_topic=1, clock=_PassingClock(START_MS))
+    small.is_timer_damaged = True
+    seq = small.send("t", b"0", deliver_at_ms=START_MS + 200_000).handle.seq
+    _put(small.directory / "index" / "entries" / f"{0:020d}", seq * ENTRY.itemsize + _FLAGS, bytes([flag]))
+    _pass(small, 200_000 + 75_000)
+    assert small.bodies("t") == [b"0"]
+    small.check()
 
 
 def test_where_time_passes_by_itself_nothing_is_swept_while_all_is_well(make_small):

@@ -8,6 +8,7 @@ import numpy as np
 
 from tidemill.log.disk import Disk, RealDisk
 from tidemill.store.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
+from tidemill.store.row_check import salts_of, seal
 from tidemill.testing.heap_timer import HeapTimer
 from tidemill.timer.check import check_timer
 from tidemill.timer.engine import ShardEngine, StepOutcome, StepTarget
@@ -45,6 +46,7 @@ class EntryList:
         rows["size"] = 100 + seqs % 7
         rows["topic_id"] = seqs % 5
         rows["id_hash"] = seqs.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        seal(rows, salts_of(seqs))
         self._rows = np.concatenate((self._rows, rows))
         return seqs.tolist()
 
