@@ -11,7 +11,8 @@ import numpy as np
 
 from tidemill.log.frame import newest_synced_end_after
 
-_PAGES = (16, 48, 512, 4096)
+# Those of a disk, and whole rows: of queues, of the wheel and of entries, and units of the TimerLog.
+_PAGES = (16, 32, 40, 48, 52, 512, 4096)
 
 
 def files_below(directory: Path) -> list[Path]:

@@ -17,6 +17,7 @@ from tidemill.log.disk import RealDisk
 from tidemill.store.damage import Derived
 from tidemill.store.entry_format import ENTRY
 from tidemill.store.index_checkpoint import INDEX_FORMAT
+from tidemill.store.queue_format import QUEUE_ROW
 from tidemill.testing import FaultyDisk
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "data-directory-1.tar.gz"
@@ -147,6 +148,23 @@ def test_queue_rows_are_derived_again_whatever_brought_them(small):
     assert repaired(small, Derived.QUEUES) == 56
     received = small.broker.receive("t", "g", count=32)
     assert [d.message.body for d in received] == [row.body for row in before[:32]]
+
+
+@pytest.mark.parametrize(("queues", "other_row"), [((0, 0), 1), ((0, 1), 0)])
+def test_queue_rows_in_each_others_place_are_found(tmp_path, queues, other_row):
+    small = SmallBroker(tmp_path / "data", queues_per_topic=2)
+    for number in range(8):
+        small.send("t", b"%d" % number)
+    before = small.in_topic("t")
+    files = [next(iter((small.directory / "index" / "queues").glob(f"*/{queue}/0*"))) for queue in queues]
+    size = QUEUE_ROW.itemsize
+    one, other = files[0].read_bytes()[:size], files[1].read_bytes()[other_row * size :][:size]
+    overwrite(files[0], 0, other)
+    overwrite(files[1], other_row * size, one)
+    assert small.in_topic("t") == before
+    assert repaired(small, Derived.QUEUES) == 2
+    small.check()
+    small.close()
 
 
 def test_queue_rows_of_a_stopped_broker_that_are_gone_are_not_taken_for_expired(small):
