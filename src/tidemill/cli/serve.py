@@ -47,6 +47,9 @@ WheelSlotsOption = Annotated[int | None, typer.Option(help="Slots of the timing 
 RollWindowOption = Annotated[
     str | None, typer.Option(help="How far ahead the wheel reaches. [172800 ticks: 2d at 1000ms]")
 ]
+DuePerTickOption = Annotated[
+    int | None, typer.Option(help="Messages of one topic that may fall due in one tick; 0: any number. [0]")
+]
 TimerStoreOption = Annotated[
     str | None, typer.Option(help="What keeps the timers: wheel or rocksdb. [wheel]")
 ]
@@ -74,6 +77,7 @@ def serve(
     commits_in_flight: Annotated[int | None, typer.Option(help="Commits that may overlap. [4]")] = None,
     retention: Annotated[str | None, typer.Option(help="How long messages are kept. [3d]")] = None,
     max_delay: Annotated[str | None, typer.Option(help="The longest delay taken. [3650d]")] = None,
+    due_per_tick_max: DuePerTickOption = None,
     levels: LevelsOption = None,
     clock: Annotated[str, typer.Option(help="system or simulated.")] = "system",
     auth: AuthOption = None,

@@ -53,6 +53,7 @@ _FLAGS = {
     "wheel_slots": "wheel-slots (wheel_slots)",
     "roll_window_ms": "roll-window (roll_window_ms)",
     "max_delay_ms": "max-delay (max_delay_ms)",
+    "due_per_tick_max": "due-per-tick-max (due_per_tick_max)",
 }
 
 

@@ -112,6 +112,15 @@ def test_a_wheel_that_does_not_fit_its_tick_is_refused(settings, words):
         settings_from(settings)
 
 
+@pytest.mark.parametrize("value", [-1, True, 2.5, "many"])
+def test_a_limit_of_a_tick_that_is_no_count_is_refused(value):
+    words = (
+        r"due-per-tick-max \(due_per_tick_max\) (-1 is not possible; use 0 or more|must be a whole number)"
+    )
+    with pytest.raises(RequestError, match=words):
+        settings_from({"due-per-tick-max": value})
+
+
 def test_the_documented_spans_of_the_wheel_are_those_of_the_settings():
     page = Path(__file__).parents[3] / "docs" / "concepts" / "wheel.md"
     rows = re.findall(

@@ -46,6 +46,26 @@ def test_the_options_of_a_file_are_defaults_and_flags_win(planned: _Planned, tmp
     assert (plan.settings.lead_ms, plan.settings.body_bytes_max) == (11_000, 1000)
 
 
+def test_the_limit_of_a_tick_is_a_flag_that_wins_over_the_file(planned: _Planned, tmp_path: Path) -> None:
+    file = _file(tmp_path, f'data = "{tmp_path}/data"\npipeline = "embedded"\ndue_per_tick_max = 7\n')
+    assert main.run(["serve", "--config", file]) == 0
+    assert main.run(["serve", "--config", file, "--due-per-tick-max", "9"]) == 0
+    assert [plan.settings.due_per_tick_max for plan in planned.plans] == [7, 9]
+
+
+def test_a_limit_of_a_tick_that_is_no_count_is_refused_in_one_line(
+    planned: _Planned, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = str(tmp_path / "data")
+    assert main.run(["serve", "--data", data, "--due-per-tick-max", "-3"]) == 1
+    said = capsys.readouterr().err.strip()
+    assert "due-per-tick-max (due_per_tick_max) -3 is not possible; use 0 or more" in said
+    assert "\n" not in said
+    assert main.run(["serve", "--data", data, "--due-per-tick-max", "many"]) == 2
+    assert "--due-per-tick-max" in capsys.readouterr().err
+    assert not planned.plans
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
