@@ -57,7 +57,7 @@ def test_a_limit_of_a_tick_that_is_no_count_is_refused_in_one_line(
     planned: _Planned, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = str(tmp_path / "data")
-    assert main.run(["serve", "--data", data, "--due-per-tick-max", "-3"]) == 1
+    assert main.run(["serve", "--data", data, "--due-per-tick-max", "-3"]) == 2
     said = capsys.readouterr().err.strip()
     assert "due-per-tick-max (due_per_tick_max) -3 is not possible; use 0 or more" in said
     assert "\n" not in said
