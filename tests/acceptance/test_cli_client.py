@@ -43,6 +43,23 @@ def test_send_advance_receive(cli) -> None:
     assert message["deliver_at_ms"] == message["released_at_ms"] == receipt["deliver_at_ms"]
 
 
+def test_send_with_jitter(cli) -> None:
+    now_ms = _json(cli("status", "--json"))["now_ms"]
+    later = [
+        _json(cli("send", "spread", "x", "--delay", "90s", "--jitter", "30s"))["deliver_at_ms"] - now_ms
+        for _ in range(5)
+    ]
+    assert len(set(later)) > 1 and all(90_000 <= ms <= 120_000 for ms in later)
+    for options, said in (
+        (("--jitter", "30s"), "jitter 30000 ms has no time to start from"),
+        (("--level", "2", "--jitter", "30s"), "jitter 30000 ms is not possible on level 2"),
+        (("--delay", "90s", "--jitter", "soon"), "'soon'"),
+        (("--delay", "3650d", "--jitter", "2d"), "beyond the limit of 3650d"),
+    ):
+        code, out, err = cli("send", "spread", "x", *options)
+        assert (code, out) == (2, "") and said in err
+
+
 def test_without_ack_it_comes_again(cli) -> None:
     cli("send", "again", "x")
     first = _json(cli("receive", "again", "--group", "g", "--count", "1", "--no-ack", "--invisible", "1s"))

@@ -46,6 +46,25 @@ def test_a_value_that_is_none_in_a_csv_file_is_the_fault_of_its_row(cli, tmp_pat
     assert "'+30m' is a delay" in out and "'soon' is not a number" in out
 
 
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])
+def test_the_rows_of_a_file_are_spread_by_jitter(cli, tmp_path, name) -> None:
+    file, topic = tmp_path / name, f"spread-{name[5:]}"
+    lines = ["body,delay_ms,jitter_ms"] + ["x,60000,30000"] * 20
+    if name == "rows.jsonl":
+        lines = ['{"body": "x", "delay_ms": 60000}'] * 20
+    file.write_text("\n".join(lines) + "\n")
+    options = ("--jitter", "30s") if name == "rows.jsonl" else ()
+    now_ms = json.loads(cli("status", "--json")[1])["now_ms"]
+    code, _, err = cli("schedule", str(file), "--topic", topic, *options)
+    assert code == 0, err
+    listed = map(json.loads, cli("pending", "--topic", topic, "--json")[1].splitlines())
+    later = [message["deliver_at_ms"] - now_ms for message in listed]
+    assert len(set(later)) > 10 and all(60_000 <= ms <= 90_000 for ms in later)
+    if name == "rows.csv":
+        code, _, err = cli("schedule", str(file), "--topic", topic, "--jitter", "5s")
+        assert code == 2 and "the jitter is given twice" in err
+
+
 def test_a_file_that_breaks_off_says_how_much_is_stored(cli, tmp_path) -> None:
     file = tmp_path / "rows.csv"
     row = "x" * 1_000 + ",60000\n"

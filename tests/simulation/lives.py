@@ -164,7 +164,8 @@ class Run:
         if self.workload.world.is_full or " sync log/" not in failed or ".log" not in failed:
             return
         try:
-            self.workload.sending.send_some()
+            if not self.workload.sending.send_some():
+                return
         except (SyncFailed, BrokerClosed):
             return
         raise Broken("a send was acknowledged after a failed sync")
@@ -212,6 +213,8 @@ class Run:
         self.events["resent"] += self.model.resent_count
         self.events["message"] += len(self.model.messages)
         self.events["sent back"] += len(self.model.retries.known)
+        self.events["tick full"] += self.workload.sending.crowded
+        self.events["jitter sent again"] += self.workload.sending.repeats_with_jitter
         self.events["change asked again"] += self.workload.changing.retried
 
     def _drain(self) -> None:

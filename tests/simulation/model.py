@@ -51,6 +51,8 @@ class Message:
     seen: Seen | None = None
     unseen_at: int = 0  # the last turn at which it was certainly not in its topic
     level_delay_ms: int = 0  # of its level; 0: on none (any more)
+    asked_ms: int | None = None  # the time that was asked for, where a jitter moves it
+    jitter_ms: int = 0
     is_turn_known: bool = True  # False: a crash cut a move short, so it may have entered again at that turn
 
     @property
@@ -124,6 +126,10 @@ class Model:
     def handled(self) -> list[Message]:
         """Messages that have a handle to be cancelled or moved by."""
         return [m for m in self.messages.values() if m.handles and not m.topic.is_gone]
+
+    def waiting_in_tick(self, topic: str, due_ms: int, tick_ms: int) -> int:
+        """How many messages of a topic wait for a time in the same tick."""
+        return sum(m.due_ms // tick_ms == due_ms // tick_ms for m in self.pending(topic))
 
     def with_id(self, topic: str, message_id: str) -> Message:
         found = [m for m in self.messages.values() if m.id == message_id and m.topic is self.topics[topic]]

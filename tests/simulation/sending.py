@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from simulation.model import Broken, Message, due_set
+from simulation.model import Broken, Message
 from simulation.world import KEYS, SPANS_MS, TOPICS, World
-from tidemill.core.errors import DiskFull
+from tidemill.core.errors import DiskFull, TooManyRequests
 from tidemill.core.limits import DEDUPLICATION_MS
 from tidemill.core.model import NO_TIME_MS, Draft, Once, Receipt
 
+JITTERS_MS = (1, 300, 4_000)
 FIFO_GROUPS = ("", "", "", "", "f1", "f2")
 
 
@@ -20,6 +21,8 @@ class Sending:
     """The acts of producers."""
 
     world: World
+    crowded: int = 0  # refused because a tick was full
+    repeats_with_jitter: int = 0
 
     def _due(self) -> int | None:
         if self.world.random.random() < 0.2:
@@ -37,15 +40,19 @@ class Sending:
         level = self.world.random.randrange(1, 8) if self.world.random.random() < 0.25 else 0
         due = None if level else self._due()
         is_due = due is None and once is not Once.NO and not level
+        due = self.world.now_ms + 7_000 if is_due else due
+        group = self.world.random.choice(FIFO_GROUPS) if once is Once.NO else ""
+        may_jitter = due is not None and not group and self.world.random.random() < 0.3
         return Draft(
             topic=self.world.random.choice(TOPICS),
             body=body,
-            deliver_at_ms=self.world.now_ms + 7_000 if is_due else due,
+            deliver_at_ms=due,
+            jitter_ms=self.world.random.choice(JITTERS_MS) if may_jitter else 0,
             level=level,
             id=f"id-{self.world.made}" if has_id else None,
             keys=(key,) if key else (),
             tag=self.world.random.choice(("", "a", "b")),
-            message_group=self.world.random.choice(FIFO_GROUPS) if once is Once.NO else "",
+            message_group=group,
             once=once,
         )
 
@@ -58,10 +65,12 @@ class Sending:
             draft.keys,
             draft.tag,
             draft.message_group,
-            set() if due is None else {max(due, 0)},
+            set() if due is None else possible_dues(max(due, 0), draft.jitter_ms),
             self.world.model.turn,
             self.world.now_ms,
         )
+        if draft.jitter_ms:
+            message.asked_ms, message.jitter_ms = due, draft.jitter_ms
         if draft.level:
             message.level_delay_ms = min(message.dues) - self.world.now_ms
         self.world.model.messages[draft.body] = message
@@ -73,28 +82,65 @@ class Sending:
         delays_ms = self.world.broker.settings.level_delays_ms
         return self.world.now_ms + delays_ms[min(draft.level, len(delays_ms)) - 1]
 
-    def _send(self, drafts: list[Draft]) -> None:
+    def _send(self, drafts: list[Draft]) -> bool:
+        """Whether they were taken."""
         messages = [self._begin(draft) for draft in drafts]
         try:
             receipts = self.world.broker.send(drafts)
         except DiskFull:
             self.world.refused(messages)
-            return
+            return False
+        except TooManyRequests:
+            self._crowded(messages)
+            return False
         self.world.model.sync_topics(self.world.broker)
         for message, receipt in zip(messages, receipts, strict=True):
             if receipt.is_repeat:
                 raise Broken(f"{message.body!r} is new and was called a repeat: {receipt}")
             self._stored(message, receipt)
+        return True
 
     def _stored(self, message: Message, receipt: Receipt) -> None:
-        message.is_stored, message.is_cancelled, message.id = True, False, receipt.id
-        if due_set(receipt.deliver_at_ms) != message.dues or (receipt.handle is None) == message.is_timed:
+        is_timed = receipt.deliver_at_ms != NO_TIME_MS
+        if is_timed != message.is_timed or (receipt.handle is None) == is_timed:
             raise Broken(f"{message} got the receipt {receipt}")
+        if is_timed:
+            if receipt.deliver_at_ms not in message.dues:
+                raise Broken(f"{message} got the receipt {receipt}, with another time")
+            message.dues = {receipt.deliver_at_ms}
+            self._require_room(message)
+        message.is_stored, message.is_cancelled, message.id = True, False, receipt.id
         if receipt.handle is not None:
             message.handles.append(receipt.handle)
 
-    def send_some(self) -> None:
-        self._send([self._draft() for _ in range(self.world.random.choice((1, 1, 2, 5)))])
+    def _require_room(self, message: Message) -> None:
+        """One that was taken had room in its tick, beside those that waited and those taken with it."""
+        settings = self.world.broker.settings
+        waiting = self.world.model.waiting_in_tick(message.topic.name, message.due_ms, settings.tick_ms)
+        if settings.due_per_tick_max and waiting >= settings.due_per_tick_max:
+            raise Broken(f"{message} was taken into a tick in which {waiting} wait")
+
+    def _crowded(self, messages: list[Message]) -> None:
+        """The broker said that a tick is full: then one may be, and nothing was stored."""
+        self.crowded += 1
+        settings = self.world.broker.settings
+        most = settings.due_per_tick_max
+        # By chance each may fall due at several times; and all of them in the same tick.
+        could_be = any(
+            self.world.model.waiting_in_tick(message.topic.name, due_ms, settings.tick_ms) + len(messages)
+            > most
+            for message in messages
+            for due_ms in {ms // settings.tick_ms * settings.tick_ms for ms in message.dues}
+        )
+        if not most or not could_be:
+            raise Broken(f"a send was refused for a full tick of {most}: {messages}")
+        self.world.model.sync_topics(self.world.broker)
+        for message in messages:
+            message.is_stored = False
+
+    def send_some(self) -> bool:
+        """Whether they were taken."""
+        return self._send([self._draft() for _ in range(self.world.random.choice((1, 1, 2, 5)))])
 
     def send_table(self) -> None:
         drafts = [self._draft() for _ in range(self.world.random.choice((1, 3, 20)))]
@@ -104,6 +150,7 @@ class Sending:
                 "topic": [d.topic for d in drafts],
                 "body": [d.body for d in drafts],
                 "deliver_at": pa.array([d.deliver_at_ms for d in drafts], pa.int64()),
+                "jitter_ms": pa.array([d.jitter_ms for d in drafts], pa.int64()),
                 "level": pa.array([d.level for d in drafts], pa.int32()),
                 "id": pa.array([d.id for d in drafts], pa.string()),
                 "key": pa.array([d.keys[0] if d.keys else None for d in drafts], pa.string()),
@@ -115,6 +162,9 @@ class Sending:
             receipt = self.world.broker.send_table(table)
         except DiskFull:
             self.world.refused(messages)
+            return
+        except TooManyRequests:
+            self._crowded(messages)
             return
         self.world.model.sync_topics(self.world.broker)
         handles = iter(receipt.handles())
@@ -131,10 +181,14 @@ class Sending:
             return
         message = self.world.random.choice(candidates)
         was_stored = message.is_stored
+        asked_ms = max(message.dues) if message.dues else None
+        if message.jitter_ms:
+            asked_ms = message.asked_ms
         draft = Draft(
             message.topic.name,
             message.body,
-            deliver_at_ms=max(message.dues) if message.dues else None,
+            deliver_at_ms=asked_ms,
+            jitter_ms=message.jitter_ms,
             id=message.id,
             keys=message.keys,
             tag=message.tag,
@@ -143,16 +197,26 @@ class Sending:
         if not was_stored:
             message.is_stored, message.is_cancelled, message.level_delay_ms = None, False, 0
             message.turn, message.born_ms = self.world.model.turn, self.world.now_ms
+            if message.asked_ms is not None:
+                message.dues = possible_dues(max(message.asked_ms, 0), message.jitter_ms)
         try:
             (receipt,) = self.world.broker.send([draft])
         except DiskFull:
             self.world.refused([] if was_stored else [message])
+            return
+        except TooManyRequests:
+            if was_stored:
+                raise Broken(f"{message} is there, and was refused when it was sent again") from None
+            self._crowded([message])
             return
         self.world.model.sync_topics(self.world.broker)
         if receipt.is_repeat != bool(was_stored):
             raise Broken(f"{message} was sent again, and the answer is {receipt}")
         if not was_stored:
             self._stored(message, receipt)
+        elif message.is_pending and receipt.deliver_at_ms != message.due_ms:
+            raise Broken(f"{message} was sent again, and got another time: {receipt}")
+        self.repeats_with_jitter += bool(was_stored and message.jitter_ms)
 
     def _can_repeat(self, message: Message) -> bool:
         """Whether the broker must know by its id if this message is there."""
@@ -167,19 +231,25 @@ class Sending:
         once = self.world.random.choice((Once.KEEP, Once.REPLACE))
         draft = self._draft(once)
         waiting = self.world.model.pending(draft.topic, draft.keys[0])
-        due_ms = self._due_of(draft)
-        assert due_ms is not None
         message = self._begin(draft)
+        possible = message.dues
         doubted = [(m, m.dues) for m in waiting]
         if once is Once.REPLACE:
             for other, dues in doubted:
-                other.dues = dues | {due_ms}
+                other.dues = dues | possible
         try:
             (receipt,) = self.world.broker.send([draft])
         except DiskFull:
             for other, dues in doubted:
                 other.dues = dues
             self.world.refused([message])
+            return
+        except TooManyRequests:
+            for other, dues in doubted:
+                other.dues = dues
+            if waiting:
+                raise Broken(f"{message} repeats one that waits, and was refused") from None
+            self._crowded([message])
             return
         self.world.model.sync_topics(self.world.broker)
         for other, dues in doubted:
@@ -194,7 +264,14 @@ class Sending:
         if kept not in waiting or receipt.handle is None:
             raise Broken(f"{receipt} repeats a message that does not wait with key {draft.keys}")
         if once is Once.REPLACE:
-            kept.dues, kept.turn, kept.level_delay_ms = {due_ms}, self.world.model.turn, 0
+            if receipt.deliver_at_ms not in possible:
+                raise Broken(f"{kept} was moved to {receipt.deliver_at_ms}, which was not asked for")
+            kept.dues, kept.turn, kept.level_delay_ms = {receipt.deliver_at_ms}, self.world.model.turn, 0
         if receipt.deliver_at_ms != kept.due_ms:
             raise Broken(f"{receipt} says another time than {kept}")
         kept.handles.append(receipt.handle)
+
+
+def possible_dues(asked_ms: int, jitter_ms: int) -> set[int]:
+    """The times a message may be due at."""
+    return set(range(asked_ms, asked_ms + jitter_ms + 1))

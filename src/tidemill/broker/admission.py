@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+from tidemill.broker.jitter import check_jitter
 from tidemill.core.arguments import require_kind
 from tidemill.core.config import BrokerSettings
 from tidemill.core.draft_kinds import check_kinds
@@ -203,16 +204,23 @@ def check_carried(carried: Mapping[str, str]) -> None:
 
 
 def due_time_ms(draft: Draft, settings: BrokerSettings, now_ms: int) -> tuple[int | None, int, str]:
-    """When a draft falls due (None: it is not timed), its level, and a note for the receipt."""
+    """When a draft falls due (None: it is not timed) before its jitter, its level, and a note."""
     if (draft.deliver_at_ms is not None) + (draft.delay_ms is not None) + (draft.level != 0) > 1:
         raise RequestError("give only one of a delivery time, a delay and a level")
     if draft.level:
+        if draft.jitter_ms:
+            check_jitter(draft.jitter_ms, None, draft.level, draft.message_group, settings, now_ms)
         return level_due_ms(draft.level, settings, now_ms)
     if draft.deliver_at_ms is None and draft.delay_ms is None:
+        if draft.jitter_ms:
+            check_jitter(draft.jitter_ms, None, 0, draft.message_group, settings, now_ms)
         return None, 0, ""
     due_ms = draft.deliver_at_ms if draft.deliver_at_ms is not None else now_ms + (draft.delay_ms or 0)
     check_delay(due_ms, settings, now_ms)
-    return max(due_ms, 0), 0, ""
+    due_ms = max(due_ms, 0)
+    if draft.jitter_ms:
+        check_jitter(draft.jitter_ms, due_ms, 0, draft.message_group, settings, now_ms)
+    return due_ms, 0, ""
 
 
 def level_due_ms(level: int, settings: BrokerSettings, now_ms: int) -> tuple[int, int, str]:

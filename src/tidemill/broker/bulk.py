@@ -6,7 +6,7 @@ optional, unless `topic` is given for all):
     topic string       body binary or string     deliver_at timestamp or int64 ms   delay_ms duration
                                                  (or deliver_at_ms)                 or int64
     level int          id string                 key string                         once bool or 'keep'
-    tag string         message_group string      properties string (JSON object)
+    tag string         message_group string      properties string (JSON object)    jitter_ms as delay_ms
 
 A table is checked whole and room is made for all of it before the first row is stored. Then it is stored
 frame by frame, and others may send between two frames: if they take the last room, `PartlyStored` says how
@@ -40,6 +40,7 @@ from tidemill.broker.bulk_columns import (
     texts,
     times_of,
 )
+from tidemill.broker.jitter import drawn_rows, jitter_of_rows
 from tidemill.broker.repeats import FRESH, Repeats, find_repeats
 from tidemill.broker.sending_verb import SendingVerb
 from tidemill.core.arguments import require_kind
@@ -202,6 +203,7 @@ class Bulk(SendingVerb):
         due, levels, notes = times_of(batch, self._settings, now_ms, first_row)
         groups = checked_texts(texts(batch, "message_group"), check_message_group)
         has_group = slices_of(groups)[2] > 0
+        jitter = jitter_of_rows(batch, due, levels, groups, self._settings, now_ms, first_row)
         types = np.where(
             has_group, MessageType.FIFO, np.where(due != NO_TIME_MS, MessageType.DELAY, MessageType.NORMAL)
         )
@@ -210,6 +212,9 @@ class Bulk(SendingVerb):
         tags = checked_texts(texts(batch, "tag"), check_tag)
         properties = checked_texts(texts(batch, "properties"), check_property_text)
         check_named(tags, keys, properties)
+        ids = checked_words(texts(batch, "id"), ID_CHARS_MAX, check_id, IllegalId)
+        if jitter is not None:
+            due += drawn_rows(ids, jitter, self._store.log.written_end, first_row)
         return _Checked(
             topics=topics,
             due=due,
@@ -218,7 +223,7 @@ class Bulk(SendingVerb):
             groups=groups,
             has_group=has_group,
             types=types.astype(np.uint8),
-            ids=checked_words(texts(batch, "id"), ID_CHARS_MAX, check_id, IllegalId),
+            ids=ids,
             tags=tags,
             keys=keys,
             is_once=onces_of(batch, keys),

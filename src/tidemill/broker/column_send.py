@@ -25,6 +25,7 @@ from tidemill.broker.admission import (
     check_type,
 )
 from tidemill.broker.draft_columns import columns_of
+from tidemill.broker.jitter import drawn_each, has_sound_jitter
 from tidemill.broker.planned_send import Answer
 from tidemill.broker.sending_verb import SendingVerb
 from tidemill.core.errors import RequestError
@@ -132,6 +133,10 @@ class ColumnSend(SendingVerb):
             due = _due(columns, now_ms, now_ms + self._settings.max_delay_ms)
             if ids is None or due is None:
                 return None
+            if columns.jitter:
+                due = _with_jitter(due, columns.jitter, ids, now_ms + self._settings.max_delay_ms)
+                if due is None:
+                    return None
             if isinstance(due, int):
                 timed = numbers_to(0 if due == NO_TIME_MS else count)
             else:
@@ -283,6 +288,15 @@ def _due(columns: SendColumns, now_ms: int, latest_ms: int) -> I64 | int | None:
     else:
         due = np.maximum(np.array(given, np.int64) + start_ms, 0)
     return due if int(due.max()) <= latest_ms else None
+
+
+def _with_jitter(due: I64 | int, jitter: list[int], ids: list[bytes], latest_ms: int) -> I64 | None:
+    """When each message is due by chance, if every one may have the jitter it has."""
+    jitter_ms, due_ms = np.array(jitter, np.int64), each_of(due, len(jitter))
+    if not has_sound_jitter(jitter_ms, due_ms, latest_ms):
+        return None
+    later: I64 = due_ms + drawn_each(ids, jitter_ms)
+    return later
 
 
 def _born(born: list[int | None] | None, now_ms: int) -> I64 | None:

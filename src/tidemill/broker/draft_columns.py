@@ -26,11 +26,12 @@ def columns_of(drafts: Sequence[Draft]) -> SendColumns | None:
         _times([draft.delay_ms for draft in drafts]),
         _times([draft.born_at_ms for draft in drafts]),
     )
+    jitter = _jitter([draft.jitter_ms for draft in drafts])
     are_ordinary = (
         set(map(type, topic)) == set(map(type, ids)) == set(map(type, tags)) == {str}
         and set(map(type, bodies)) == {bytes}
         and all(draft.level == 0 and draft.message_group == "" for draft in drafts)
-        and None not in (due, delay, born)
+        and None not in (due, delay, born, jitter)
     )
     keys = _keys(drafts)
     properties = _properties([draft.properties for draft in drafts])
@@ -52,6 +53,7 @@ def columns_of(drafts: Sequence[Draft]) -> SendColumns | None:
         group=None,
         props=properties or None,
         once=None,
+        jitter=jitter or None,
         born=born or None,
         carried=carried or None,
     )
@@ -62,6 +64,13 @@ def _times(values: list[Any]) -> list[int | None] | None:
     if values.count(None) == len(values):
         return []
     return values if are_ms_or_none(values) else None
+
+
+def _jitter(values: list[Any]) -> list[int] | None:
+    """The column, empty if nothing has a jitter; None if a value is no number."""
+    if not any(values):
+        return []
+    return values if None not in values and are_ms_or_none(values) else None
 
 
 def _keys(drafts: Sequence[Draft]) -> list[list[str] | None] | None:

@@ -22,6 +22,7 @@ from tidemill.broker.clamped_levels import ClampedLevels
 from tidemill.broker.content import require_same
 from tidemill.broker.draft_sizes import body_bytes, bytes_at_most
 from tidemill.broker.in_flight import InFlight
+from tidemill.broker.jitter import drawn_ms
 from tidemill.broker.planned_send import Answer, PlannedSend
 from tidemill.broker.repeats import stored_about_ms
 from tidemill.broker.telling_apart import told_apart
@@ -193,6 +194,9 @@ class Sender:
         topic = self._topics.find_or_create(draft.topic)
         if draft.has_made_id:
             draft = told_apart(draft, self._first_with_id(batch, topic, draft.id or "", index, now_ms))
+        message_id = draft.id or f"{self._broker_id}{(self._store.log.written_end << 16) + index:016X}"
+        if draft.jitter_ms and due_ms is not None:
+            due_ms += drawn_ms(message_id, draft.jitter_ms)
         fresh = self._repeats_fresh(batch, topic, draft, due_ms, now_ms)
         if fresh is not None:
             batch.repeats.append((index, fresh))
@@ -203,7 +207,6 @@ class Sender:
             return
         if self.tick_limit.is_on and due_ms is not None:
             self.tick_limit.take(topic, due_ms, batch.planned)
-        message_id = draft.id or f"{self._broker_id}{(self._store.log.written_end << 16) + index:016X}"
         if draft.id is not None:
             batch.fresh_ids[topic.id, message_id] = len(batch.messages)
         if draft.keys and due_ms is not None:

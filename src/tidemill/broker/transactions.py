@@ -19,6 +19,7 @@ import numpy as np
 from tidemill.broker.admission import check_draft, check_type, due_time_ms, level_due_ms
 from tidemill.broker.content import require_same
 from tidemill.broker.draft_sizes import body_bytes
+from tidemill.broker.jitter import drawn_ms
 from tidemill.broker.sending_verb import SendingVerb
 from tidemill.broker.telling_apart import told_apart
 from tidemill.core.errors import IllegalId, UnknownTransaction
@@ -157,8 +158,9 @@ class Transactions(SendingVerb):
 
     def _half(self, draft: Draft, topic: Topic, now_ms: int) -> StoredMessage:
         properties = draft.kept_properties
+        later_ms = drawn_ms(draft.id or "", draft.jitter_ms) if draft.jitter_ms else 0
         if draft.delay_ms is not None:
-            properties[HALF_DELAY_PROPERTY] = str(draft.delay_ms)
+            properties[HALF_DELAY_PROPERTY] = str(draft.delay_ms + later_ms)
         return StoredMessage(
             id=draft.id or "",
             topic_id=topic.id,
@@ -171,7 +173,9 @@ class Transactions(SendingVerb):
             message_group=draft.message_group,
             born_at_ms=draft.born_at_ms if draft.born_at_ms is not None else now_ms,
             stored_at_ms=now_ms,
-            deliver_at_ms=NO_TIME_MS if draft.deliver_at_ms is None else max(draft.deliver_at_ms, 0),
+            deliver_at_ms=NO_TIME_MS
+            if draft.deliver_at_ms is None
+            else max(draft.deliver_at_ms, 0) + later_ms,
             properties=properties,
             body=bytes(draft.body),
         )

@@ -16,12 +16,12 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemill.cli.connecting import EndpointOption, JsonOption, connect, usage
+from tidemill.cli.connecting import EndpointOption, JsonOption, connect, duration_ms, usage
 from tidemill.cli.output import bar
 from tidemill.client.scheduled import Scheduled, StoredPart
 from tidemill.core.errors import RequestError, TidemillError
 from tidemill.core.model import Receipt
-from tidemill.core.table_columns import COLUMNS, check_names
+from tidemill.core.table_columns import COLUMNS, check_jitter_once, check_names
 
 _ROWS = 1 << 17
 _SAID_MAX = 5
@@ -38,18 +38,24 @@ _FORMATS = {
 def schedule(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Parquet, Arrow, CSV or JSON lines.")],
     topic: Annotated[str | None, typer.Option(help="Where to, unless a column `topic` says.")] = None,
+    jitter: Annotated[
+        str | None, typer.Option(help="Every row up to so much later than it says, by chance: 30s.")
+    ] = None,
     endpoint: EndpointOption = None,
     is_json: JsonOption = False,
 ) -> int:
     """Send every row of a file: a column `body`, and `delay_ms` or `deliver_at`, `key` and others."""
     dataset = _dataset(file)
     check_names(dataset.schema.names, topic)  # here, because no row may follow to be refused for it
+    jitter_ms = 0 if jitter is None else duration_ms(jitter)
+    if jitter_ms:
+        check_jitter_once(dataset.schema.names)
     sent = _Sent()
     with connect(endpoint) as client, bar("scheduling", "rows") as advance:
         try:
             total = _row_count(dataset)
             for part in _parts(dataset):
-                sent.add(client.schedule(part, topic=topic))
+                sent.add(client.schedule(part, topic=topic, jitter=jitter_ms))
                 advance(sent.rows, total)
         except TidemillError:
             if sent.rows:
@@ -128,7 +134,7 @@ def _typed(part: Any) -> Any:
 
     numbers = (pa.int64(), pa.float64())
     moments = (*numbers, pa.timestamp("ns"), pa.timestamp("ns", "UTC"))
-    kinds = {"delay_ms": numbers, "level": numbers, "once": (pa.bool_(),)}
+    kinds = {"delay_ms": numbers, "jitter_ms": numbers, "level": numbers, "once": (pa.bool_(),)}
     kinds |= dict.fromkeys(("deliver_at", "deliver_at_ms"), moments)
     nothing = pa.array(csv.ConvertOptions().null_values)
     for name in set(kinds) & set(part.column_names):

@@ -10,7 +10,15 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from tidemill.cli.connecting import EndpointOption, JsonOption, clock_for_people_ms, connect, due_of, usage
+from tidemill.cli.connecting import (
+    EndpointOption,
+    JsonOption,
+    clock_for_people_ms,
+    connect,
+    due_of,
+    duration_ms,
+    usage,
+)
 from tidemill.cli.output import due_words
 from tidemill.core.durations import format_time
 from tidemill.core.model import NO_OFFSET, NO_TIME_MS, Receipt
@@ -39,6 +47,9 @@ def send(
     body: Annotated[str, typer.Argument(help="The message; '-' reads it from standard input.")],
     delay: Annotated[str | None, typer.Option(help="Deliver after: 90s, 30m, 2h, 3d.")] = None,
     at: Annotated[str | None, typer.Option(help="Deliver at: 2027-01-01T08:00:00+08:00.")] = None,
+    jitter: Annotated[
+        str | None, typer.Option(help="Up to so much later than --delay or --at, by chance: 30s.")
+    ] = None,
     level: Annotated[
         int | None, typer.Option(help="Deliver after a level's delay: 1, 2, … (`status --json` lists them).")
     ] = None,
@@ -62,6 +73,7 @@ def send(
             sys.stdin.buffer.read() if body == "-" else body,
             delay=delay_ms,
             at=at_ms,
+            jitter=None if jitter is None else duration_ms(jitter),
             level=level or 0,
             keys=key or (),
             once=once or False,

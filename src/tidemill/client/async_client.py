@@ -126,6 +126,7 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs, AsyncChangeVerbs, AsyncDam
         *,
         delay: Span | None = None,
         at: Moment | None = None,
+        jitter: Span | None = None,
         level: int = 0,
         key: str | None = None,
         keys: Sequence[str] = (),
@@ -137,7 +138,7 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs, AsyncChangeVerbs, AsyncDam
     ) -> Receipt:
         """Send one message, durably; raises what is wrong with it."""
         return await self._send(
-            draft_of(topic, body, delay, at, level, key, keys, tag, group, properties, once, id)
+            draft_of(topic, body, delay, at, level, key, keys, tag, group, properties, once, id, jitter)
         )
 
     async def send_draft(self, draft: Draft) -> Receipt:

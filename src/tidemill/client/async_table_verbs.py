@@ -18,13 +18,13 @@ from tidemill.client.arguments import (
     request_id_of,
     table_request,
 )
-from tidemill.client.drafts import drafts_of_table
+from tidemill.client.drafts import drafts_of_table, jitter_ms_of
 from tidemill.client.flight_link import FlightLink
 from tidemill.client.own_thread import in_own_thread, on_the_loop
 from tidemill.client.scheduled import Scheduled, StoredPart
 from tidemill.client.table_verbs import answers_column, scheduled_by_flight, stored_whole
 from tidemill.client.verbs import Call
-from tidemill.core.durations import Moment
+from tidemill.core.durations import Moment, Span
 from tidemill.core.errors import TidemillError
 from tidemill.core.model import Draft, Receipt
 
@@ -50,14 +50,19 @@ class AsyncTableVerbs:
 
     # -- schedule and cancel ----------------------------------------------------------------------
 
-    async def schedule(self, table: Any, *, topic: str | None = None) -> Scheduled:
+    async def schedule(
+        self, table: Any, *, topic: str | None = None, jitter: Span | None = None
+    ) -> Scheduled:
         """Send the rows of an Arrow table, a pandas frame or an iterable of mappings; each has its answer.
 
-        Tables go through the broker's Flight door where it has one, which is much faster.
+        Tables go through the broker's Flight door where it has one, which is much faster. `jitter` is that of
+        every row; a column `jitter_ms` gives each its own.
         """
-        scheduled = await self._in_thread(scheduled_by_flight, self._flight, table, topic, self._send_rows)
+        jitter_ms = 0 if jitter is None else jitter_ms_of(jitter)
+        by_flight = scheduled_by_flight, self._flight, table, topic, jitter_ms
+        scheduled = await self._in_thread(*by_flight, self._send_rows)
         if scheduled is None:
-            return Scheduled([await self.send_many(drafts_of_table(table, topic))])
+            return Scheduled([await self.send_many(drafts_of_table(table, topic, jitter_ms))])
         return scheduled
 
     async def schedule_whole(self, table: Any, *, topic: str | None = None) -> StoredPart:

@@ -43,7 +43,7 @@ from tidemill.client.coalescer import LINGER_S, Coalescer
 from tidemill.client.connection import ConnectionLost, Pool, connect
 from tidemill.client.consume_verbs import ConsumeVerbs
 from tidemill.client.damage_verbs import DamageVerbs
-from tidemill.client.drafts import Body, draft_of, drafts_of_table, with_id
+from tidemill.client.drafts import Body, draft_of, drafts_of_table, jitter_ms_of, with_id
 from tidemill.client.endpoint import DEFAULT_ENDPOINT, Endpoint, request_head
 from tidemill.client.flight_link import FlightLink
 from tidemill.client.forking import in_a_forked_child
@@ -120,6 +120,7 @@ class Client(ConsumeVerbs, ChangeVerbs, TableVerbs, RetryVerbs, DamageVerbs):
         *,
         delay: Span | None = None,
         at: Moment | None = None,
+        jitter: Span | None = None,
         level: int = 0,
         key: str | None = None,
         keys: Sequence[str] = (),
@@ -132,10 +133,11 @@ class Client(ConsumeVerbs, ChangeVerbs, TableVerbs, RetryVerbs, DamageVerbs):
         """Send one message, durably; raises what is wrong with it.
 
         `delay` counts on the broker's clock. `once` (with a key): while a message with that key waits,
-        it is answered instead; `once="replace"` moves it to the new time.
+        it is answered instead; `once="replace"` moves it to the new time. `jitter` moves the time of
+        `delay` or `at` later, by chance, by at most so much.
         """
         return self._send(
-            draft_of(topic, body, delay, at, level, key, keys, tag, group, properties, once, id)
+            draft_of(topic, body, delay, at, level, key, keys, tag, group, properties, once, id, jitter)
         )
 
     def send_draft(self, draft: Draft) -> Receipt:
@@ -173,14 +175,16 @@ class Client(ConsumeVerbs, ChangeVerbs, TableVerbs, RetryVerbs, DamageVerbs):
                 answers[index] = answer
         return answers
 
-    def schedule(self, table: Any, *, topic: str | None = None) -> Scheduled:
+    def schedule(self, table: Any, *, topic: str | None = None, jitter: Span | None = None) -> Scheduled:
         """Send the rows of an Arrow table, a pandas frame or an iterable of mappings; each has its answer.
 
-        Tables go through the broker's Flight door where it has one, which is much faster.
+        Tables go through the broker's Flight door where it has one, which is much faster. `jitter` is that of
+        every row; a column `jitter_ms` gives each its own.
         """
-        scheduled = scheduled_by_flight(self._flight, table, topic, self.send_many)
+        jitter_ms = 0 if jitter is None else jitter_ms_of(jitter)
+        scheduled = scheduled_by_flight(self._flight, table, topic, jitter_ms, self.send_many)
         if scheduled is None:
-            return Scheduled([self.send_many(drafts_of_table(table, topic))])
+            return Scheduled([self.send_many(drafts_of_table(table, topic, jitter_ms))])
         return scheduled
 
     def _send_batch(self, drafts: Sequence[Draft]) -> Sequence[Answer]:

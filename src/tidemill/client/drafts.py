@@ -19,7 +19,7 @@ from tidemill.core.arguments import require_kind
 from tidemill.core.durations import Moment, Span, as_duration_ms, as_time_ms
 from tidemill.core.errors import IllegalKey, IllegalProperty, RequestError
 from tidemill.core.model import Draft, Once
-from tidemill.core.table_columns import TIME_COLUMNS, check_known
+from tidemill.core.table_columns import TIME_COLUMNS, check_jitter_once, check_known
 
 Body = bytes | bytearray | memoryview | str
 T = TypeVar("T")
@@ -41,6 +41,7 @@ def draft_of(
     properties: Mapping[str, str] | None = None,
     once: bool | str | Once = False,
     id: str | None = None,  # noqa: A002 - the name people look for
+    jitter: Span | None = None,
 ) -> Draft:
     """A message to send, from what a caller says."""
     if once is not False:
@@ -60,7 +61,19 @@ def draft_of(
         properties or _NOTHING,
         None,
         once or Once.NO,
+        0 if jitter is None else jitter_ms_of(jitter),
     )
+
+
+def jitter_ms_of(jitter: Span) -> int:
+    """What a caller gives as `jitter`, in milliseconds; not negative."""
+    try:
+        jitter_ms = as_duration_ms(jitter)
+    except RequestError as error:
+        raise RequestError(f"jitter is wrong: {error}") from None
+    if jitter_ms < 0:
+        raise RequestError(f"jitter {jitter_ms} ms is not possible; use 0 or more")
+    return jitter_ms
 
 
 def _body_of(body: Any) -> bytes:
@@ -100,26 +113,28 @@ def with_id(draft: Any) -> Any:
 # -- tables ---------------------------------------------------------------------------------------
 
 
-def drafts_of_table(table: Any, topic: str | None) -> Iterator[Any]:
+def drafts_of_table(table: Any, topic: str | None, jitter_ms: int = 0) -> Iterator[Any]:
     """Drafts of an Arrow table or batch, a pandas frame, or any iterable of mappings.
 
     Columns are those of a bulk send: `body`, and any of `topic`, `deliver_at` (or `deliver_at_ms`),
-    `delay_ms`, `level`, `id`, `key`, `once`, `tag`, `message_group`, `properties`. In place of a row that
-    cannot be a draft stands the `RequestError` that answers it.
+    `delay_ms`, `jitter_ms`, `level`, `id`, `key`, `once`, `tag`, `message_group`, `properties`. In place of a
+    row that cannot be a draft stands the `RequestError` that answers it. `jitter_ms` is that of every row.
     """
-    return (_draft_or_fault(row, topic) for row in rows_of(table, topic))
+    return (_draft_or_fault(row, topic, jitter_ms) for row in rows_of(table, topic))
 
 
-def _draft_or_fault(row: Any, topic: str | None) -> Draft | RequestError:
+def _draft_or_fault(row: Any, topic: str | None, jitter_ms: int) -> Draft | RequestError:
     try:
-        return _draft_of_row(row, topic)
+        return _draft_of_row(row, topic, jitter_ms)
     except RequestError as fault:
         return fault
 
 
-def _draft_of_row(row: Any, topic: str | None) -> Draft:
+def _draft_of_row(row: Any, topic: str | None, jitter_ms: int) -> Draft:
     require_kind("a row", row, Mapping, "a mapping of columns to values")
     check_known(list(map(str, row)))
+    if jitter_ms:
+        check_jitter_once(row)
     values = {name: _given(value) for name, value in row.items()}
     if not (name := values.get("topic") or topic):
         raise RequestError("the row names no topic; name it in a column `topic`, or as an argument for all")
@@ -132,7 +147,7 @@ def _draft_of_row(row: Any, topic: str | None) -> Draft:
         name,
         values["body"],
         at=_moment(values.get("deliver_at"), values.get("deliver_at_ms")),
-        delay=_delay(values.get("delay_ms")),
+        delay=_span("delay_ms", values.get("delay_ms")),
         level=_level(values.get("level")),
         once=(_ONCES.get(once.lower(), once) if isinstance(once, str) else once) or False,
         id=values.get("id"),
@@ -140,6 +155,7 @@ def _draft_of_row(row: Any, topic: str | None) -> Draft:
         tag=values.get("tag") or "",
         group=values.get("message_group") or "",
         properties=_properties(values.get("properties")),
+        jitter=jitter_ms or _span("jitter_ms", values.get("jitter_ms")),
     )
 
 
@@ -157,8 +173,8 @@ def _moment(*columns: Any) -> int | None:
     return next((as_time_ms(value) for value in columns if value is not None), None)
 
 
-def _delay(value: Any) -> int | None:
-    return None if value is None else as_duration_ms(_number("delay_ms", value))
+def _span(name: str, value: Any) -> int | None:
+    return None if value is None else as_duration_ms(_number(name, value))
 
 
 def _level(value: Any) -> int:

@@ -19,7 +19,7 @@ from tidemill.core.errors import Forbidden, IllegalDelay, RequestError, Unauthor
 from tidemill.core.limits import MAX_DELAY_MS, TIME_MS_MAX
 from tidemill.core.model import Draft
 from tidemill.core.send_answers import Answer
-from tidemill.core.send_batch import encode_drafts
+from tidemill.core.send_batch import NOT_A_BATCH, encode_drafts
 
 _NOT_OF_A_MESSAGE = (Unauthorized, Forbidden)  # who calls is not a message's fault
 
@@ -95,7 +95,9 @@ def _refusal(draft: Draft, fault: RequestError) -> RequestError:
         check_kinds(draft)
     except RequestError as said:
         return said
-    times = (draft.deliver_at_ms, draft.delay_ms)
+    if draft.jitter_ms and str(fault).startswith(NOT_A_BATCH):
+        return RequestError("the broker is of an older version, which knows no jitter; leave it out")
+    times = (draft.deliver_at_ms, draft.delay_ms, draft.jitter_ms)
     if any(time_ms is not None and abs(time_ms) >= TIME_MS_MAX for time_ms in times):
         longest = format_duration(MAX_DELAY_MS)
         return IllegalDelay(f"the time is beyond any; the longest delay is {longest}: give milliseconds")

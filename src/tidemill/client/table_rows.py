@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tidemill.core.errors import RequestError
-from tidemill.core.table_columns import TEXT_COLUMNS, TIME_COLUMNS, check_names
+from tidemill.core.table_columns import JITTER_COLUMN, TEXT_COLUMNS, TIME_COLUMNS, check_names
 
 Row = Any  # a mapping of columns to values, or whatever the caller has put in its place
 
@@ -41,7 +41,7 @@ def _check_arrow(table: Any, topic: str | None) -> None:
     if table.num_rows:  # of an empty table nothing is sent, whatever its columns
         names: Sequence[str] = table.schema.names
         check_names(names, topic)
-        for name in (*TIME_COLUMNS, "level"):
+        for name in (*TIME_COLUMNS, JITTER_COLUMN, "level"):
             if name in names:
                 check_type(name, table.schema.field(name).type)
 
@@ -56,7 +56,7 @@ def _values(name: str, column: Any) -> list[Any]:
     """A column as Python's values, read as the broker would read it."""
     from tidemill.core.number_columns import is_temporal, whole_numbers
 
-    if name in TIME_COLUMNS and is_temporal(name, column.type):
+    if name in (*TIME_COLUMNS, JITTER_COLUMN) and is_temporal(name, column.type):
         column = whole_numbers(name, column)
     elif name in TEXT_COLUMNS:
         column = as_texts(column)

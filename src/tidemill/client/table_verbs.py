@@ -12,6 +12,7 @@ from tidemill.client.scheduled import Scheduled, StoredPart, nothing_stored
 from tidemill.core.durations import Moment
 from tidemill.core.errors import RequestError
 from tidemill.core.send_answers import Answer
+from tidemill.core.table_columns import JITTER_COLUMN, check_jitter_once
 
 SendRows = Callable[[Iterator[Any]], list[Answer]]  # one by one, each with its answer
 
@@ -88,13 +89,22 @@ class TableVerbs:
 
 
 def scheduled_by_flight(
-    flight: FlightLink, table: Any, topic: str | None, send_rows: SendRows
+    flight: FlightLink, table: Any, topic: str | None, jitter_ms: int, send_rows: SendRows
 ) -> Scheduled | None:
     """What became of a table; None if it is none, or there is no door for it."""
     whole = as_arrow(table)
     if whole is None or not whole.num_rows or not flight.is_offered():
         return None
+    if jitter_ms:
+        whole = _with_jitter(whole, jitter_ms)
     return flight.schedule(whole, topic, lambda part: send_rows(drafts_of_table(part, topic)))
+
+
+def _with_jitter(table: Any, jitter_ms: int) -> Any:
+    import pyarrow as pa
+
+    check_jitter_once(table.column_names)
+    return table.append_column(JITTER_COLUMN, pa.repeat(pa.scalar(jitter_ms, pa.int64()), table.num_rows))
 
 
 def stored_whole(flight: FlightLink, table: Any, topic: str | None) -> StoredPart:

@@ -28,6 +28,8 @@ def check_kinds(draft: Draft) -> None:
         require_whole("born_at_ms", draft.born_at_ms, -_WHOLE_MAX, _WHOLE_MAX)
     if draft.level:
         require_int("level", draft.level)
+    if draft.jitter_ms != 0:
+        require_int("jitter_ms", draft.jitter_ms)
     require_kind("keys", draft.keys, (tuple, list), "a tuple of texts")
     require_kind("properties", draft.properties, Mapping, "a mapping of texts to texts")
     require_kind("carried", draft.carried, Mapping, "a mapping of texts to texts")
@@ -53,7 +55,7 @@ def _is_plain(draft: Draft) -> bool:
         and (draft.delay_ms is None or type(draft.delay_ms) is int)
         and (draft.deliver_at_ms is None or type(draft.deliver_at_ms) is int)
         and draft.born_at_ms is None
-        and type(draft.level) is int
+        and type(draft.level) is type(draft.jitter_ms) is int
         and type(draft.tag) is type(draft.message_group) is str
         and type(draft.once) is Once
         and draft.keys == ()

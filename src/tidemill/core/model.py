@@ -90,6 +90,7 @@ class Draft:
     properties: Mapping[str, str] = field(default_factory=dict)
     born_at_ms: int | None = None
     once: Once = Once.NO
+    jitter_ms: int = 0  # it falls due up to so much later than asked, by chance; needs a time or a delay
     has_made_id: bool = False  # by a library that may give another message the same one
     # Fields of RocketMQ's message that are kept as properties (`core/property_names.py`); never a caller's.
     carried: Mapping[str, str] = field(default_factory=dict)

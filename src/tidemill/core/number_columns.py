@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 
 from tidemill.core.errors import RequestError
 
-_DELAY, _LEVEL = "delay_ms", "level"
+_LEVEL = "level"
+_SPANS = ("delay_ms", "jitter_ms")
 _WANTED = {
-    _DELAY: "durations, or milliseconds as whole numbers",
+    **dict.fromkeys(_SPANS, "durations, or milliseconds as whole numbers"),
     _LEVEL: "whole numbers",
 }
 _MOMENTS = "timestamps, dates, or Unix milliseconds as whole numbers"
@@ -36,7 +37,7 @@ def check_type(name: str, kind: pa.DataType) -> None:
 def is_temporal(name: str, kind: pa.DataType) -> bool:
     """Whether the type has a unit of its own, and is one that the column may have."""
     plain = _plain_type(kind)
-    if name == _DELAY:
+    if name in _SPANS:
         return bool(pa.types.is_duration(plain))
     return name != _LEVEL and bool(pa.types.is_timestamp(plain) or pa.types.is_date(plain))
 

@@ -1,16 +1,20 @@
 """The wire form of many sends at once: what a client puts together, a door takes apart.
 
     offset  bytes  field of a request
-    0       4      magic "TMB1"
+    0       4      magic "TMB1", or "TMB2"
     4       4      length h of the header, little-endian
     8       h      header: a JSON object of columns, one value per message
     8+h     n      the bodies, one behind the other
 
 Columns: `size` (bytes of the body), `topics` (distinct names) and `topic` (index into them; missing: all 0),
-`id`, `due` (deliver at, ms), `delay` (ms), `level`, `keys`, `tag`, `group`, `props`, `once`. A column that
-would hold only the default is left out. Where all messages have the same `size`, `due` or `delay`, that one
-number may stand for the column (`count` says how many they are, 4,096 at most), and ids that are equally long
-may come as one text, `ids`.
+`id`, `due` (deliver at, ms), `delay` (ms), `level`, `keys`, `tag`, `group`, `props`, `once`, `jitter` (ms). A
+column that would hold only the default is left out. Where all messages have the same `size`, `due`, `delay`
+or `jitter`, that one number may stand for the column (`count` says how many they are, 4,096 at most), and ids
+that are equally long may come as one text, `ids`.
+
+A request with the magic "TMB1" has none of the columns that came later, of which `jitter` is the first, and
+what else it has is passed over. One with "TMB2" has only columns that the reader must know: a broker that
+does not refuses it, instead of storing the messages without what they asked for.
 
 Owns both directions; `send_answers.py` has the answers. Columns, because Python's own JSON reads and writes a
 list of plain values faster than any format that is taken apart message by message. Nothing here checks what a
@@ -32,9 +36,11 @@ from tidemill.core.frozen import frozen
 from tidemill.core.limits import FRAME_ROWS_MAX, SHARED_ROWS_MAX, TIME_MS_MAX
 from tidemill.core.model import Draft, Once
 
+NOT_A_BATCH = "not a batch of messages: it begins with"  # by which clients know an older broker
 CONTENT_TYPE = "application/x-tidemill-batch"
 _HEAD = struct.Struct("<4sI")
-_MAGIC = b"TMB1"
+_MAGIC, _STRICT_MAGIC = b"TMB1", b"TMB2"
+_LATER_COLUMNS = ("jitter",)  # in requests with the strict magic alone
 
 # What stands for a message in a column that its request left out.
 _DEFAULTS: dict[str, Any] = {
@@ -47,6 +53,7 @@ _DEFAULTS: dict[str, Any] = {
     "group": "",
     "props": None,
     "once": Once.NO.value,
+    "jitter": 0,
     "born": None,
     "carried": None,
 }
@@ -90,8 +97,11 @@ def encode_drafts(drafts: Sequence[Draft]) -> bytes:
     onces = [draft.once for draft in drafts]
     if onces.count(Once.NO) < len(onces):
         columns["once"] = [once.value for once in onces]
+    magic = _MAGIC
+    if any(jitter := [draft.jitter_ms for draft in drafts]):
+        columns["jitter"], magic = one_or_all(jitter), _STRICT_MAGIC
     header = dumps(columns).encode()
-    return b"".join((_HEAD.pack(_MAGIC, len(header)), header, *bodies))
+    return b"".join((_HEAD.pack(magic, len(header)), header, *bodies))
 
 
 def one_or_all(values: list[Any]) -> Any:
@@ -126,6 +136,7 @@ class SendColumns:
     group: list[str] | None = None
     props: list[dict[str, str] | None] | None = None
     once: list[str] | None = None
+    jitter: list[int] | None = None
     # Neither travels: what came over this wire was born when it was stored, and carries nothing.
     born: list[int | None] | None = None
     carried: list[dict[str, str] | None] | None = None
@@ -149,6 +160,7 @@ class SendColumns:
             [values or {} for values in self.props] if self.props else repeat({}),
             repeat(None),
             map(Once, self.once) if self.once else repeat(Once.NO),
+            self.jitter or repeat(0),
             strict=False,
         )
         return [Draft(*row) for row in rows]
@@ -211,8 +223,15 @@ def _header(data: bytes) -> tuple[dict[str, Any], int]:
     except (struct.error, ValueError, RecursionError) as error:
         raise RequestError(f"not a batch of messages: {error}") from None
     is_whole = end == len(text) and len(data) >= _HEAD.size + length
-    if magic != _MAGIC or not is_whole or not isinstance(header, dict):
-        raise RequestError("not a batch of messages: it begins with TMB1, a length and a JSON object")
+    if magic not in (_MAGIC, _STRICT_MAGIC) or not is_whole or not isinstance(header, dict):
+        raise RequestError(f"{NOT_A_BATCH} TMB1 or TMB2, a length and a JSON object")
+    if magic == _STRICT_MAGIC:
+        if unknown := sorted(header.keys() - _KNOWN):
+            raise RequestError(
+                f"this broker knows no column {unknown[0][:40]!r} of a batch; it is older than the client"
+            )
+    elif later := [name for name in _LATER_COLUMNS if name in header]:
+        raise RequestError(f"column {later[0]!r} of the batch needs the magic TMB2 instead of TMB1")
     return header, _HEAD.size + length
 
 
@@ -266,6 +285,10 @@ def are_ms_or_none(values: list[Any]) -> bool:
     return _are_numbers(given, TIME_MS_MAX)
 
 
+def _are_ms(values: list[Any]) -> bool:
+    return _are_numbers(values, TIME_MS_MAX)
+
+
 def _are_levels(values: list[Any]) -> bool:
     return _are_numbers(values, 1 << 15)
 
@@ -286,7 +309,7 @@ def _are_indexes(values: list[Any]) -> bool:
     return _are_numbers(values, FRAME_ROWS_MAX) and min(values, default=0) >= 0
 
 
-_MAY_BE_ONE = ("due", "delay")
+_MAY_BE_ONE = ("due", "delay", "jitter")
 _CHECKS: dict[str, Callable[[list[Any]], bool]] = {
     "topic": _are_indexes,
     "due": are_ms_or_none,
@@ -298,7 +321,9 @@ _CHECKS: dict[str, Callable[[list[Any]], bool]] = {
     "group": _are_texts,
     "props": _are_properties,
     "once": _are_onces,
+    "jitter": _are_ms,
 }
+_KNOWN = {"count", "size", "topics", "ids", *_CHECKS}
 
 
 def _topics(header: dict[str, Any], count: int) -> list[str]:

@@ -6,14 +6,15 @@ docs/flight.md says what each column means.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from tidemill.core.errors import RequestError
 
 # Two names for a time, because a column of timestamps has no unit in its name.
 TIME_COLUMNS = ("deliver_at", "deliver_at_ms", "delay_ms")
+JITTER_COLUMN = "jitter_ms"
 TEXT_COLUMNS = ("topic", "id", "key", "tag", "message_group", "properties")
-COLUMNS = frozenset((*TEXT_COLUMNS, *TIME_COLUMNS, "body", "level", "once"))
+COLUMNS = frozenset((*TEXT_COLUMNS, *TIME_COLUMNS, "body", "level", "once", JITTER_COLUMN))
 
 
 def check_names(names: Sequence[str], topic: str | None) -> None:
@@ -30,3 +31,12 @@ def check_names(names: Sequence[str], topic: str | None) -> None:
 def check_known(names: Sequence[str]) -> None:
     if unknown := set(names) - COLUMNS:
         raise RequestError(f"unknown columns {sorted(unknown)}; known are {sorted(COLUMNS)}")
+
+
+def check_jitter_once(names: Container[str]) -> None:
+    """`RequestError` if a table whose rows are given a jitter has a column of them as well."""
+    if JITTER_COLUMN in names:
+        raise RequestError(
+            f"the jitter is given twice, as an argument and as the column `{JITTER_COLUMN}`; "
+            "leave one of them out"
+        )

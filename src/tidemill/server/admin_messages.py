@@ -180,6 +180,7 @@ def _draft(message: MessageIn) -> Draft:
         message_group=message.message_group,
         properties=message.properties,
         once=Once(message.once),
+        jitter_ms=message.jitter_ms,
     )
 
 

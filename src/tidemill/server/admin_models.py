@@ -51,6 +51,9 @@ class MessageIn(Request):
     body_base64: str | None = Field(None, description="a body that is not text; instead of `body`")
     deliver_at_ms: Annotated[int, Field(ge=-_LATEST_MS, le=_LATEST_MS)] | None = None
     delay_ms: Span | None = None
+    jitter_ms: Span = Field(
+        0, description="milliseconds: it falls due up to so much later, by chance; with a time or a delay"
+    )
     level: Annotated[int, Field(ge=-_LATEST_MS, le=_LATEST_MS)] = 0
     id: str | None = Field(
         None,

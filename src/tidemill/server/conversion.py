@@ -149,6 +149,7 @@ def draft_of(message: Any) -> Draft:
         properties=properties,
         born_at_ms=milliseconds(system.born_timestamp) if system.HasField("born_timestamp") else None,
         once=steering.once,
+        jitter_ms=steering.jitter_ms,
         has_made_id=True,
         carried=carried,
     )

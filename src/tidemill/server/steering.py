@@ -1,6 +1,7 @@
 """User properties that steer a send over gRPC: the broker uses them up, and they are not delivered.
 
     __delay_ms          a delay in milliseconds, on the broker's own clock
+    __jitter_ms         up to so many milliseconds later, by chance; beside a time or a delay
     DELAY               a delay level; 0 is none
     TIMER_DELAY_SEC     a delay in seconds
     TIMER_DELAY_MS      a delay in milliseconds
@@ -28,7 +29,8 @@ _ONCE = "__once"
 _ONCE_VALUES = {"": Once.KEEP, "true": Once.KEEP, "keep": Once.KEEP, "replace": Once.REPLACE}
 _DELIVER_MS = "TIMER_DELIVER_MS"
 _UNIT_MS = {"__delay_ms": 1, "TIMER_DELAY_MS": 1, "TIMER_DELAY_SEC": 1000}  # of the delays
-_STEERING = frozenset((*_UNIT_MS, _DELIVER_MS, _LEVEL, _ONCE))
+_JITTER = "__jitter_ms"
+_STEERING = frozenset((*_UNIT_MS, _DELIVER_MS, _LEVEL, _ONCE, _JITTER))
 _DIGITS_MAX = 18
 
 
@@ -39,6 +41,7 @@ class Steering(NamedTuple):
     delay_ms: int | None = None
     level: int = 0
     once: Once = Once.NO
+    jitter_ms: int = 0
 
 
 def take_steering(properties: dict[str, str], delivery_timestamp_ms: int | None) -> Steering:
@@ -55,12 +58,14 @@ def take_steering(properties: dict[str, str], delivery_timestamp_ms: int | None)
     if len(delays_ms) + len(times_ms) + (level > 0) > 1:
         said = _said(given, delivery_timestamp_ms)
         raise IllegalDelay(f"contradicting times: {said}; give only one of them")
-    return Steering(times_ms.pop() if times_ms else None, delays_ms.pop() if delays_ms else None, level, once)
+    at_ms, delay_ms = (ms.pop() if ms else None for ms in (times_ms, delays_ms))
+    jitter_ms = _number(_JITTER, given[_JITTER]) if _JITTER in names else 0
+    return Steering(at_ms, delay_ms, level, once, jitter_ms)
 
 
 def _said(given: Mapping[str, str], delivery_timestamp_ms: int | None) -> str:
     """The times as they were given."""
-    said = [f"{name} is {text!r}" for name, text in sorted(given.items()) if name != _ONCE]
+    said = [f"{name} is {text!r}" for name, text in sorted(given.items()) if name not in (_ONCE, _JITTER)]
     if delivery_timestamp_ms is not None:
         said.append(f"delivery_timestamp is {delivery_timestamp_ms} ms")
     return ", ".join(said)

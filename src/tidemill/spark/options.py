@@ -104,6 +104,13 @@ class Options:
             raise RequestError(f"option {name} is a whole number from 1 to {most}, not {text!r}")
         return int(text)
 
+    def span_ms(self, name: str) -> int:
+        """A duration in milliseconds; 0 where none is given."""
+        try:
+            return parse_duration_ms(self.text(name)) if self.text(name) else 0
+        except RequestError as error:
+            raise RequestError(f"option {name}: {error}") from None
+
     def words(self, name: str) -> list[str]:
         """A list written with commas."""
         return [word.strip() for word in self.text(name).split(",") if word.strip()]

@@ -68,6 +68,7 @@ class SchedulePlan:
     topic: str | None = None  # None: a column says it
     is_once: bool = True
     job: str = ""  # part of every id: another job's rows are other messages
+    jitter_ms: int = 0  # of every row; drawn of its id, so a task that is repeated draws the same
 
 
 def check_schedule(schema: StructType, plan: SchedulePlan) -> None:
@@ -87,6 +88,12 @@ def check_schedule(schema: StructType, plan: SchedulePlan) -> None:
         raise RequestError("name the topic either by the option `topic` or by a column `topic`")
     if len(times := [name for name in _TIMES if name in names]) > 1:
         raise RequestError(f"give only one of the columns {' and '.join(times)}")
+    if plan.jitter_ms and not names & {"deliver_at", "delay"}:
+        raise RequestError("option jitter needs a column `deliver_at` or `delay`: it moves that time later")
+    if plan.jitter_ms and "message_group" in names:
+        raise RequestError(
+            "option jitter does not go with a column `message_group`, whose rows keep their order"
+        )
     if plan.is_once and not names & {"key", "id"}:
         raise RequestError(
             "there is no column `key`, by which a row that comes again is known (a task that Spark repeats, "
@@ -106,6 +113,8 @@ def message_table(table: pa.Table, plan: SchedulePlan, run: str) -> pa.Table:
     if plan.is_once:
         columns["id"] = _ids(columns, plan, run)
         columns["once"] = pa.repeat(pa.scalar(True), table.num_rows)
+    if plan.jitter_ms:
+        columns["jitter_ms"] = pa.repeat(pa.scalar(plan.jitter_ms, pa.int64()), table.num_rows)
     return pa.table(columns)
 
 

@@ -33,7 +33,7 @@ _ROWS_MAX = 1 << 40
 _READ = ("topic", "columns", "where", "parts")
 _BATCH_READ = (*_READ, "startingOffsets", "endingOffsets")
 _STREAM_READ = ("topic", "columns", "startingOffsets", "maxRowsPerBatch", "skipExpired")
-_WRITE = ("topic", "once", "job")
+_WRITE = ("topic", "once", "job", "jitter")
 _JOB = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 
 
@@ -135,7 +135,9 @@ def _schedule_plan(options: Options) -> SchedulePlan:
     job = options.text("job")
     if job and not _JOB.fullmatch(job):
         raise RequestError(f"option job is at most 40 letters, digits, dots, - and _, not {job!r}")
-    return SchedulePlan(options.text("topic") or None, options.is_on("once", True), job)
+    return SchedulePlan(
+        options.text("topic") or None, options.is_on("once", True), job, options.span_ms("jitter")
+    )
 
 
 def register(spark: SparkSession) -> None:

@@ -30,6 +30,11 @@ _ODDITIES = [
     {"topic": "normal", "delay_ms": 1_000},
     {"message_group": "g"},
     {"level": 3},
+    {"jitter_ms": 5},
+    {"delay_ms": 5, "jitter_ms": -5},
+    {"delay_ms": 5, "jitter_ms": 4_000 * 24 * HOUR_MS},
+    {"delay_ms": 5, "jitter_ms": 5, "message_group": "g"},
+    {"level": 3, "jitter_ms": 5},
     {"once": Once.KEEP, "keys": ("once",), "delay_ms": HOUR_MS},
     {"body": bytes(5 << 20)},
 ]
@@ -44,6 +49,8 @@ def _draft(chance: random.Random, number: int) -> Draft:
     if chance.random() < 0.7:
         name = chance.choice(["delay_ms", "deliver_at_ms"])
         fields[name] = chance.choice([0, -3, 10, 29_998, 30_000, HOUR_MS])
+        if chance.random() < 0.2:
+            fields["jitter_ms"] = chance.choice([1, 100, HOUR_MS])
     if chance.random() < 0.3:
         fields["keys"] = chance.choice([("k1",), ("k1", "schlüssel")])
     if chance.random() < 0.3:

@@ -306,3 +306,73 @@ def test_a_broker_that_never_had_a_flight_door_is_told_at_once(served) -> None:
 def test_rows_to_cancel_are_a_table_or_refused_in_words(served) -> None:
     with tidemill.Client(served.endpoint) as client, pytest.raises(RequestError, match="a list is no table"):
         client.cancel_table([{"id": "x"}])
+
+
+# -- jitter ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["arrow", "pandas", "rows"])
+def test_the_jitter_of_a_table_moves_each_row_later_and_an_equal_id_equally(client, kind) -> None:
+    rows = [{"body": "x", "delay_ms": 60_000, "id": f"id-{n}"} for n in range(30)]
+    table = {"arrow": pa.Table.from_pylist, "pandas": pd.DataFrame, "rows": list}[kind](rows)
+    due = _due(client.schedule(table, topic="orders", jitter="30s"))
+    assert all(60_000 <= ms <= 90_000 for ms in due) and len(set(due)) > 25
+    assert _due(client.schedule(table, topic="orders", jitter="30s")) == due
+    spread = [row | {"jitter_ms": 30_000} for row in rows]
+    assert _due(client.schedule(pa.Table.from_pylist(spread), topic="others")) == due
+    assert _due([client.send("single", "x", delay="60s", jitter=30_000, id="id-7")]) == due[7:8]
+    (sent,) = client.send_many([Draft("many", b"x", delay_ms=60_000, jitter_ms=30_000, id="id-7")])
+    assert _due([sent]) == due[7:8]
+
+
+def test_a_wrong_jitter_of_a_row_is_its_own_fault(client) -> None:
+    table = pa.table({"body": ["a", "b", "c"], "delay_ms": [5, 5, None], "jitter_ms": [-1, 0, 9]})
+    first, second, third = _due(client.schedule(table, topic="orders"))
+    assert first == "jitter -1 ms is not possible; use 0 or more"
+    assert second == 5
+    assert third == "jitter 9 ms has no time to start from; give a delay or a delivery time as well"
+
+
+@pytest.mark.parametrize("jitter", ["soon", -5, datetime.timedelta(seconds=-1), object()])
+def test_a_jitter_that_is_none_is_refused_before_anything_is_sent(client, jitter) -> None:
+    with pytest.raises(RequestError, match="jitter"):
+        client.schedule(pa.table({"body": ["a"], "delay_ms": [5]}), topic="orders", jitter=jitter)
+    with pytest.raises(RequestError, match="jitter"):
+        client.send("orders", "x", delay="5s", jitter=jitter)
+    assert client.topics() == []
+
+
+def test_a_jitter_that_is_given_twice_is_refused(client) -> None:
+    table = pa.table({"body": ["a"], "delay_ms": [5], "jitter_ms": [5]})
+    if client._flight.is_offered():
+        with pytest.raises(RequestError, match="the jitter is given twice"):
+            client.schedule(table, topic="orders", jitter=5)
+    else:
+        assert "the jitter is given twice" in _due(client.schedule(table, topic="orders", jitter=5))[0]
+
+
+def test_a_broker_that_knows_no_jitter_is_named(client, monkeypatch) -> None:
+    old = RequestError("not a batch of messages: it begins with TMB1, a length and a JSON object")
+
+    def carry(way, head, content, *rest):
+        if content[:4] != b"TMB1":
+            raise old
+        return carried(way, head, content, *rest)
+
+    carried = client._carry
+    monkeypatch.setattr(client, "_carry", carry)
+    drafts = [Draft("t", b"x", delay_ms=5), Draft("t", b"y", delay_ms=5, jitter_ms=5)]
+    stored, refused = client.send_many(drafts)
+    assert isinstance(stored, Receipt)
+    assert str(refused) == "the broker is of an older version, which knows no jitter; leave it out"
+
+
+def test_tasks_may_use_jitter_too(served) -> None:
+    async def sent():
+        async with tidemill.AsyncClient(served.endpoint) as client:
+            rows = [{"body": "x", "delay_ms": 60_000, "id": "a"}]
+            alone = await client.send("single", "x", delay="60s", jitter="30s", id="a")
+            return [alone, *await client.schedule(rows, topic="orders", jitter="30s")]
+
+    due = _due(asyncio.run(sent()))
+    assert due[0] == due[1] and 60_000 <= due[0] <= 90_000

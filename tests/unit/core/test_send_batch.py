@@ -28,6 +28,7 @@ _DRAFTS = st.builds(
     message_group=_TEXT,
     properties=st.dictionaries(_TEXT, _TEXT, max_size=2),
     once=st.sampled_from(Once),
+    jitter_ms=st.sampled_from([0, 0, 0, 1, 30_000]),
 )
 
 
@@ -101,6 +102,30 @@ def test_answers_of_messages_that_all_wait_say_nothing_of_queues() -> None:
         (7, 1_000),
         (8, 1_001),
     ]
+
+
+def test_a_request_with_jitter_is_one_that_older_brokers_refuse() -> None:
+    plain, spread = Draft("t", b"", delay_ms=1), Draft("t", b"", delay_ms=1, jitter_ms=9)
+    assert encode_drafts([plain])[:4] == b"TMB1"
+    content = encode_drafts([plain, spread])
+    assert content[:4] == b"TMB2"
+    assert decode_columns(content).jitter == [0, 9]
+    with pytest.raises(RequestError, match="'jitter' of the batch needs the magic TMB2"):
+        decode_columns(b"TMB1" + content[4:])
+    newer = _request({"size": [0], "topics": ["t"], "colour": [1]})
+    assert len(decode_columns(newer)) == 1  # as it was before there was another magic
+    with pytest.raises(RequestError, match="no column 'colour' of a batch; it is older than the client"):
+        decode_columns(b"TMB2" + newer[4:])
+
+
+@pytest.mark.parametrize("jitter", [None, [None], ["5"], [True], [1 << 60], 1 << 60, [1, 2]])
+def test_a_jitter_that_is_no_number_is_no_column(jitter) -> None:
+    content = _request({"size": [0], "topics": ["t"], "delay": [5], "jitter": jitter})
+    if jitter is None:
+        assert decode_columns(b"TMB2" + content[4:]).jitter is None
+        return
+    with pytest.raises(RequestError, match="column 'jitter' of the batch must hold 1 values"):
+        decode_columns(b"TMB2" + content[4:])
 
 
 def _request(header: object, bodies: bytes = b"") -> bytes:

@@ -472,3 +472,30 @@ def test_the_description_promises_only_answers_that_are_given(http) -> None:
     assert not {"HTTPValidationError", "ValidationError"} & set(spec["components"]["schemas"])
     wrong = http.get("/v1/pending", params={"limit": "many"})
     assert (wrong.status_code, set(wrong.json())) == (400, {"code", "message"})
+
+
+def test_a_jitter_moves_a_message_later(http) -> None:
+    now_ms = http.get("/v1/status").json()["now_ms"]
+    asked_ms = now_ms + 60_000
+    first = _send(http, id="mine", deliver_at_ms=asked_ms, jitter_ms=9_000)
+    assert asked_ms <= first["deliver_at_ms"] <= asked_ms + 9_000
+    assert _send(http, id="mine", deliver_at_ms=asked_ms, jitter_ms=9_000) == {**first, "is_repeat": True}
+    message = {"topic": "orders", "body": "x", "deliver_at_ms": asked_ms, "jitter_ms": 9_000}
+    (answer,) = http.post("/v1/messages/many", json={"messages": [message]}).json()["answers"]
+    assert asked_ms <= answer["receipt"]["deliver_at_ms"] <= asked_ms + 9_000
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"jitter_ms": 5}, "jitter 5 ms has no time to start from"),
+        ({"jitter_ms": 5, "level": 2}, "jitter 5 ms is not possible on level 2"),
+        ({"jitter_ms": -5, "delay_ms": 5}, "jitter_ms"),
+        ({"jitter_ms": "soon", "delay_ms": 5}, "jitter_ms"),
+        ({"jitter_ms": 1 << 50, "delay_ms": 5}, "is beyond the limit of 3650d"),
+    ],
+)
+def test_a_jitter_that_cannot_be_is_refused(http, fields, words) -> None:
+    answer = http.post("/v1/messages", json={"topic": "orders", "body": "x", **fields})
+    assert answer.status_code in (400, 422)
+    assert words in answer.json()["message"]

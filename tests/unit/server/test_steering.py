@@ -104,6 +104,46 @@ def test_in_a_transaction_a_delay_counts_from_the_commit_and_a_moment_stays(call
     assert _due(small) == {"half": 5_000 if name == "TIMER_DELIVER_MS" else 6_000}
 
 
+def test_a_jitter_moves_a_message_later_and_is_used_up(call, send, small):
+    half = _message("half", TIMER_DELAY_SEC="60", __jitter_ms="9000")
+    half.system_properties.message_type = definition.MessageType.TRANSACTION
+    messages = [_message(f"m{n}", __delay_ms="60000", __jitter_ms="9000") for n in range(20)]
+    assert send(*messages, _message("at", at_ms=START_MS + 60_000, __jitter_ms="9000")).status.code == Code.OK
+    assert send(half).status.code == Code.OK
+    end = service.EndTransactionRequest(message_id="half", transaction_id="half", resolution=_COMMIT)
+    end.topic.name = "orders"
+    call("EndTransaction", end)
+    due = _due(small)
+    assert len(due) == 22 and len(set(due.values())) > 15
+    assert all(60_000 <= ms <= 69_000 for ms in due.values())
+    send(*messages)  # again
+    assert _due(small) == due
+    small.advance(69_000)
+    delivered = small.broker.receive("orders", "g", count=32)
+    assert len(delivered) == 22
+    assert not [d for d in delivered if "__jitter_ms" in message_of(d).user_properties]
+
+
+@pytest.mark.parametrize(
+    ("properties", "words"),
+    [
+        (
+            {"__delay_ms": "5", "__jitter_ms": "-3"},
+            "__jitter_ms is '-3'; give milliseconds as a whole number",
+        ),
+        ({"__delay_ms": "5", "__jitter_ms": "soon"}, "__jitter_ms is 'soon'"),
+        ({"__jitter_ms": "5"}, "jitter 5 ms has no time to start from"),
+        ({"DELAY": "2", "__jitter_ms": "5"}, "jitter 5 ms is not possible on level 2"),
+        ({"__delay_ms": "5", "__jitter_ms": "9" * 18}, "is beyond the limit of 3650d"),
+    ],
+)
+def test_a_jitter_that_cannot_be_is_refused(send, small, properties, words):
+    status = send(_message("a", **properties)).status
+    assert status.code == Code.ILLEGAL_DELIVERY_TIME
+    assert words in status.message
+    assert small.broker.views.pending() == []
+
+
 def test_a_time_in_the_past_is_now_and_a_delay_of_nothing_too(send, small):
     send(_message("past", TIMER_DELIVER_MS="17"), _message("now", TIMER_DELAY_SEC="0"))
     small.advance(0)

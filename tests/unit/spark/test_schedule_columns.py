@@ -11,11 +11,14 @@ pytest.importorskip("pyspark", reason="PySpark is not installed")
 
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from tidemill.core.errors import RequestError
 from tidemill.core.limits import FRAME_ROWS_MAX, ID_CHARS_MAX
-from tidemill.spark.schedule_columns import SchedulePlan, message_table
+from tidemill.spark.options import Options
+from tidemill.spark.schedule_columns import SchedulePlan, check_schedule, message_table
 from tidemill.spark.scheduling import framed
+from tidemill.spark.sources import _schedule_plan
 
 _PLAN = SchedulePlan(topic="t")
 _UTC = pa.timestamp("us", "UTC")
@@ -92,3 +95,31 @@ def test_batches_are_gathered_into_frames() -> None:
     wide = pa.record_batch({"body": [""] * (FRAME_ROWS_MAX + 1)})
     assert max(table.num_rows for table in framed([wide])) <= FRAME_ROWS_MAX
     assert list(framed([])) == []
+
+
+def test_jitter_is_a_column_and_changes_no_id() -> None:
+    table = _table(delay=["90s", "5s"])
+    plan = SchedulePlan(topic="t", jitter_ms=30_000)
+    spread = message_table(table, plan, "run")
+    assert spread.column("jitter_ms").to_pylist() == [30_000, 30_000]
+    assert _ids(table, plan) == _ids(table)
+    assert "jitter_ms" not in message_table(table, _PLAN, "run").column_names
+
+
+def test_jitter_needs_a_time_and_no_message_group() -> None:
+    text, plan = StringType(), SchedulePlan(topic="t", jitter_ms=5)
+    fields = [StructField(name, text) for name in ("body", "key")]
+    check_schedule(StructType([*fields, StructField("delay", text)]), plan)
+    with pytest.raises(RequestError, match="option jitter needs a column `deliver_at` or `delay`"):
+        check_schedule(StructType([*fields, StructField("level", IntegerType())]), plan)
+    grouped = [*fields, StructField("delay", text), StructField("message_group", text)]
+    with pytest.raises(RequestError, match="option jitter does not go with a column `message_group`"):
+        check_schedule(StructType(grouped), plan)
+
+
+@pytest.mark.parametrize("jitter", ["soon", "-5s", "5"])
+def test_a_jitter_that_is_no_duration_is_refused(jitter) -> None:
+    with pytest.raises(RequestError, match=f"option jitter: not a duration: '{jitter}'"):
+        _schedule_plan(Options({"topic": "t", "jitter": jitter}, "tidemill", ("topic", "jitter"), {}))
+    options = Options({"topic": "t", "jitter": "30s"}, "tidemill", ("topic", "jitter"), {})
+    assert _schedule_plan(options).jitter_ms == 30_000
