@@ -51,7 +51,7 @@ class Shape:
         self.levels = self.random.choice(("1s 5s 10s 30s 1m 2m", "5s 1s 1m", "3s", "1m 1m 4s 10m"))
         self.timer_store = self.random.choice(TIMER_STORES)
         self.commits_in_flight = self.random.choice((1, 2, 4, 8))
-        self.due_per_tick_max = self.random.choice((0, 0, 0, 1, 3))
+        self.due_per_tick_max = self.random.choice((0, 0, 1, 1, 3))
         self.release_rows_max = self.random.choice((1, 3, RELEASE_ROWS_MAX))
 
     def open(self, directory: Path, clock: ManualClock, disk: FaultyDisk) -> Broker:
