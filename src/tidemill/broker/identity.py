@@ -91,7 +91,9 @@ def broker_id_of(disk: Disk, directory: Path) -> str:
             f"`tidemill salvage {directory} --to NEW`"
         )
     broker_id = new_broker_id()
-    if not has_consumers:
+    if has_consumers:
+        consumers.make_safe()  # a process killed at its very start may not have come so far
+    else:
         begin_consumers(disk, directory / CONSUMERS_NAME)
     write_identity(disk, directory, broker_id)
     return broker_id
