@@ -69,6 +69,13 @@ def test_a_new_file_system_is_empty(tmp_path):
     tidemill.open(tmp_path / "disk").close()
 
 
+@pytest.mark.parametrize("name", ["log", "index", "timer"])
+def test_a_part_may_be_a_new_file_system_of_its_own(tmp_path, name):
+    (tmp_path / "data" / name / "lost+found").mkdir(parents=True)
+    with tidemill.open(tmp_path / "data") as broker:
+        broker.send([Draft("t", b"x")])
+
+
 def test_a_data_directory_may_hold_other_files_too(small: SmallBroker):
     small.send("t", b"x")
     small.close()
