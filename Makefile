@@ -13,7 +13,7 @@ help: ## list what can be made
 
 setup: $(READY) ## set up .venv from requirements.lock; nothing to do when it is up to date
 
-$(READY): requirements.lock pyproject.toml scripts/setup.sh scripts/need_libpython.sh scripts/need_chromium.sh
+$(READY): requirements.lock pyproject.toml scripts/setup.sh scripts/need_libpython.sh scripts/need_chromium.sh scripts/need_postgres.sh
 	@scripts/setup.sh
 
 demo: $(READY) ## the order-payment-timeout story, live, against a real broker

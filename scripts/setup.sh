@@ -44,5 +44,7 @@ scripts/need_libpython.sh || say "going on without it: the broker is served by h
 scripts/need_java.sh >/dev/null || say "going on without Java: the timer runs on the embedded runner"
 # The browser tests and the screenshots need Chromium; without it those tests are skipped, and say so.
 scripts/need_chromium.sh >/dev/null || say "going on without Chromium: the browser tests are skipped"
+# The test of the move from a polled table needs PostgreSQL; without it that half is skipped, and says so.
+scripts/need_postgres.sh >/dev/null || say "going on without PostgreSQL: the tests that need it are skipped"
 touch .venv/.ready
 say "ready"

@@ -50,7 +50,7 @@ def test_the_order_timeout_in_java(served, tmp_path):
     _run(served, "java", f"-Drocketmq.log.root={tmp_path}", "-cp", java_classpath(), "OrderTimeout")
 
 
-@pytest.mark.parametrize("name", ["official_python", "tidemill_client", "node", "java"])
+@pytest.mark.parametrize("name", ["official_python", "tidemill_client", "node", "java", "polled_table"])
 def test_every_example_is_one_command_with_a_few_words_about_it(name):
     assert os.access(EXAMPLES / name / "run.sh", os.X_OK)
     assert (EXAMPLES / name / "README.md").read_text().startswith("# With ")

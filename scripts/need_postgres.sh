@@ -1,0 +1,25 @@
+#!/bin/sh
+# Prints the path of PostgreSQL's initdb, installing Debian's server with apt where there is none. The test of
+# the how-to about polled tables starts throw-away servers with it; nothing else needs it.
+set -eu
+cd "$(dirname "$0")/.."
+
+# Debian keeps the server's programs off the path, one folder for each version.
+find_postgres() {
+    for candidate in initdb ${POSTGRES_VERSIONS:-/usr/lib/postgresql}/*/bin/initdb; do
+        command -v "$candidate" 2>/dev/null && return 0
+    done
+    return 1
+}
+
+find_postgres && exit 0
+# Debian's package makes a database and serves it from then on, unless this file says otherwise.
+settings=${POSTGRES_SETTINGS:-/etc/postgresql-common}/createcluster.conf
+if [ "$(id -u)" -eq 0 ]; then as_root=""; else as_root="sudo -n"; fi
+if command -v apt-get >/dev/null 2>&1 && [ ! -e "$settings" ]; then
+    { $as_root mkdir -p "${settings%/*}" &&
+        echo "create_main_cluster = false" | $as_root tee "$settings"; } >/dev/null 2>&1 || true
+fi
+if scripts/apt_install.sh postgresql; then find_postgres && exit 0; fi
+echo "setup: install PostgreSQL's server (apt-get install postgresql), with initdb and postgres on the path" >&2
+exit 1
