@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +19,12 @@ from tidemill.log.row_table import RowTable
 from tidemill.pipeline.offsets import StepOffset
 from tidemill.pipeline.settings import PipelineSettings
 from tidemill.pipeline.source import ShardPartition, TimerStreamReader
-from tidemill.pipeline.step import take_step
+from tidemill.pipeline.step import step_function, take_step
 from tidemill.pipeline.wire import Order, read_order
 from tidemill.store.entry_format import ENTRY
 from tidemill.timer.check import check_timer
 from tidemill.timer.cursor import Cursor
+from tidemill.timer.progress import note_progress, read_progress
 from tidemill.timer.ready_files import ReadyFiles
 from tidemill.timer.ready_format import Runner
 from tidemill.timer.shard_lock import take_shard_lock
@@ -36,7 +37,7 @@ COUNT = 2_000
 _COPY = """
 import json, sys
 from tidemill.pipeline.settings import PipelineSettings
-from tidemill.pipeline.step import take_step
+from tidemill.pipeline.step import step_function, take_step
 from tidemill.pipeline.wire import NO_ENTRIES, Order
 settings, order = PipelineSettings.from_json(sys.argv[1]), Order(**json.loads(sys.argv[2]))
 print("ready", flush=True)
@@ -97,6 +98,20 @@ def test_a_step_absorbs_and_hands_over(settings: PipelineSettings) -> None:
     assert _take(settings, _order(settings, _raise_epoch(settings))) == (COUNT // 2, COUNT // 10)
     assert _handed_over(settings) == [seq for seq in range(0, COUNT, 2) if seq % 10 < 2]
     assert check_timer(RealDisk(), settings.timer_directory) == []
+
+
+def test_a_step_reports_what_it_did_and_how_long_its_stages_took(settings: PipelineSettings) -> None:
+    order = _order(settings, _raise_epoch(settings))
+    reader = TimerStreamReader(settings)
+    offset = StepOffset(2, order.epoch, order.seq, order.tick)
+    step = step_function(settings)(reader.read(ShardPartition(order.shard, offset)))
+    (row,) = [row for batch in step for row in batch.to_pylist()]
+    note_progress(RealDisk(), settings.timer_directory, 1, [row])
+    (done,) = read_progress(RealDisk(), settings.timer_directory)
+    assert (done.shard, done.epoch, done.step) == (0, order.epoch, 1)
+    assert (done.work.absorbed, done.work.handed_over) == (COUNT // 2, COUNT // 10)
+    assert (done.work.rolled, done.work.already_due) == (0, COUNT // 10)
+    assert all(seconds > 0 for seconds in astuple(done.work.times))
 
 
 def test_a_zombie_of_a_past_epoch_changes_nothing(settings: PipelineSettings) -> None:

@@ -31,14 +31,15 @@ def test_an_order_arrives_with_its_entries(piece_rows: int) -> None:
     batches = []
     for start in range(0, 300, piece_rows):
         piece = admit(rows[start : start + piece_rows], 100 + start, 1, 2, FLAG_NEAR | FLAG_LEVEL)
-        batches.append(order_batch(ORDER, piece))
+        batches.append(order_batch(ORDER, piece, 0.25))
     # Spark cuts and joins rows into batches of its own.
     table = pa.Table.from_batches(batches).combine_chunks()
     arrived = read_order(iter(table.to_batches(max_chunksize=3)))
     assert arrived is not None
-    order, batch = arrived
+    order, batch, scan_s = arrived
     whole = admit(rows, 100, 1, 2, FLAG_NEAR | FLAG_LEVEL)
     assert order == ORDER
+    assert scan_s == 0.25 * len(batches)
     assert batch.seqs.tolist() == whole.seqs.tolist()
     assert batch.entries.tobytes() == whole.entries.tobytes()
 

@@ -143,7 +143,7 @@ class Broker:
             pipeline=pipeline if pipeline_command else None,
             pipeline_problem=self._pipeline_problem,
         )
-        self.wheel, self.steps = self._turning.wheel, self._turning.steps
+        self.wheel, self.steps, self.figures = self._turning.wheel, self._turning.steps, self._turning.figures
         self.releaser = self._make_releaser(sizes.release_rows_max)
         self._guard = ClockGuard(self.clock.is_simulated)
         service = partial(

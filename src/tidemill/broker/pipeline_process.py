@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from tidemill.core.histogram import Histogram
 from tidemill.core.limits import MIB
 from tidemill.core.processes import descendants, kill
 
@@ -67,6 +68,7 @@ class PipelineProcess:
         self._silence_ms = self._tended_at_ms = 0
         self._problem = ""
         self.last_step = LastStep()
+        self.step_durations = Histogram()  # of all steps, but for the first of each process
         self._said = ""  # the problem that people were told of last
         self._pause_ms = _PAUSE_MS_FIRST
         self._start_at_ms = 0
@@ -176,6 +178,8 @@ class PipelineProcess:
                 self._said = ""
             elif report.get("event") == "alive":
                 self.last_step = LastStep(int(report.get("batch", -1)), int(report.get("step_ms", 0)))
+                for took_ms in report.get("steps_ms", []):
+                    self.step_durations.add(int(took_ms) / 1000)
             elif report.get("event") == "failed":
                 self._problem = str(report.get("why", "unknown"))
             elif report.get("event") == "waiting":

@@ -25,6 +25,7 @@ import numpy as np
 from tidemill.broker.eviction import free_shard, remove_aside
 from tidemill.broker.pipeline_process import PipelineProcess, PipelineState
 from tidemill.broker.shard_repair import ShardRepair, first_pending
+from tidemill.broker.spark_steps import SparkSteps
 from tidemill.broker.step_log import StepLog
 from tidemill.broker.views import PipelineView
 from tidemill.broker.wheel_picture import WheelPictures
@@ -43,6 +44,7 @@ from tidemill.timer.far_scan import FarScan
 from tidemill.timer.ready_format import Runner
 from tidemill.timer.settings import StepLimits, TimerSettings
 from tidemill.timer.standing import call_at
+from tidemill.timer.step_figures import StepFigures
 from tidemill.timer.target import (
     Target,
     raise_epoch,
@@ -128,15 +130,11 @@ class Turning:
         )
         self._far_scan = FarScan(self._entries)
         self.repair = ShardRepair(timer_settings.shards, store.repairs, wake)
-        self._runner = EmbeddedRunner(
-            disk,
-            self._directory,
-            timer_settings,
-            self._entries,
-            lead_ms=settings.lead_ms,
-            limits=limits,
-            on_damage=self.repair.report,
-        )
+        self.figures = StepFigures()
+        self._spark_steps = SparkSteps(disk, self._directory, self.figures)
+        if pipeline is not None:
+            self.figures.steps[Runner.SPARK] = pipeline.step_durations
+        self._runner = self._make_runner()
         self._turner = Runner.EMBEDDED
         self._since_ms = now_ms()
         self._epoch = 0
@@ -153,6 +151,18 @@ class Turning:
         self.next_call_ms: int | None = None  # when a step is called for, if nothing new comes
         self.is_called_for = False  # a step is to be taken before the clock may move on
         self._take_shards()
+
+    def _make_runner(self) -> EmbeddedRunner:
+        return EmbeddedRunner(
+            self._disk,
+            self._directory,
+            self._timer_settings,
+            self._entries,
+            lead_ms=self._settings.lead_ms,
+            limits=self._limits,
+            on_damage=self.repair.report,
+            figures=self.figures,
+        )
 
     @property
     def timer_directory(self) -> Path:
@@ -198,6 +208,7 @@ class Turning:
     def _watch_step(self, now_ms: int, releaser: Releaser) -> int:
         target = self._write_target(now_ms)
         cursors, machine_ms = self._cursors(), self._machine_ms()
+        self._spark_steps.look()
         self.steps.see(now_ms, self._turner.name.lower(), cursors)
         settings = self._settings
         call = call_at(

@@ -4,7 +4,8 @@ Owns its own life: it ends when the pipe from the broker (standard input) closes
 anybody. Reports are JSON lines:
 
     {"event": "ready"}                  the query runs, its workers are warm; the shards may be handed over
-    {"event": "alive", "batch": 17, "step_ms": 210}     once a second, and how long its last step took
+    {"event": "alive", "batch": 17, "step_ms": 210, "steps_ms": [190, 210]}   once a second: how long its last
+                                        step took, and all those since it reported last
     {"event": "waiting", "why": "…"}    it is not ready yet and cannot help it
     {"event": "failed", "why": "…"}     and then it ends
 
@@ -58,7 +59,7 @@ def end_at_once() -> None:
 
 def watch(query: StreamingQuery, settings: PipelineSettings) -> None:
     """Report until the query ends."""
-    is_ready, looks = False, 0
+    is_ready, looks, reported = False, 0, 0  # the first step, number 0, only starts the workers
     while not query.awaitTermination(_REPORT_EVERY_S):
         looks += 1
         progress = query.lastProgress
@@ -71,7 +72,10 @@ def watch(query: StreamingQuery, settings: PipelineSettings) -> None:
         if not is_ready and looks == _FIRST_STEP_S // _REPORT_EVERY_S:
             facts = {"seconds": _FIRST_STEP_S, "master": settings.master}
             report("waiting", why=_NO_EXECUTORS.format(**facts, memory_mb=settings.executor_memory_mb))
-        report("alive", batch=batch, step_ms=step_ms)
+        recent = [one for one in query.recentProgress if one.batchId > reported]
+        steps_ms = [one.durationMs.get("triggerExecution", 0) for one in recent]
+        report("alive", batch=batch, step_ms=step_ms, steps_ms=steps_ms)
+        reported = max(reported, batch)
     raise query.exception() or RuntimeError("the query ended by itself")
 
 

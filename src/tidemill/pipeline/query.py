@@ -52,7 +52,7 @@ def open_session(settings: PipelineSettings) -> SparkSession:
         .config("spark.sql.streaming.pollingDelay", f"{settings.poll_ms}ms")
         .config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
         .config("spark.sql.streaming.minBatchesToRetain", "2")
-        .config("spark.sql.streaming.numRecentProgressUpdates", "4")
+        .config("spark.sql.streaming.numRecentProgressUpdates", "16")
         .config("spark.task.maxFailures", str(_ATTEMPTS_MAX))
         .getOrCreate()
     )

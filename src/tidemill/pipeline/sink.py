@@ -1,13 +1,11 @@
-"""The sink: tells the broker what the last step did.
+"""The sink: reports to the broker what each step did, through the progress file (`timer/progress.py`).
 
-Owns `timer/progress`, a small JSON file replaced after every micro-batch. It is for people (status,
-dashboard): what counts is in the shards' cursors and ready files, which the step itself wrote in their safe
-order.
+It is for metrics and people: what counts is in the shards' cursors and ready files, which the step itself
+wrote in their safe order.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,8 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from tidemill.log.disk import RealDisk
 from tidemill.pipeline.settings import PipelineSettings
-
-PROGRESS_NAME = "progress"
+from tidemill.timer.progress import note_progress
 
 
 class ShardOutcomes(WriterCommitMessage):
@@ -38,16 +35,7 @@ class ProgressSink(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         rows = [row for message in messages if isinstance(message, ShardOutcomes) for row in message.rows]
-        directory = self._settings.timer_directory
-        disk = RealDisk()
-        unfinished = directory / f"{PROGRESS_NAME}.unfinished"
-        file = disk.open(unfinished, create=True)
-        try:
-            file.truncate(0)
-            file.write(0, json.dumps({"batch": batchId, "shards": rows}).encode())
-        finally:
-            file.close()
-        disk.rename(unfinished, directory / PROGRESS_NAME)
+        note_progress(RealDisk(), self._settings.timer_directory, batchId, rows)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing to undo: a step that was not finished leaves its cursor where it was."""

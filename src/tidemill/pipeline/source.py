@@ -4,7 +4,8 @@ Owns the translation between the broker's target file and Spark's offsets. `late
 until a step is called for (the idle rule), so a quiet broker costs nothing. One partition for each shard;
 each reads from its shard's own cursor, so an older, newer or lost Spark checkpoint does no harm.
 
-Invariant: nothing here asks a clock; the time is the broker's, from the target file.
+Invariant: nothing here decides by a clock; the time is the broker's, from the target file. How long the
+entries took to read is measured for the metrics.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, DataSourc
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
+from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import CorruptionError
 from tidemill.log.disk import RealDisk
 from tidemill.pipeline.offsets import StepOffset
@@ -110,9 +112,10 @@ class TimerStreamReader(DataSourceStreamReader):
         if first == end:
             yield order_batch(order, NO_ENTRIES)
         for start in range(first, end, _ROWS_PER_PIECE):
+            began_s = stopwatch_s()
             rows = files.rows(start, min(end, start + _ROWS_PER_PIECE))
             piece = admit(rows, start, partition.shard, settings.shards, FLAG_NEAR | FLAG_LEVEL)
-            yield order_batch(order, piece)
+            yield order_batch(order, piece, stopwatch_s() - began_s)
         give_back_memory()
 
     def commit(self, end: dict[str, Any]) -> None:

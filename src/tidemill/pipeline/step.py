@@ -20,6 +20,7 @@ from tidemill.store.memory import give_back_memory
 from tidemill.timer.engine import Admitted, ShardEngine, StepOutcome, StepTarget
 from tidemill.timer.ready_format import Runner
 from tidemill.timer.stages.admit import Batch
+from tidemill.timer.step_figures import StepWork
 from tidemill.timer.target import read_target
 
 
@@ -31,9 +32,9 @@ def step_function(
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         arrived = read_order(batches)
         if arrived is not None:
-            order, entries = arrived
+            order, entries, scan_s = arrived
             del arrived
-            outcome = take_step(settings, order, entries)
+            outcome = take_step(settings, order, entries, scan_s)
             del entries
             give_back_memory()  # the next large step may be hours away
             yield _outcome_batch(order, outcome)
@@ -41,8 +42,10 @@ def step_function(
     return step
 
 
-def take_step(settings: PipelineSettings, order: Order, entries: Batch) -> StepOutcome | None:
-    """Step one shard; None when it was not ours to step."""
+def take_step(
+    settings: PipelineSettings, order: Order, entries: Batch, scan_s: float = 0.0
+) -> StepOutcome | None:
+    """Step one shard; None when it was not ours to step. Reading the entries took `scan_s`."""
     disk = RealDisk()
     try:
         target = read_target(disk, settings.timer_directory)
@@ -59,7 +62,7 @@ def take_step(settings: PipelineSettings, order: Order, entries: Batch) -> StepO
             return engine.step(
                 StepTarget(order.epoch, order.seq, order.tick),
                 settings.limits,
-                Admitted(order.first_seq, order.end_seq, entries),
+                Admitted(order.first_seq, order.end_seq, entries, scan_s),
             )
     except DirectoryLocked:
         return None
@@ -69,16 +72,24 @@ def take_step(settings: PipelineSettings, order: Order, entries: Batch) -> StepO
 
 def _outcome_batch(order: Order, outcome: StepOutcome | None) -> pa.RecordBatch:
     cursor = outcome.cursor if outcome is not None else None
+    done = (outcome.work if outcome is not None else None) or StepWork()
+    times = done.times
     columns = [
         [order.shard],
         [order.epoch],
         [cursor.step if cursor else 0],
         [cursor.seq if cursor else 0],
         [cursor.tick if cursor else 0],
-        [outcome.absorbed_count if outcome else 0],
-        [outcome.handed_over_count if outcome else 0],
+        [done.absorbed],
+        [done.handed_over],
         [outcome.has_reached if outcome else False],
         [outcome.is_stale if outcome else True],
+        [done.rolled],
+        [done.already_due],
+        [times.scan],
+        [times.due],
+        [times.absorb],
+        [times.hand_over],
     ]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, OUTCOME_SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=OUTCOME_SCHEMA)

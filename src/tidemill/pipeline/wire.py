@@ -7,6 +7,7 @@ carries a piece of the entries for it:
     first_seq, end_seq             which seqs were looked at; the same in each row of a step
     seqs                           packed int64: the seqs of the entries in this piece
     entries                        packed entry rows (store/entry_format.py), as many
+    scan_s                         how long reading this piece took
 
 Spark handles every row and column by itself, so thousands of entries in one packed value cost it what one
 entry would: this is what makes a step of a million cheap.
@@ -29,10 +30,11 @@ from tidemill.store.entry_format import ENTRY
 from tidemill.timer.stages.admit import Batch, new_batch
 
 _ORDER_COLUMNS = "shard int, epoch long, seq long, tick long, first_seq long, end_seq long"
-ENTRY_COLUMNS = f"{_ORDER_COLUMNS}, seqs binary, entries binary"
+ENTRY_COLUMNS = f"{_ORDER_COLUMNS}, seqs binary, entries binary, scan_s double"
 OUTCOME_COLUMNS = (
     "shard int, epoch long, step long, seq long, tick long, absorbed long, handed_over long, "
-    "has_reached boolean, is_stale boolean"
+    "has_reached boolean, is_stale boolean, rolled long, already_due long, "
+    "scan_s double, due_s double, absorb_s double, hand_over_s double"
 )
 _ORDER_FIELDS = [
     ("shard", pa.int32()),
@@ -42,7 +44,9 @@ _ORDER_FIELDS = [
     ("first_seq", pa.int64()),
     ("end_seq", pa.int64()),
 ]
-ENTRY_SCHEMA = pa.schema([*_ORDER_FIELDS, ("seqs", pa.binary()), ("entries", pa.binary())])
+ENTRY_SCHEMA = pa.schema(
+    [*_ORDER_FIELDS, ("seqs", pa.binary()), ("entries", pa.binary()), ("scan_s", pa.float64())]
+)
 OUTCOME_SCHEMA = pa.schema(
     [
         ("shard", pa.int32()),
@@ -54,6 +58,12 @@ OUTCOME_SCHEMA = pa.schema(
         ("handed_over", pa.int64()),
         ("has_reached", pa.bool_()),
         ("is_stale", pa.bool_()),
+        ("rolled", pa.int64()),
+        ("already_due", pa.int64()),
+        ("scan_s", pa.float64()),
+        ("due_s", pa.float64()),
+        ("absorb_s", pa.float64()),
+        ("hand_over_s", pa.float64()),
     ]
 )
 NO_ENTRIES = new_batch(np.empty(0, np.int64), np.empty(0, ENTRY))
@@ -71,11 +81,11 @@ class Order:
     end_seq: int
 
 
-def order_batch(order: Order, piece: Batch) -> pa.RecordBatch:
-    """One row: the order and a piece of its entries."""
+def order_batch(order: Order, piece: Batch, scan_s: float = 0.0) -> pa.RecordBatch:
+    """One row: the order and a piece of its entries, which took so long to read."""
     fields = zip(astuple(order), _ORDER_FIELDS, strict=True)
     arrays = [pa.array([value], kind) for value, (_, kind) in fields]
-    packed = [_packed(piece.seqs), _packed(piece.entries)]
+    packed = [_packed(piece.seqs), _packed(piece.entries), pa.array([scan_s], pa.float64())]
     return pa.RecordBatch.from_arrays([*arrays, *packed], schema=ENTRY_SCHEMA)
 
 
@@ -91,17 +101,19 @@ def _plain(rows: Rows) -> Rows:
     return rows.view(np.dtype((np.void, rows.dtype.itemsize)))
 
 
-def read_order(batches: Iterator[pa.RecordBatch]) -> tuple[Order, Batch] | None:
-    """The order and all entries of one partition; None for a partition without rows."""
+def read_order(batches: Iterator[pa.RecordBatch]) -> tuple[Order, Batch, float] | None:
+    """The order and all entries of one partition, and how long reading them took; None for a partition
+    without rows."""
     order: Order | None = None
-    seqs, entries = [], []
+    seqs, entries, scan_s = [], [], 0.0
     for batch in batches:
         for row in range(batch.num_rows):
             if order is None:
                 order = Order(*(batch.column(name)[row].as_py() for name, _ in _ORDER_FIELDS))
             seqs.append(np.frombuffer(batch.column("seqs")[row].as_buffer(), np.int64))
             entries.append(np.frombuffer(batch.column("entries")[row].as_buffer(), ENTRY))
+            scan_s += batch.column("scan_s")[row].as_py()
     if order is None:
         return None
     whole = np.concatenate([_plain(rows) for rows in entries]).view(ENTRY)
-    return order, new_batch(np.concatenate(seqs), whole)
+    return order, new_batch(np.concatenate(seqs), whole), scan_s

@@ -23,6 +23,7 @@ from tidemill.timer.far_scan import FarScan
 from tidemill.timer.ready_format import Runner
 from tidemill.timer.settings import StepLimits, TimerSettings
 from tidemill.timer.standing import standing_of
+from tidemill.timer.step_figures import StepFigures
 from tidemill.timer.target import shard_directories, shard_directory
 
 
@@ -50,6 +51,7 @@ class EmbeddedRunner:
         lead_ms: int,
         limits: StepLimits | None = None,
         on_damage: OnDamage = log_damage,
+        figures: StepFigures | None = None,
     ) -> None:
         self._disk = disk
         self._timer_directory = timer_directory
@@ -57,6 +59,7 @@ class EmbeddedRunner:
         self._entries = entries
         self._lead_ms = lead_ms
         self._on_damage = on_damage
+        self._figures = figures or StepFigures()
         self._limits = limits or StepLimits()
         self._epoch = 0
         self._engines: list[ShardEngine] = []
@@ -183,6 +186,8 @@ class EmbeddedRunner:
             self._step_count += 1
             self._absorbed_count += outcome.absorbed_count
             self._handed_over_count += outcome.handed_over_count
+            if outcome.work is not None:
+                self._figures.add(Runner.EMBEDDED, outcome.work)
         return has_reached or self.is_stale
 
     def _drop_strangers(self) -> None:

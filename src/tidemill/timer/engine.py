@@ -37,12 +37,12 @@ from tidemill.timer.cursor import CURSOR_FORMAT, CURSOR_NAME, Cursor, encode_cur
 from tidemill.timer.entry_source import EntrySource
 from tidemill.timer.ready_files import ReadyFiles
 from tidemill.timer.ready_format import ReadyHeader, Runner
-from tidemill.timer.ready_row_format import ReadyRows
 from tidemill.timer.settings import StepLimits, TimerSettings
 from tidemill.timer.shard_header import encode_header, read_header, remove_header, write_header
 from tidemill.timer.shard_lock import take_shard_lock
 from tidemill.timer.stages.admit import Batch, admit, join, new_batch, placed_again
 from tidemill.timer.stages.due import agree, hand_over, split
+from tidemill.timer.step_figures import StageWatch, StepWork
 from tidemill.timer.stores import make_store, remove_stores
 from tidemill.timer.target import read_cursor, read_target, shard_directory
 from tidemill.timer.timer_store import Drained, TimerStore
@@ -75,17 +75,25 @@ class Admitted:
     first_seq: int
     end_seq: int
     batch: Batch
+    scan_s: float = 0.0  # how long reading them took
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What a step did."""
+    """What a step did. `work` is None where there was nothing to do."""
 
     cursor: Cursor
     has_reached: bool
     is_stale: bool = False
-    absorbed_count: int = 0
-    handed_over_count: int = 0
+    work: StepWork | None = None
+
+    @property
+    def absorbed_count(self) -> int:
+        return self.work.absorbed if self.work is not None else 0
+
+    @property
+    def handed_over_count(self) -> int:
+        return self.work.handed_over if self.work is not None else 0
 
 
 class ShardEngine:
@@ -203,14 +211,19 @@ class ShardEngine:
         assert self._store is not None
         store, tick_ms = self._store, self._settings.tick_ms
         cursor = self._cursor = store.truncate(self._cursor)
+        watch = StageWatch(admitted.scan_s if admitted is not None else 0.0)
 
         drained = store.due(cursor, self._until_tick(target, limits), limits.due_max)
         came, again = split(self._still_kept(drained), drained.open_tick, tick_ms)
+        watch.due()
         end_seq, fresh = self._admitted(target, limits, admitted)
+        watch.scan()
         late, early = split(fresh, drained.open_tick, tick_ms)
         ready, trips = hand_over(join(came, late))
+        watch.hand_over()
 
         earliest = store.absorb(join(placed_again(again), early), drained.open_tick)
+        watch.absorb()
         step = self._next_step(target.epoch)
         if len(ready):
             self._note_attempt(target.epoch, step)
@@ -228,12 +241,13 @@ class ShardEngine:
         self._checkpoint.save(encode_cursor(next_cursor), sync=True)
         self._cursor = next_cursor
         store.drop_behind(next_cursor.tick)
-        return self._outcome(target, len(fresh), ready)
+        watch.hand_over()
+        return self._outcome(target, StepWork(len(fresh), len(ready), len(again), len(late), watch.times))
 
-    def _outcome(self, target: StepTarget, absorbed_count: int, ready: ReadyRows) -> StepOutcome:
+    def _outcome(self, target: StepTarget, work: StepWork) -> StepOutcome:
         cursor = self._cursor
         has_reached = cursor.seq >= target.seq and cursor.tick >= target.tick
-        return StepOutcome(cursor, has_reached, absorbed_count=absorbed_count, handed_over_count=len(ready))
+        return StepOutcome(cursor, has_reached, work=work)
 
     def _until_tick(self, target: StepTarget, limits: StepLimits) -> int:
         """The tick this step aims at: never backwards, and no further than the limit where timers wait."""

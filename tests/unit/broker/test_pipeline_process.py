@@ -128,6 +128,13 @@ def test_one_that_hangs_is_ended_with_all_below_it_and_started_again(start, cloc
     assert process.pid != first
 
 
+def test_every_step_that_it_reports_is_timed(start) -> None:
+    steps = "report('alive', batch=3, step_ms=40, steps_ms=[300, 40])"
+    process = start(_stays(f"{_READY}\n{steps}\nreport('alive', batch=3, step_ms=40, steps_ms=[])"))
+    _wait("it says how long they took", lambda: sum(process.step_durations.counts) == 2)
+    assert process.step_durations.sum_s == pytest.approx(0.34)
+
+
 def test_a_broker_that_stood_still_itself_ends_nobody(start, clock) -> None:
     process = start(_stays(_READY))
     _wait_for(process, "ready")

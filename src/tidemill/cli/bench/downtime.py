@@ -29,8 +29,8 @@ from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import StorageError
 from tidemill.core.limits import DAY_MS
 from tidemill.log.arrays import I64
-from tidemill.pipeline.sink import PROGRESS_NAME
 from tidemill.server.pipeline_command import pipeline_command
+from tidemill.timer.progress import PROGRESS_NAME
 from tidemill.timer.settings import StepLimits
 
 PLAIN, GROUPED = "plain", "grouped"
