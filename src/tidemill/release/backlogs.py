@@ -65,6 +65,11 @@ class Backlogs:
                 found.append(ReleaseWait(reason, len(backlog.rows), topic_id))
         return found
 
+    def earliest(self) -> dict[int, int]:
+        """When the earliest row of each topic that waits here is due; a look, as above."""
+        held = [(topic_id, backlog.rows) for topic_id, backlog in list(self._backlogs.items())]
+        return {topic_id: int(rows["deliver_at_ms"][0]) for topic_id, rows in held if len(rows)}
+
     def admit(self, rows: Rows, topic_ids: I64, now_ms: int) -> Rows:
         """Of rows that are due, those that may go now, with what waited before them; the rest waits."""
         limited = {t.id for t in self._topics if t.is_paused or t.release_rate_max} | self._backlogs.keys()
@@ -145,7 +150,7 @@ class Backlogs:
 
     def spilled_ids(self) -> frozenset[int]:
         """Topics that have more waiting than is in memory."""
-        return frozenset(topic_id for topic_id, backlog in self._backlogs.items() if backlog.is_spilled)
+        return frozenset(topic_id for topic_id, backlog in list(self._backlogs.items()) if backlog.is_spilled)
 
     def holds(self, topic_ids: I64) -> Flags:
         """Which rows belong to a topic with a backlog."""

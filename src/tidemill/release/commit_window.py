@@ -25,15 +25,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidemill.core.clock import stopwatch_s
-from tidemill.log.arrays import I64, Rows
+from tidemill.log.arrays import I64, U32, Rows
 from tidemill.store.commit_log import Appended
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class Record:
+    """Rows that are released together, each of the topic beside it."""
+
     appended: Appended
     rows: Rows
-    began_s: float
+    topic_ids: U32
+    planned_s: float  # on the stopwatch: when the work on it began
+    began_s: float  # when it was appended
 
 
 class CommitWindow:
@@ -43,7 +47,7 @@ class CommitWindow:
         self,
         size: int,
         finish: Callable[[Appended], None],
-        finished: Callable[[Rows], None],
+        finished: Callable[[Record], None],
         *,
         has_pool: bool,
         on_trouble: Callable[[], None],
@@ -54,7 +58,7 @@ class CommitWindow:
         self._on_trouble = on_trouble
         self._pool = ThreadPoolExecutor(size, "tidemill-commit") if has_pool and size > 1 else None
         self._lock = threading.Lock()  # protects _records, and `finished` is called under it
-        self._records: deque[_Record] = deque()
+        self._records: deque[Record] = deque()
         self._has_trouble = False
         self.last_ms = 0.0  # how long the last record took from its append to its end
         self.is_full = False  # the releaser waits for the oldest record
@@ -68,9 +72,11 @@ class CommitWindow:
         with self._lock:
             return np.concatenate([np.empty(0, np.int64), *(record.rows["seq"] for record in self._records)])
 
-    def put(self, appended: Appended, rows: Rows, *, may_overlap: bool) -> None:
+    def put(
+        self, appended: Appended, rows: Rows, topic_ids: U32, *, planned_s: float, may_overlap: bool
+    ) -> None:
         """See that a record of these rows is finished: before this returns, unless it `may_overlap`."""
-        record = _Record(appended, rows, stopwatch_s())
+        record = Record(appended, rows, topic_ids, planned_s, stopwatch_s())
         with self._lock:
             self._records.append(record)
         if not may_overlap:
@@ -82,12 +88,12 @@ class CommitWindow:
             self._finish_up_to(oldest)
         self.is_full = False
 
-    def _oldest_of(self, count: int) -> _Record | None:
+    def _oldest_of(self, count: int) -> Record | None:
         """The oldest record, if as many as `count` are under way."""
         with self._lock:
             return self._records[0] if len(self._records) >= count else None
 
-    def _finish_up_to(self, record: _Record) -> None:
+    def _finish_up_to(self, record: Record) -> None:
         try:
             self._finish(record.appended)
         except BaseException:
@@ -97,7 +103,7 @@ class CommitWindow:
             self.last_ms = (stopwatch_s() - record.began_s) * 1000
         with self._lock:
             while self._records and self._records[0].appended.end <= record.appended.end:
-                self._finished(self._records.popleft().rows)
+                self._finished(self._records.popleft())
 
     def _look_at(self, done: Future[None]) -> None:
         if done.exception() is not None:

@@ -52,10 +52,9 @@ class DueSet:
         return [*self._runs, in_order(np.array(self._heap, DUE_ROW))] if self._heap else list(self._runs)
 
     def next_due_ms(self) -> int | None:
-        """The earliest due time in the set."""
+        """The earliest due time in the set; a look, which may come from any thread."""
         firsts = [int(run["deliver_at_ms"][0]) for run in self._runs]
-        if self._heap:
-            firsts.append(self._heap[0][0])
+        firsts.extend(row[0] for row in self._heap[:1])  # it may be emptied while somebody looks
         return min(firsts, default=None)
 
     def take_due(self, now_ms: int, limit: int) -> Rows:

@@ -97,8 +97,9 @@ class ReadyReader:
         self._open[path] = _OpenFile(path, _VIA[header.runner], rows, trips)
 
     def next_due_ms(self) -> int | None:
-        firsts = [int(file.rest()["deliver_at_ms"][0]) for file in self._open.values() if len(file.rest())]
-        return min(firsts, default=None)
+        """The earliest due time of what was not taken yet; a look, which may come from any thread."""
+        rests = [file.rest() for file in list(self._open.values())]
+        return min((int(rest["deliver_at_ms"][0]) for rest in rests if len(rest)), default=None)
 
     def take_due(self, now_ms: int, limit: int) -> Rows:
         """Rows due at or before `now_ms` that were not taken yet, in order; the earliest `limit` of them."""

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tidemill.core.clock import Clock
+from tidemill.core.clock import Clock, stopwatch_s
 from tidemill.core.errors import DiskFull
 from tidemill.core.model import NEVER_ROLLED, Via
 from tidemill.log.arrays import I64, Flags, Rows, picked
@@ -28,11 +28,12 @@ from tidemill.release.backlogs import Backlogs
 from tidemill.release.breath import Breath
 from tidemill.release.by_value import release_batch
 from tidemill.release.commit_window import CommitWindow
+from tidemill.release.due_levels import take_due_levels
 from tidemill.release.due_rows import NO_ROWS, distinct, due_rows, joined, waited_for
 from tidemill.release.due_set import DueSet
-from tidemill.release.lateness import Lateness
 from tidemill.release.overdue import OverdueScan, earliest_overdue
 from tidemill.release.ready_reader import ReadyReader
+from tidemill.release.release_figures import ReleaseFigures
 from tidemill.release.shards_seen import ShardsSeen
 from tidemill.release.sweeper import Held, Sweeper, SweepScan
 from tidemill.release.waits import ReleaseWait, WaitsFor
@@ -78,12 +79,13 @@ class Releaser:
         self._held = DueSet()
         self._put_off: list[Rows] = []  # what this step may not release: held when it is over
         self.backlogs = Backlogs(store.indexes.topics)
-        self.lateness = Lateness()
+        self.figures = ReleaseFigures(store.topic_names, clock.now_ms)
+        self.lateness = self.figures.lateness
         self._breath = Breath(0) if clock.is_simulated else Breath()
         self._window = CommitWindow(
             store.settings.commits_in_flight if store.settings.is_sync else 1,
             store.writer.finish,
-            self._note_lateness,
+            self.figures.note,
             has_pool=has_threads and not clock.is_simulated,
             on_trouble=wake,
         )
@@ -116,6 +118,14 @@ class Releaser:
         """Near messages that are due and not taken yet."""
         with self._lock:
             return self._near.due_count(now_ms)
+
+    def earliest_ms(self) -> int | None:
+        """The earliest due time of what is in memory and in no backlog; a look from any thread."""
+        with self._lock:
+            near_ms = self._near.next_due_ms()
+        levels_ms = self._store.indexes.levels.next_due_ms
+        found = (near_ms, levels_ms, self._held.next_due_ms(), self._ready.next_due_ms())
+        return min((due_ms for due_ms in found if due_ms is not None), default=None)
 
     def waits(self, now_ms: int) -> list[ReleaseWait]:
         """What due messages wait for just now; a look from any thread."""
@@ -202,7 +212,7 @@ class Releaser:
     def _take_due(self, now_ms: int) -> tuple[Rows, bool]:
         with self._lock:
             near = self._near.take_due(now_ms, self.rows_max)
-        levels = self._take_levels(now_ms)
+        levels = take_due_levels(self._store, now_ms, self.rows_max)
         held = self._held.take_due(now_ms, self.rows_max)
         ready = self._ready.take_due(now_ms, self.rows_max)
         overdue = self._scan_some(now_ms)
@@ -237,16 +247,6 @@ class Releaser:
         safe_ms = self._seen.fifo_safe() if self._scan is None else 0
         self._fifo_below_ms = min(self._fifo_below_ms, safe_ms)
         return self._fifo_below_ms
-
-    def _take_levels(self, now_ms: int) -> Rows:
-        """What is due in all level queues, in one go."""
-        levels = self._store.indexes.levels
-        next_due_ms = levels.next_due_ms
-        if next_due_ms is None or next_due_ms > now_ms:
-            return joined([])
-        with self._store.writer.lock:
-            dues_ms, seqs = levels.take_due(now_ms, self.rows_max)
-        return joined([due_rows(dues_ms, seqs, Via.LEVEL, NEVER_ROLLED)])
 
     def _permitted(self, rows: Rows, now_ms: int) -> Rows:
         """Without what is settled, what must wait for its group's order, and what its topic holds back."""
@@ -295,7 +295,7 @@ class Releaser:
 
     def _release_some(self, rows: Rows, now_ms: int, is_pressed: bool) -> Rows:
         """Let as many rows go as fit one record; returns the rest."""
-        store = self._store
+        store, planned_s = self._store, stopwatch_s()
         with store.writer.lock:
             rows = picked(rows, store.indexes.ledger.pending_mask(rows["seq"]))
             batch = release_batch(store, rows[: self.rows_max], now_ms)
@@ -313,7 +313,8 @@ class Releaser:
         rest = rows[len(batch.rows) :]
         expected = waited_for(batch.rows, batch.since_ms, now_ms)
         self._breath.record_made(self._clock.now_ms())
-        self._window.put(appended, expected, may_overlap=is_pressed or len(rest) > 0)
+        may_overlap, topic_ids = is_pressed or len(rest) > 0, batch.entries["topic_id"]
+        self._window.put(appended, expected, topic_ids, planned_s=planned_s, may_overlap=may_overlap)
         return rest
 
     def _is_pressed(self, now_ms: int) -> bool:
@@ -323,9 +324,6 @@ class Releaser:
         """
         wake_ms = self._next_wake_ms(now_ms)
         return wake_ms is not None and wake_ms <= now_ms + self._window.last_ms
-
-    def _note_lateness(self, rows: Rows) -> None:
-        self.lateness.record(self._clock.now_ms() - rows["deliver_at_ms"])
 
     def _next_wake_ms(self, now_ms: int) -> int | None:
         with self._lock:

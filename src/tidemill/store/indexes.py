@@ -54,6 +54,7 @@ from tidemill.store.open_halves import OpenHalf, OpenHalves
 from tidemill.store.queue_rows import direct_rows, released_rows
 from tidemill.store.request_format import Request
 from tidemill.store.row_columns import Written
+from tidemill.store.topic_histograms import TopicHistogram
 from tidemill.store.topic_queues import Publication, grouped
 from tidemill.store.topics import Topic, TopicTable
 from tidemill.store.totals import Totals
@@ -94,6 +95,7 @@ class Indexes:
     levels: LevelQueues = field(init=False)
     near_floor: int = 0
     level_floor: int = 0
+    requested_delays: TopicHistogram | None = None  # of what is stored, from when somebody counts
 
     def __post_init__(self) -> None:
         self.levels = self._no_levels()
@@ -223,7 +225,9 @@ class Indexes:
         columns = section.columns()
         timed = section.timed if isinstance(section, Written) else columns.timed_rows
         self._add_to_find(offset, section, columns, timed)
-        self._add_timed(offset, section, columns, timed)
+        rows = self._add_timed(offset, section, columns, timed)
+        if rows is not None and self.requested_delays is not None:
+            self.requested_delays.note(rows["topic_id"], rows["deliver_at_ms"] - rows["stored_at_ms"])
         self.totals.count_sent(columns.topic_id)
         if len(timed) == section.count:
             return NO_EFFECTS
@@ -246,9 +250,11 @@ class Indexes:
             return NO_EFFECTS
         return self._apply_messages(end.section, frame.offset, frame.end, frame.stamp_ms)
 
-    def _add_timed(self, offset: int, section: Section | Written, columns: Columns, timed: I64) -> None:
+    def _add_timed(
+        self, offset: int, section: Section | Written, columns: Columns, timed: I64
+    ) -> Rows | None:
         if not len(timed):
-            return
+            return None
         self._check_first_seq(section, offset)
         rows = entry_rows(offset, columns, timed)
         first_seq = self.ledger.grow(len(timed))
@@ -256,6 +262,7 @@ class Indexes:
         self.due_counts.add(rows["topic_id"], rows["deliver_at_ms"], 1)
         if not isinstance(section, Written):  # those are plain: on no level
             self.levels.add(np.arange(first_seq, first_seq + len(rows)), rows)
+        return rows
 
     def _check_first_seq(self, section: Section | Written, offset: int) -> None:
         if section.first_seq != self.ledger.next_seq:

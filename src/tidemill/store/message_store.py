@@ -33,6 +33,7 @@ from tidemill.store.index_checkpoint import INDEX_FORMAT, note_indexes
 from tidemill.store.indexes import Indexes, IndexSizes
 from tidemill.store.message_reads import MessageReads
 from tidemill.store.recovery import Progress, recover, settlements_in
+from tidemill.store.topic_histograms import DELAY_BOUNDS_MS, TopicHistogram, TopicNames
 from tidemill.store.topic_queues import TopicQueues
 
 OnFault = Callable[[str, BaseException], None]  # the part it happened in, and what
@@ -101,6 +102,7 @@ class MessageStore(MessageReads):
         self._checkpoint = Checkpoint(disk, index_directory, "checkpoint", INDEX_FORMAT)
         recovered = recover(self.log, self.indexes, self.queues, self._checkpoint, on_progress)
         super().__init__(self.log, self.indexes)
+        self._count_from_now_on()
         self._checkpoint_offset = recovered.checkpoint_offset
         self.consumers.recover()
         missed = settlements_in(self.log, self.consumers.settled_below, recovered.checkpoint_offset)
@@ -115,6 +117,12 @@ class MessageStore(MessageReads):
             self._find_upkeep.derive_lost()
         self._begun: dict[int, int | None] = {}  # when segments were begun, as far as somebody asked
         self.upkeep_lock = threading.Lock()  # one checkpoint, head cut or backup at a time
+
+    def _count_from_now_on(self) -> None:
+        """What the log was read for was counted by an earlier process."""
+        self.topic_names = TopicNames(lambda: self.indexes.topics)
+        self.requested_delays = TopicHistogram(self.topic_names, DELAY_BOUNDS_MS)
+        self.indexes.requested_delays = self.requested_delays
 
     def _make_writer(self, on_fault: Callable[[BaseException], None]) -> CommitLog:
         in_flight, is_sync = self.settings.commits_in_flight, self.settings.is_sync

@@ -52,7 +52,7 @@ def make_window(log):
         window = CommitWindow(
             size,
             log.finish,
-            lambda rows: log.done.append(rows["seq"].tolist()),
+            lambda record: log.done.append(record.rows["seq"].tolist()),
             has_pool=has_pool,
             on_trouble=log.troubled.set,
         )
@@ -68,7 +68,8 @@ def make_window(log):
 
 def _put(window: CommitWindow, number: int, *, may_overlap: bool = True) -> None:
     rows = due_rows(np.array([0]), np.array([number]), 0, 1)
-    window.put(Appended(number * 10, number * 10 + 10, 0, 0), rows, may_overlap=may_overlap)
+    appended, topic_ids = Appended(number * 10, number * 10 + 10, 0, 0), np.ones(len(rows), np.uint32)
+    window.put(appended, rows, topic_ids, planned_s=0.0, may_overlap=may_overlap)
 
 
 def test_a_window_of_one_finishes_each_record_before_the_next(make_window, log):
