@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tidemill.broker.health import Health, HealthView
 from tidemill.broker.level_views import LevelView, level_views
+from tidemill.broker.overdue_views import OverdueView, overdue_views
 from tidemill.broker.pulse import sample_of
 from tidemill.broker.sender import Sender
 from tidemill.broker.turning import Turning
@@ -46,6 +47,7 @@ class Status:
     levels: list[LevelView]
     clamped_levels: dict[str, int]  # by topic: messages whose level was above the highest, since the start
     waits: list[WaitView]
+    overdue: list[OverdueView]
     health: HealthView
 
 
@@ -61,6 +63,7 @@ def status_of(
     health: Health,
 ) -> Status:
     now_ms, sample = clock.now_ms(), sample_of(store, releaser.lateness)
+    waits = wait_views(store, releaser, guard, now_ms, clock.boot_ms())
     return Status(
         now_ms=now_ms,
         pending=sample.pending,
@@ -81,6 +84,7 @@ def status_of(
         damage=damage_counts(store),
         levels=level_views(store, settings, now_ms),
         clamped_levels=sender.clamped_levels.counts(),
-        waits=wait_views(store, releaser, guard, now_ms, clock.boot_ms()),
+        waits=waits,
+        overdue=overdue_views(store, releaser, waits, now_ms),
         health=health.view(),
     )

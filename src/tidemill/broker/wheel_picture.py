@@ -99,6 +99,16 @@ class WheelPictures:
             dials=[_dial(counts, first, tick_ms, turn_ms, sectors) for turn_ms, sectors in turns],
         )
 
+    def slots_until(self, until_ms: int) -> I64:
+        """How many messages are pending in each slot from now until then, at most one roll window of them;
+        none where the timer store has no wheel."""
+        if not self._view.has_wheel:
+            return np.empty(0, np.int64)
+        settings = self._settings
+        first, end = self._now_ms() // settings.tick_ms, -(-until_ms // settings.tick_ms)
+        slots = self._view.counts(first, min(end, first + settings.roll_window_slots))
+        return self._pending(slots, first) if len(slots) else slots
+
     def _pending(self, slots: I64, first_tick: int) -> I64:
         """What is pending of each slot's count."""
         ticks = np.arange(first_tick, first_tick + len(slots), dtype=np.int64)

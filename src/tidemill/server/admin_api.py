@@ -21,6 +21,7 @@ from tidemill.broker.broker import Broker
 from tidemill.server.admin_consuming import ConsumerDoor, Consumers, consumer_routes
 from tidemill.server.admin_damage import damage_routes
 from tidemill.server.admin_errors import add_error_handlers
+from tidemill.server.admin_figures import figure_routes
 from tidemill.server.admin_messages import change_routes, send_routes
 from tidemill.server.admin_models import ErrorAnswer
 from tidemill.server.admin_pictures import me_routes, message_routes, past_routes, picture_routes, timed
@@ -141,6 +142,7 @@ def admin_app(
         look_routes(broker),
         picture_routes(broker),
         past_routes(broker),
+        figure_routes(broker),
         message_routes(broker),
         me_routes(broker),
         find_routes(broker),

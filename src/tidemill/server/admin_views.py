@@ -18,6 +18,7 @@ from tidemill.broker.views import TopicView
 from tidemill.core.errors import RequestError
 from tidemill.core.limits import ANSWER_BYTES_MAX, HORIZON_MS_MAX, QUEUES_PER_TOPIC_MAX
 from tidemill.core.model import NO_TIME_MS
+from tidemill.server.admin_figures import overdue_out
 from tidemill.server.admin_messages import body_out
 from tidemill.server.admin_models import (
     LOOK_COUNT_MAX,
@@ -323,6 +324,7 @@ def status_out(broker: Broker) -> StatusOut:
             )
             for wait in status.waits
         ],
+        overdue=[overdue_out(view) for view in status.overdue],
         health=HealthOut(
             state=status.health.state, reason=status.health.reason, last_fault=status.health.last_fault
         ),

@@ -27,6 +27,7 @@ from tidemill.broker.status import Status
 from tidemill.core.histogram import Histogram
 from tidemill.release.waits import WaitsFor
 from tidemill.server.caller import LOOK, may, may_compare, may_everywhere
+from tidemill.server.pipeline_metrics import PipelineCollector
 from tidemill.server.rejects import REJECTS
 
 if TYPE_CHECKING:
@@ -264,6 +265,7 @@ def registry_of(broker: Broker, gateway: Gateway | None = None) -> CollectorRegi
     """A registry with this broker's figures, its door's and its process's."""
     registry = CollectorRegistry()
     registry.register(BrokerCollector(broker))
+    registry.register(PipelineCollector(broker))
     if gateway is not None:
         registry.register(DoorCollector(gateway))
     ProcessCollector(registry=registry)

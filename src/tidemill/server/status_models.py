@@ -50,6 +50,14 @@ class WaitOut(BaseModel):
     messages: int
 
 
+class OverdueOut(BaseModel):
+    """The oldest overdue message that waits for one reason."""
+
+    waits_for: str = Field(description="as in `waits`; empty: no reason is known")
+    topic: str = Field(description="its topic; empty where that is not known, or may not be looked at")
+    due_ms: int = Field(description="when it fell due; where only the minute is known, the end of that")
+
+
 class HealthOut(BaseModel):
     state: str = Field(
         description="ok, failing (a service fails again and again) or failed (it takes no more)"
@@ -78,4 +86,5 @@ class StatusOut(BaseModel):
     damage: DamageOut
     levels: list[LevelOut]
     waits: list[WaitOut]
+    overdue: list[OverdueOut] = Field(description="one for each reason that something overdue waits for")
     health: HealthOut
