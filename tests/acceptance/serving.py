@@ -56,8 +56,10 @@ class Served:
         self,
         *topics: str,
         delay_topics: tuple[str, ...] = (),
+        groups: tuple[str, ...] = (),
         fifo_groups: tuple[str, ...] = (),
         attempts_max: int = 16,
+        backoff: str = "",
     ) -> None:
         """Make topics and groups in the directory before it is served."""
         with tidemill.open(self.directory) as broker:
@@ -65,8 +67,10 @@ class Served:
                 broker.topics.create(topic)
             for topic in delay_topics:
                 broker.topics.create(topic, TopicType.DELAY)
+            for group in groups:
+                broker.receiver.set_group(group, backoff=backoff)
             for group in fifo_groups:
-                broker.receiver.set_group(group, is_fifo=True, attempts_max=attempts_max)
+                broker.receiver.set_group(group, is_fifo=True, attempts_max=attempts_max, backoff=backoff)
 
     def start(self) -> Served:
         command = [sys.executable, *self.program, "serve", "--data", str(self.directory)]

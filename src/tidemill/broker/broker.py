@@ -163,7 +163,7 @@ class Broker:
         self._settler = Settler(self.store, self.receiver, now_ms)
         self._long_poll = LongPoll(self.receiver, self.store.writer.arrivals, self.clock, self.require_open)
         self.dead_letters = DeadLetters(self.store, self.topics, now_ms)
-        self._retries = Retries(*parts)
+        self._retries = Retries(*parts, self._settler)
         self._views = Views(self.store, self.topics, self.id, now_ms)
         self.tables = TableViews(self.store, self.topics, self.id)
         self.table_parts = TableParts(self.store, self.tables)
@@ -324,6 +324,11 @@ class Broker:
     ) -> list[bool]:
         self.require_open()
         return self._settler.change_invisibility(receipts, invisible_ms, is_untried=is_untried)
+
+    def retry(self, receipts: Sequence[str], delay_ms: int | None = None) -> list[SentBack]:
+        """Let failed deliveries be tried again after their group's pause, or `delay_ms`."""
+        self.require_open()
+        return self._retries.retry(receipts, delay_ms)
 
     def send_back(self, receipts: Sequence[str], level: int = 0) -> list[SentBack]:
         """Give deliveries back, to come again after a level's delay; -1: to the dead letters."""

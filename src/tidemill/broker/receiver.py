@@ -111,7 +111,7 @@ class Receiver:
         starts_first: bool | None = None,
         backoff: str | None = None,
     ) -> Group:
-        """Change a group's settings; `backoff` such as `10s 1m 5m`, empty for the levels."""
+        """Change a group's settings; `backoff` such as `10s 1m 5m`, empty for the default."""
         if attempts_max is not None:
             require_whole("the number of attempts", attempts_max, 1, _ATTEMPTS_MAX)
         for flag, value in (("fifo", is_fifo), ("start", starts_first)):

@@ -1,19 +1,21 @@
-"""Send-back: a consumer gives a message back, to see it again after the delay of a level.
+"""The two verbs for a failed delivery: retry, where the message stays, and send-back, where it moves.
 
-Owns the rule of the next attempt: which level or back-off it waits with, and when there is none left. The
-message becomes a timed message of `%RETRY%group`, which is merged into what that group receives and into
-nothing else; it waits, is listed, forecast and cancelled like any other. The frame that stores it settles
-the delivery it takes the place of, so it is in exactly one of the two. In a FIFO queue nothing may pass it:
-there it stays where it is, out of sight until its time.
+Owns when no attempt is left: the message goes to the dead letters at once. Else it waits as the group's rule
+says (`retry_rule.py`), unless the consumer chooses: a retry may name a delay, a send-back a level.
 
-    level 0      the group's back-off table; without one, level 2 + attempt (10s after the first)
+A retry leaves the message in its queue, out of sight until its time. A send-back makes it a timed message of
+`%RETRY%group`, which is merged into what that group receives and into nothing else; it waits, is listed,
+forecast and cancelled like any other. The frame that stores it settles the delivery it takes the place of, so
+it is in exactly one of the two. In a FIFO group nothing may pass it: there a send-back is a retry.
+
+    level 0      the group's table
     level n      that level
     level -1     dead letters, at once; also after the last attempt
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -22,18 +24,24 @@ import numpy as np
 from tidemill.broker.admission import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from tidemill.broker.dead_letters import dead_letter, origin_name, retry_properties
 from tidemill.broker.receipts import DeliveryName, decode_receipt, lane_held
+from tidemill.broker.receiver import INVISIBLE_MS_MAX
+from tidemill.broker.retry_rule import pause_after
+from tidemill.broker.sender import Sender
 from tidemill.broker.sending_verb import SendingVerb
+from tidemill.broker.settler import Settler
+from tidemill.broker.topic_admin import TopicAdmin
 from tidemill.core.arguments import require_kind, require_whole
-from tidemill.core.levels import clamped_level, level_delays_ms
+from tidemill.core.config import BrokerSettings
+from tidemill.core.levels import clamped_level
 from tidemill.core.model import NO_TIME_MS, Handle, MessageType, StoredMessage
 from tidemill.store.consumer_log import change_rows
 from tidemill.store.consumer_state import ACT_CHANGE, Group, Lane
 from tidemill.store.frames import Settlement
 from tidemill.store.framing import framed
+from tidemill.store.message_store import MessageStore
 from tidemill.store.topics import Topic
 
 _LEVEL_MAX = 1 << 31
-_FIRST_LEVEL = 3
 
 
 class SendBackAnswer(StrEnum):
@@ -44,11 +52,11 @@ class SendBackAnswer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SentBack:
-    """The answer to one send-back."""
+    """The answer to one retry or send-back."""
 
     answer: SendBackAnswer
     deliver_at_ms: int = NO_TIME_MS
-    handle: Handle | None = None  # to cancel or reschedule it by; none in a FIFO queue and for the dead
+    handle: Handle | None = None  # to cancel or reschedule it by; none where it stays, and for the dead
     note: str = ""
 
 
@@ -72,12 +80,52 @@ class _Given:
     def attempt(self) -> int:
         return self.name.attempt
 
-    def is_last(self, level: int) -> bool:
+    def is_last(self, level: int = 0) -> bool:
         return level < 0 or self.attempt >= self.group.attempts_max
 
 
 class Retries(SendingVerb):
-    """The send-back verb. Thread-safe."""
+    """The verbs retry and send-back. Thread-safe."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicAdmin,
+        sender: Sender,
+        settings: BrokerSettings,
+        broker_id: str,
+        now_ms: Callable[[], int],
+        settler: Settler,
+    ) -> None:
+        super().__init__(store, topics, sender, settings, broker_id, now_ms)
+        self._settler = settler
+
+    def retry(self, receipts: Sequence[str], delay_ms: int | None = None) -> list[SentBack]:
+        """Let deliveries that failed be tried again where they are; says of each when, or that it is dead.
+
+        After the pause of their group, or after `delay_ms`.
+        """
+        require_kind("what is retried", receipts, (list, tuple), "a list of receipts")
+        if delay_ms is not None:
+            require_whole("delay_ms", delay_ms, 0, INVISIBLE_MS_MAX)
+        given = [self._given(decode_receipt(receipt)) for receipt in receipts]
+        spent = [index for index, g in enumerate(given) if g is not None and g.is_last()]
+        now_ms = self._now_ms()
+        due_ms = {
+            index: now_ms + (self._pause(g)[0] if delay_ms is None else delay_ms)
+            for index, g in enumerate(given)
+            if g is not None and not g.is_last()
+        }
+        answers = [_INVALID] * len(given)
+        is_put_off = self._settler.put_off([receipts[index] for index in due_ms], list(due_ms.values()))
+        for (index, at_ms), is_valid in zip(due_ms.items(), is_put_off, strict=True):
+            if is_valid:
+                answers[index] = SentBack(SendBackAnswer.AGAIN, at_ms)
+        if spent:
+            dead = self.send_back([receipts[index] for index in spent])
+            for index, answer in zip(spent, dead, strict=True):
+                answers[index] = answer
+        return answers
 
     def send_back(self, receipts: Sequence[str], level: int = 0) -> list[SentBack]:
         """Give deliveries back; says of each when it comes again, or that it is dead."""
@@ -97,12 +145,12 @@ class Retries(SendingVerb):
                     continue
                 consumers.settling.add((g.lane, g.offset))
                 if target is None:
-                    staying.append((index, g, self._wait(g, level, now_ms)))
+                    staying.append((index, g, self._pause(g, level)))
                 else:
                     moved.append((index, g, self._stored(g, message, target, level, now_ms)))
             first_seq = self._store.indexes.ledger.next_seq
             self._append([(g, message) for _, g, (message, _) in moved], now_ms)
-            end = self._stay([(g, wait[0]) for _, g, wait in staying], now_ms)
+            end = self._stay([(g, now_ms + pause[0]) for _, g, pause in staying], now_ms)
         writer.finish_written()
         consumers.wait(end)
         self._hand_over([message for _, _, (message, _) in moved], first_seq)
@@ -112,8 +160,8 @@ class Retries(SendingVerb):
             answers[index] = self._answer(g, message, seq, note)
             seq += message.deliver_at_ms != NO_TIME_MS
             self._note_level(g, note)
-        for index, g, (due_ms, _, note) in staying:
-            answers[index] = SentBack(SendBackAnswer.AGAIN, due_ms, None, note)
+        for index, g, (pause_ms, _, note) in staying:
+            answers[index] = SentBack(SendBackAnswer.AGAIN, now_ms + pause_ms, None, note)
             self._note_level(g, note)
         return answers
 
@@ -151,15 +199,14 @@ class Retries(SendingVerb):
         place = int(row["place"])
         return None if self._store.is_expired(place) else self._store.readable(place)
 
-    def _wait(self, given: _Given, level: int, now_ms: int) -> tuple[int, int, str]:
-        """When the next attempt is due, the level it waits on, and a note for the answer."""
-        if level == 0 and given.group.backoff:
-            delays_ms = level_delays_ms(given.group.backoff)
-            return now_ms + delays_ms[min(given.attempt, len(delays_ms)) - 1], 0, ""
+    def _pause(self, given: _Given, level: int = 0) -> tuple[int, int, str]:
+        """How long it rests, on which level, and a note for the answer; a chosen level wins."""
         delays_ms = self._settings.level_delays_ms
-        asked = level if level else min(_FIRST_LEVEL - 1 + given.attempt, len(delays_ms))
-        used, note = clamped_level(asked, delays_ms)
-        return now_ms + delays_ms[used - 1], used, note
+        if level == 0:
+            pause = pause_after(given.group, given.attempt, delays_ms)
+            return pause.ms, pause.level, ""
+        used, note = clamped_level(level, delays_ms)
+        return delays_ms[used - 1], used, note
 
     def _stored(
         self, given: _Given, message: StoredMessage, target: tuple[Topic, int], level: int, now_ms: int
@@ -168,7 +215,8 @@ class Retries(SendingVerb):
         origin = origin_name(message, given.topic)
         if given.is_last(level):
             return dead_letter(message, origin, topic.id, queue_id, given.attempt), ""
-        due_ms, used, note = self._wait(given, level, now_ms)
+        pause_ms, used, note = self._pause(given, level)
+        due_ms = now_ms + pause_ms
         stored = replace(
             message,
             topic_id=topic.id,

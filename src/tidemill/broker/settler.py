@@ -1,6 +1,6 @@
 """What becomes of a delivery: settled, or visible again at another time.
 
-Owns the two verbs that a receipt is for, and who is woken by them. A receipt counts as long as its delivery
+Owns the verbs that a receipt is for, and who is woken by them. A receipt counts as long as its delivery
 is the message's last one and nothing has settled it. All deliveries of a call are one frame.
 """
 
@@ -38,12 +38,19 @@ class Settler:
         """
         require_whole("invisible_ms", invisible_ms, 0, INVISIBLE_MS_MAX)
         require_kind("untried", is_untried, bool, "True or False")
-        return self._settle_or_change(receipts, self._now_ms() + invisible_ms, is_untried=is_untried)
+        require_kind("what is settled", receipts, (list, tuple), "a list of receipts")
+        visible_at_ms = self._now_ms() + invisible_ms
+        return self._settle_or_change(receipts, [visible_at_ms] * len(receipts), is_untried=is_untried)
+
+    def put_off(self, receipts: Sequence[str], visible_at_ms: Sequence[int]) -> list[bool]:
+        """Let messages become visible again, each at its own time."""
+        return self._settle_or_change(receipts, visible_at_ms)
 
     def _settle_or_change(
-        self, receipts: Sequence[str], visible_at_ms: int | None, *, is_untried: bool = False
+        self, receipts: Sequence[str], visible_at_ms: Sequence[int] | None, *, is_untried: bool = False
     ) -> list[bool]:
         require_kind("what is settled", receipts, (list, tuple), "a list of receipts")
+        times_ms: Sequence[int | None] = visible_at_ms or [None] * len(receipts)
         parsed = [decode_receipt(receipt) for receipt in receipts]
         consumers, answers, end = self._store.consumers, [], 0
         freed: set[tuple[str, str]] = set()
@@ -51,7 +58,7 @@ class Settler:
         rows: list[tuple[int, ...]] = []
         settled: set[tuple[Lane, int]] = set()
         with consumers.lock:
-            for delivery in parsed:
+            for delivery, at_ms in zip(parsed, times_ms, strict=True):
                 lane = lane_held(delivery, consumers.state, self._store.indexes.topics)
                 is_valid = lane is not None and (lane, delivery.offset) not in settled
                 is_valid = is_valid and (lane, delivery.offset) not in consumers.settling
@@ -59,10 +66,10 @@ class Settler:
                 if is_valid and lane:
                     group_id, topic_id, queue_id = lane
                     number, offset = delivery.number, delivery.offset
-                    if self._frees_others(lane, offset, visible_at_ms):
+                    if self._frees_others(lane, offset, at_ms):
                         freed.add((self._receiver.received_as(delivery.topic, queue_id), delivery.group))
                     place = (queue_id, group_id, topic_id)
-                    rows.append((act, int(is_untried), *place, number, offset, visible_at_ms or 0))
+                    rows.append((act, int(is_untried), *place, number, offset, at_ms or 0))
                     if act == ACT_SETTLE:
                         settled.add((lane, offset))
             if rows:  # one frame for all of them

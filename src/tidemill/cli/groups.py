@@ -59,7 +59,7 @@ def set_group(
     fifo: Annotated[bool | None, typer.Option("--fifo/--no-fifo", help="Keep groups in order.")] = None,
     start: Annotated[str | None, typer.Option(help="Where it begins in a new topic: first or last.")] = None,
     backoff: Annotated[
-        str | None, typer.Option(help="Waits after a send-back, '10s 1m 5m'; '' for the levels.")
+        str | None, typer.Option(help="Pauses after failures, '10s 1m 5m'; '' for the default, 10s 30s 1m …")
     ] = None,
     endpoint: EndpointOption = None,
     is_json: JsonOption = False,

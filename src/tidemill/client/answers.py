@@ -127,7 +127,7 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True)
 class SentBack:
-    """What became of a message that was sent back: `again`, `dead` or `invalid` (the receipt was spent)."""
+    """What became of what was retried or sent back: `again`, `dead` or `invalid` (the receipt was spent)."""
 
     answer: str
     deliver_at_ms: int | None

@@ -191,6 +191,10 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs, AsyncChangeVerbs, AsyncDam
 
     # -- what failed ------------------------------------------------------------------------------
 
+    async def retry(self, *messages: Message | str, delay: Span | None = None) -> list[SentBack]:
+        """Say that messages failed, as `Client.retry` explains."""
+        return await self._ask(retry_verbs.retry([receipt_of(message) for message in messages], delay))
+
     async def send_back(self, *messages: Message | str, level: int = 0) -> list[SentBack]:
         """Give messages back, to come again to this group after a level's delay; -1: to the dead letters."""
         return await self._ask(retry_verbs.send_back([receipt_of(message) for message in messages], level))

@@ -1,5 +1,5 @@
-"""The calls for what failed: send back, list dead letters, resend them. Both clients share the calls; the
-methods here are those of the client that waits."""
+"""The calls for what failed: retry, send back, list dead letters, resend them. Both clients share the calls;
+the methods here are those of the client that waits."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from tidemill.client.answers import DeadLetter, Message, SentBack
 from tidemill.client.arguments import receipt_of
 from tidemill.client.verbs import Call, get, known, post
+from tidemill.core.durations import Span, as_duration_ms
 
 T = TypeVar("T")
 
@@ -17,12 +18,17 @@ T = TypeVar("T")
 def send_back(receipts: Sequence[str], level: int) -> Call[list[SentBack]]:
     body = {"receipts": list(receipts), "level": level}
     # A repeat of one that was answered finds its receipts spent: better not to ask twice.
-    return post(
-        "/v1/send-back",
-        body,
-        lambda said: [SentBack(**known(SentBack, fields)) for fields in said["answers"]],
-        is_repeatable=False,
-    )
+    return post("/v1/send-back", body, _sent_back, is_repeatable=False)
+
+
+def retry(receipts: Sequence[str], delay: Span | None) -> Call[list[SentBack]]:
+    body = {"receipts": list(receipts), "delay_ms": None if delay is None else as_duration_ms(delay)}
+    # Asked again, it puts them off again; what was dead by the first is answered with `invalid`.
+    return post("/v1/retry", body, _sent_back)
+
+
+def _sent_back(said: Any) -> list[SentBack]:
+    return [SentBack(**known(SentBack, fields)) for fields in said["answers"]]
 
 
 def dead_letters(group: str | None, limit: int) -> Call[list[DeadLetter]]:
@@ -48,6 +54,13 @@ class RetryVerbs:
 
     def _ask(self, call: Call[T]) -> T:
         raise NotImplementedError
+
+    def retry(self, *messages: Message | str, delay: Span | None = None) -> list[SentBack]:
+        """Say that messages failed: they come again after their group's pause, or after `delay`.
+
+        When the group's attempts are used up they go to the dead letters at once.
+        """
+        return self._ask(retry([receipt_of(message) for message in messages], delay))
 
     def send_back(self, *messages: Message | str, level: int = 0) -> list[SentBack]:
         """Give messages back, to come again to this group after a level's delay; -1: to the dead letters."""

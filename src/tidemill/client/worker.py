@@ -8,9 +8,10 @@
 
     app.run()                     # until SIGTERM or Ctrl-C; what is in hand is finished first
 
-Owns fetching, the threads that call the functions, leases and retries. A message whose function raises is
-put off, longer with every attempt, until its group's attempts are used up and it goes to the dead letters.
-While a function runs, the lease of its message is renewed, so a slow function is not overtaken by itself.
+Owns fetching, the threads that call the functions, and leases. A message whose function raises is put off by
+the broker, by the table of its group, or as `first_retry` says; when the group's attempts are used up it goes
+to the dead letters. While a function runs, the lease of its message is renewed, so a slow function is not
+overtaken by itself.
 
 A topic that flows is fetched from without waiting, for as many messages as there is room. One that is quiet
 is waited for, for one message and without holding a place: the places are for what is being worked on. So a
@@ -56,6 +57,7 @@ _POLL_MS = 2_000
 _FETCH_MAX = 32
 _PAUSE_S = 1.0
 _CONCURRENCY_MAX = 10_000
+_LONGEST_RETRY_MS = 600_000
 _INVISIBLE_MS_MIN = 1_000  # renewed every third of it
 
 
@@ -71,8 +73,8 @@ class Subscription:
     handler: Handler
     tags: tuple[str, ...] | None
     invisible_ms: int
-    first_retry_ms: int
-    longest_retry_ms: int
+    first_retry_ms: int | None = None  # None: the broker decides, by the group's table
+    longest_retry_ms: int | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.handler):
@@ -81,12 +83,20 @@ class Subscription:
             raise RequestError(
                 f"invisible={self.invisible_ms}ms is too short to be renewed in time; use 1s or more"
             )
-        if self.first_retry_ms < 0 or self.longest_retry_ms < 0:
+        if min(self.first_retry_ms or 0, self.longest_retry_ms or 0) < 0:
             raise RequestError("first_retry and longest_retry cannot be negative")
+        if self.first_retry_ms is None and self.longest_retry_ms is not None:
+            raise RequestError(
+                f"longest_retry={self.longest_retry_ms}ms bounds a pause that grows from first_retry; "
+                "give first_retry too, or neither for the group's table"
+            )
 
-    def retry_ms(self, attempt: int) -> int:
-        """How long a message waits after its `attempt`-th failure."""
-        return min(self.longest_retry_ms, self.first_retry_ms << min(attempt - 1, 40))
+    def retry_ms(self, attempt: int) -> int | None:
+        """How long a message waits after its `attempt`-th failure; None: as its group says."""
+        if self.first_retry_ms is None:
+            return None
+        longest_ms = _LONGEST_RETRY_MS if self.longest_retry_ms is None else self.longest_retry_ms
+        return min(longest_ms, self.first_retry_ms << min(attempt - 1, 40))
 
 
 class Worker:
@@ -134,10 +144,14 @@ class Worker:
         *,
         tags: Sequence[str] | None = None,
         invisible: Span = "60s",
-        first_retry: Span = "1s",
-        longest_retry: Span = "10m",
+        first_retry: Span | None = None,
+        longest_retry: Span | None = None,
     ) -> Callable[[H], H]:
-        """Call the decorated function (plain or async) with the messages of a topic."""
+        """Call the decorated function (plain or async) with the messages of a topic.
+
+        What it raises on comes again after the pause of the group's table; with `first_retry` after that,
+        doubled with every attempt up to `longest_retry` (10 minutes).
+        """
         if not isinstance(topic, str):
             raise RequestError('name the topic: @app.on("orders")')
         if isinstance(tags, str):
@@ -153,8 +167,8 @@ class Worker:
                     handler,
                     None if tags is None else tuple(tags),
                     as_duration_ms(invisible),
-                    as_duration_ms(first_retry),
-                    as_duration_ms(longest_retry),
+                    None if first_retry is None else as_duration_ms(first_retry),
+                    None if longest_retry is None else as_duration_ms(longest_retry),
                 )
             )
             return handler
@@ -338,7 +352,7 @@ class Worker:
             if is_done:
                 self.client.ack(message)
             else:
-                self.client.retry_in(subscription.retry_ms(message.attempt), message)
+                self.client.retry(message, delay=subscription.retry_ms(message.attempt))
 
     def _let_go(self, message: Message) -> None:
         """From here on nobody renews its lease, so that what is said of it next is the last word."""

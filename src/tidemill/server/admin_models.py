@@ -273,7 +273,7 @@ class GroupIn(Request):
     is_fifo: bool | None = None
     start: Literal["first", "last"] | None = None
     backoff: Annotated[str, Field(max_length=4096)] | None = Field(
-        None, description="waits before the attempts after a send-back, `10s 1m 5m`; empty: the levels"
+        None, description="pauses after failed attempts, `10s 1m 5m`; empty: the levels from the third on"
     )
 
 

@@ -1,4 +1,4 @@
-"""The admin API's verbs for what failed: send back, list dead letters, resend them.
+"""The admin API's verbs for what failed: retry, send back, list dead letters, resend them.
 
 Owns their shapes and translates between those and the broker's values, nothing more. All run in the
 server's thread pool.
@@ -6,6 +6,7 @@ server's thread pool.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -13,9 +14,9 @@ from pydantic import BaseModel, Field
 
 from tidemill.broker.broker import Broker
 from tidemill.broker.dead_letters import DeadLetter
-from tidemill.broker.retries import SendBackAnswer
+from tidemill.broker.retries import SendBackAnswer, SentBack
 from tidemill.core.errors import RequestError
-from tidemill.core.limits import ANSWER_BYTES_MAX, FRAME_ROWS_MAX
+from tidemill.core.limits import ANSWER_BYTES_MAX, FRAME_ROWS_MAX, MAX_DELAY_MS
 from tidemill.core.model import NO_TIME_MS
 from tidemill.core.property_names import split_properties
 from tidemill.server.admin_consuming import require_receipts
@@ -31,14 +32,22 @@ class SendBackIn(ReceiptsIn):
     """Deliveries to give back; they come again after the delay of a level."""
 
     level: Annotated[int, Field(ge=-1, le=_LEVEL_MAX)] = Field(
-        0, description="0: the group's back-off, or the level after the last one; -1: to the dead letters"
+        0, description="0: the pause of the group's table; -1: to the dead letters"
+    )
+
+
+class RetryIn(ReceiptsIn):
+    """Deliveries that failed; they are tried again where they are."""
+
+    delay_ms: Annotated[int, Field(ge=0, le=MAX_DELAY_MS)] | None = Field(
+        None, description="null: the pause of the group's table after this attempt"
     )
 
 
 class SentBackOut(BaseModel):
     answer: SendBackAnswer
     deliver_at_ms: int | None
-    handle: str | None = Field(description="to cancel or reschedule it by; null in FIFO queues")
+    handle: str | None = Field(description="to cancel or reschedule it by; null where it stays in its queue")
     note: str = ""
 
 
@@ -87,16 +96,13 @@ def retry_routes(broker: Broker) -> APIRouter:
     def send_back(request: SendBackIn) -> SendBackOut:
         """Give deliveries back; each comes again, to its group alone, after the delay of a level."""
         require_receipts(broker, request.receipts)
-        answers = [
-            SentBackOut(
-                answer=sent.answer,
-                deliver_at_ms=None if sent.deliver_at_ms == NO_TIME_MS else sent.deliver_at_ms,
-                handle=str(sent.handle) if sent.handle is not None else None,
-                note=sent.note,
-            )
-            for sent in broker.send_back(request.receipts, request.level)
-        ]
-        return SendBackOut(answers=answers)
+        return _answers_out(broker.send_back(request.receipts, request.level))
+
+    @routes.post("/retry", response_model=SendBackOut)
+    def retry(request: RetryIn) -> SendBackOut:
+        """Say that deliveries failed: each comes again after its group's pause, or is dead after the last."""
+        require_receipts(broker, request.receipts)
+        return _answers_out(broker.retry(request.receipts, request.delay_ms))
 
     @routes.post("/dead-letters/resend", response_model=ResentOut)
     def resend(request: ResendIn) -> ResentOut:
@@ -116,6 +122,20 @@ def retry_routes(broker: Broker) -> APIRouter:
         return ResentOut(resent=resent)
 
     return routes
+
+
+def _answers_out(answers: Sequence[SentBack]) -> SendBackOut:
+    return SendBackOut(
+        answers=[
+            SentBackOut(
+                answer=sent.answer,
+                deliver_at_ms=None if sent.deliver_at_ms == NO_TIME_MS else sent.deliver_at_ms,
+                handle=str(sent.handle) if sent.handle is not None else None,
+                note=sent.note,
+            )
+            for sent in answers
+        ]
+    )
 
 
 def letter_routes(broker: Broker) -> APIRouter:

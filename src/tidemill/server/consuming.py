@@ -16,6 +16,8 @@ from typing import Any
 
 from tidemill.broker.broker import Broker
 from tidemill.broker.receipts import decode_receipt
+from tidemill.broker.retries import SendBackAnswer
+from tidemill.broker.retry_rule import pause_after
 from tidemill.core.errors import (
     IllegalHandle,
     IllegalInvisibility,
@@ -34,10 +36,9 @@ from tidemill.server.leases import LEASE_MS, Leases
 from tidemill.server.long_poll import LongPolls
 from tidemill.server.protocol import CLIENT_ID, Code, service
 from tidemill.server.status_codes import OK, status, status_of
-from tidemill.server.telemetry import BATCH_MAX, LONG_POLL_S, retry_delay_ms
+from tidemill.server.telemetry import BATCH_MAX, LONG_POLL_S
 
 _INVISIBLE_MS_MAX = 12 * HOUR_MS
-_NACK_MS_MIN = 1_000
 # The answer must be on its way before the client's deadline; a client that does not say how long to wait has
 # added its own time for a request to that, and wants it back.
 _DEADLINE_MARGIN_S = 0.25
@@ -180,11 +181,12 @@ class Consuming:
         and the message keep its attempts for somebody who can.
         """
         later: defaultdict[int, list[str]] = defaultdict(list)
+        levels_ms = self._broker.settings.level_delays_ms
         for receipt in receipts:
             delivery = decode_receipt(receipt)
             group = self._broker.receiver.group(delivery.group)
             is_first = delivery.attempt == 1
-            wait_ms = 0 if is_first else retry_delay_ms(delivery.attempt - 1, self._broker.settings, group)
+            wait_ms = 0 if is_first else pause_after(group, delivery.attempt - 1, levels_ms).ms
             later[wait_ms].append(receipt)
         for wait_ms, lost in later.items():
             await self._give_back(lost, wait_ms)
@@ -247,12 +249,13 @@ class Consuming:
         if not 0 <= invisible_ms <= _INVISIBLE_MS_MAX:
             which = "too large" if invisible_ms > 0 else "too small"
             raise IllegalInvisibility(f"the invisible time of {invisible_ms} ms is {which}; use 0 to 12 h")
-        if invisible_ms < _NACK_MS_MIN and self._leases.holds(receipt):
-            # A push client whose back-off came out as (nearly) nothing would spin on a failing message.
-            delivery, receiver = decode_receipt(receipt), self._broker.receiver
-            group = receiver.group(delivery.group)
-            invisible_ms = retry_delay_ms(delivery.attempt, self._broker.settings, group)
-        (is_changed,) = await self._call(self._broker.change_invisibility, [receipt], invisible_ms)
+        if self._leases.holds(receipt):
+            # A push consumer failed on it. Not its time counts but the group's: it may know an older table,
+            # or none (Node's client), and would spin on a failing message if its pause were nothing.
+            (sent,) = await self._call(self._broker.retry, [receipt])
+            is_changed = sent.answer is not SendBackAnswer.INVALID
+        else:
+            (is_changed,) = await self._call(self._broker.change_invisibility, [receipt], invisible_ms)
         self._leases.drop([receipt])
         if not is_changed:
             raise _INVALID

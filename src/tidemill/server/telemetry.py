@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from tidemill.broker.retry_rule import pauses_of
 from tidemill.broker.transactions import OpenTransaction
 from tidemill.core.config import BrokerSettings
-from tidemill.core.levels import level_delays_ms
 from tidemill.core.limits import KIB, MIB
 from tidemill.server.body_budget import Budget
 from tidemill.server.conversion import half_of, resource_name
@@ -31,6 +31,8 @@ from tidemill.store.consumer_state import Group
 LONG_POLL_S = 20
 BATCH_MAX = 32
 _SEND_ATTEMPTS = 3
+# A longer timer of Node's ends at once.
+_NODE_PAUSE_MS_MAX = (1 << 31) - 1
 # What one client has not taken, and one command however large: a question holds a whole message.
 _UNREAD_BYTES_MAX = 256 * KIB
 # What all of them have not taken. A small command finds room whatever others do.
@@ -38,13 +40,6 @@ _UNREAD_OF_ALL_BYTES_MAX = 64 * MIB
 _SMALL_BYTES = 4 * KIB
 # How long a client may take to read one command.
 _READ_SECONDS_MAX = 30.0
-
-
-def retry_delay_ms(attempt: int, settings: BrokerSettings, group: Group) -> int:
-    """How long a message that failed on this attempt waits for the next: as the group's back-off says, else
-    the levels, one after the other."""
-    delays = level_delays_ms(group.backoff) if group.backoff else settings.level_delays_ms
-    return delays[min(max(attempt, 1), len(delays)) - 1]
 
 
 @dataclass(eq=False, slots=True)
@@ -152,19 +147,23 @@ class Sessions:
         return service.TelemetryCommand(status=OK, settings=told)
 
     def _tell_pauses(self, told: Any, group: Group) -> None:
-        """How long a consumer lets a message rest that it failed on."""
-        pauses = [
-            # Whole seconds: one official client reads nothing finer.
-            max(1, retry_delay_ms(attempt, self._settings, group) // 1000)
-            for attempt in range(1, min(group.attempts_max, 32) + 1)
-        ]
+        """The group's table, for consumers that pause by themselves: FIFO push consumers do.
+
+        Past the end of the list clients repeat its last entry. Tables are in whole seconds, which is all that
+        one official client reads.
+        """
+        pauses_ms = [pause.ms for pause in pauses_of(group, self._settings.level_delays_ms)]
+        pauses_ms = pauses_ms[: group.attempts_max]
         if told.user_agent.language == definition.Language.NODE_JS:
-            # It knows no list of pauses: given one, a FIFO consumer would try once and no more.
+            # It knows no list of pauses: given one, a FIFO consumer would try once and no more. The nearest
+            # that it can follow has the first two pauses and the longest. It takes seconds for milliseconds.
             backoff = told.backoff_policy.exponential_backoff
-            backoff.initial.seconds, backoff.max.seconds, backoff.multiplier = pauses[0], pauses[-1], 2
+            backoff.initial.seconds = pauses_ms[0]
+            backoff.max.seconds = min(max(pauses_ms), _NODE_PAUSE_MS_MAX)
+            backoff.multiplier = pauses_ms[1] / pauses_ms[0] if len(pauses_ms) > 1 else 1
             return
-        for pause_s in pauses:
-            told.backoff_policy.customized_backoff.next.add().seconds = pause_s
+        for pause_ms in pauses_ms:
+            told.backoff_policy.customized_backoff.next.add().seconds = pause_ms // 1000
 
     # -- transactions -----------------------------------------------------------------------------
 

@@ -60,7 +60,7 @@ class Group:
     name: str
     attempts_max: int = 16
     is_fifo: bool = False
-    backoff: str = ""  # waits between attempts, as `10s 1m 5m`; empty: the levels
+    backoff: str = ""  # pauses between attempts, as `10s 1m 5m`; empty: the levels from the third on
     starts_first: bool = True  # a group that is new to a topic begins at its oldest message, else at its end
 
     def as_dict(self) -> dict[str, Any]:

@@ -198,7 +198,8 @@ def test_a_worker_that_cannot_be_is_refused(served, arguments) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"invisible": 0}, {"invisible": "999ms"}, {"tags": "red"}, {"first_retry": -1}]
+    "arguments",
+    [{"invisible": 0}, {"invisible": "999ms"}, {"tags": "red"}, {"first_retry": -1}, {"longest_retry": "5s"}],
 )
 def test_a_subscription_that_cannot_be_is_refused(app, arguments) -> None:
     with pytest.raises(RequestError):
