@@ -61,6 +61,7 @@ class SmallBroker:
         timer: TimerSettings = TIMER,
         store: StoreSettings = STORE,
         release_rows_max: int = RELEASE_ROWS_MAX,
+        disk: FaultyDisk | None = None,
         **settings,
     ) -> None:
         self.directory = directory
@@ -68,7 +69,7 @@ class SmallBroker:
         self.release_rows_max = release_rows_max
         self.is_timer_damaged = False  # a test that damages the timer's files says so
         self.clock = clock or ManualClock(START_MS)
-        self.disk = FaultyDisk(1)
+        self.disk = disk or FaultyDisk(1)
         self.settings = BrokerSettings(**{"retention_ms": RETENTION_MS, "queues_per_topic": 2, **settings})
         self.store_settings = replace(
             store,

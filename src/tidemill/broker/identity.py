@@ -26,10 +26,14 @@ IDENTITY_NAME = "identity"
 _HAS_CONSUMERS = "has_consumers"
 # Stands in a directory while a salvage fills it.
 UNFINISHED_NAME = "salvage.unfinished"
-# What may lie in a directory without an identity: what a new file system begins with, and what a process that
-# was killed at its very start has made, files and directories with what may be in them.
+# What may lie in a directory without an identity: what a new file system begins with, what a process that was
+# killed at its very start has made, and empty directories that stand ready for a file system of their own.
 _FILES_OF_A_START = frozenset(("LOCK", "lost+found"))
+_NEW_FILE_SYSTEM = frozenset(("lost+found",))
 _PARTS_OF_A_START = {
+    "log": _NEW_FILE_SYSTEM,
+    "index": _NEW_FILE_SYSTEM,
+    "timer": _NEW_FILE_SYSTEM,
     "tls": frozenset(("cert.pem", "key.pem", "cert.new", "key.new", "live")),
     CONSUMERS_NAME: frozenset(("checkpoint.0", "checkpoint.1")),
 }
@@ -91,7 +95,9 @@ def broker_id_of(disk: Disk, directory: Path) -> str:
             f"`tidemill salvage {directory} --to NEW`"
         )
     broker_id = new_broker_id()
-    if not has_consumers:
+    if has_consumers:
+        consumers.make_safe()  # a process killed at its very start may not have come so far
+    else:
         begin_consumers(disk, directory / CONSUMERS_NAME)
     write_identity(disk, directory, broker_id)
     return broker_id

@@ -10,6 +10,7 @@ import tidemill
 from small_broker import SmallBroker
 from tidemill.core.errors import StorageError
 from tidemill.core.model import Draft
+from tidemill.testing import FaultPlan, FaultyDisk, SimulatedCrash
 
 
 def _tree(directory: Path) -> list[tuple[str, bytes]]:
@@ -48,11 +49,31 @@ def test_what_a_process_killed_at_its_start_has_made_is_no_other_file(tmp_path):
         broker.send([Draft("t", b"x")])
 
 
+@pytest.mark.parametrize("crash_at", range(1, 9))
+def test_a_start_that_is_killed_and_a_power_cut_after_the_next_leave_what_was_sent(tmp_path, crash_at):
+    disk = FaultyDisk(1)
+    disk.arm(FaultPlan(crash_at=crash_at))
+    with pytest.raises(SimulatedCrash):
+        SmallBroker(tmp_path / "data", disk=disk)
+    small = SmallBroker(tmp_path / "data", disk=disk.crash(power_cut=False))
+    small.send("t", b"x")
+    small.kill_and_open(power_cut=True)
+    assert small.bodies("t") == [b"x"]
+    small.close()
+
+
 def test_a_new_file_system_is_empty(tmp_path):
     (tmp_path / "disk" / "lost+found").mkdir(parents=True)
     with tidemill.open(tmp_path / "disk") as broker:
         broker.send([Draft("t", b"x")])
     tidemill.open(tmp_path / "disk").close()
+
+
+@pytest.mark.parametrize("name", ["log", "index", "timer"])
+def test_a_part_may_be_a_new_file_system_of_its_own(tmp_path, name):
+    (tmp_path / "data" / name / "lost+found").mkdir(parents=True)
+    with tidemill.open(tmp_path / "data") as broker:
+        broker.send([Draft("t", b"x")])
 
 
 def test_a_data_directory_may_hold_other_files_too(small: SmallBroker):

@@ -13,6 +13,7 @@ import pytest
 
 from acceptance.command_line import make_directory
 from small_broker import SmallBroker
+from tidemill.cli.dump import FileKind
 from tidemill.cli.main import run
 from tidemill.core.model import Draft
 from tidemill.log.checkpoint import Checkpoint
@@ -145,6 +146,14 @@ def test_a_kind_can_be_told(directory: Path, tmp_path: Path, capsys: pytest.Capt
     assert "seq=0 " in _dumped(capsys, copy, "--as", "entries")
     assert run(["dump", str(copy), "--as", "find"]) == 1
     assert run(["dump", str(copy), "--as", "poem"]) == 2
+
+
+@pytest.mark.parametrize("kind", FileKind)
+@pytest.mark.parametrize("name", ["identity.0", "timer/shard-000/cursor.0", "timer/target"])
+def test_a_file_that_is_said_to_be_another_ends_in_no_traceback(
+    directory: Path, name: str, kind: FileKind
+) -> None:
+    assert run(["dump", str(directory / name), "--as", kind.value]) in (0, 1)
 
 
 def test_every_file_of_a_directory_can_be_dumped(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

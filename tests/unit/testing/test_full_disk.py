@@ -17,7 +17,7 @@ def test_growth_is_refused_and_overwriting_is_not(tmp_path: Path) -> None:
     with FaultyDisk(1, capacity_bytes=4 * _BLOCK) as disk:
         file = disk.open(tmp_path / "f", create=True)
         file.preallocate(4 * _BLOCK)
-        with pytest.raises(DiskFull, match="no room"):
+        with pytest.raises(DiskFull, match="no space left"):
             file.write(4 * _BLOCK, b"x")
         with pytest.raises(DiskFull):
             file.preallocate(5 * _BLOCK)
