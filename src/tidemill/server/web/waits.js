@@ -1,7 +1,9 @@
 // Why messages that are due are not in their topic yet, in words: the reasons of `waits` in `/v1/status`.
 
-import { count } from "./format.js";
+import { count, span } from "./format.js";
 
+const AGE_SHOWN_MS = 1000;
+const UNEXPLAINED_SHOWN_MS = 10_000;
 const SHORT = { pause: "paused", rate: "limited", order: "FIFO order", commit: "slow disk", room: "disk full", sweep: "being looked for", clock: "clock leapt" };
 const WHY = {
   pause: (topic) => `${topic} is paused. They go when it is resumed.`,
@@ -15,7 +17,17 @@ const WHY = {
 
 export const waitsNote = (waits) => [...new Set(waits.map((wait) => SHORT[wait.waits_for] || wait.waits_for))].join(" · ");
 
-export function waitWords(wait) {
+// `overdue` and `now` are those of the same answer: how long the oldest that waits for this has been due.
+export function waitWords(wait, overdue = [], now = 0) {
   const why = (WHY[wait.waits_for] || (() => wait.waits_for))(wait.topic || "a topic");
-  return `${count(wait.messages)} ${wait.messages === 1 ? "message that is due waits" : "messages that are due wait"}: ${why}`;
+  const oldest = overdue.find((one) => one.waits_for === wait.waits_for && one.topic === wait.topic);
+  const age = oldest && now - oldest.due_ms >= AGE_SHOWN_MS ? ` ${wait.messages === 1 ? "It" : "The oldest"} has been due for ${span(now - oldest.due_ms)}.` : "";
+  return `${count(wait.messages)} ${wait.messages === 1 ? "message that is due waits" : "messages that are due wait"}: ${why}${age}`;
+}
+
+// A message that is due and that nothing explains; empty while there is none, or it has only just become due.
+export function unexplainedWords(overdue, now) {
+  const oldest = overdue.find((one) => !one.waits_for && now - one.due_ms >= UNEXPLAINED_SHOWN_MS);
+  if (!oldest) return "";
+  return `${oldest.topic ? `A message of ${oldest.topic}` : "A message"} has been due for ${span(now - oldest.due_ms)} and no reason is known. Look at who turns the wheel and at the broker's log.`;
 }

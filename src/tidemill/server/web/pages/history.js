@@ -7,6 +7,7 @@ import { count, short, millis, moment, time, span } from "../format.js";
 import { choice } from "../picks.js";
 import { difference, quantile, lateBounds } from "../lateness.js";
 import { heatMap } from "../heat.js";
+import { drawDelays, drawTopicFigures } from "../figures.js";
 
 const SPANS = [["15m", "15 minutes", 1000, 10], ["24h", "24 hours", 60_000, 10]];
 
@@ -15,6 +16,8 @@ export function page({ signal, query }) {
   const tiles = h("section.panel.tiles", { "aria-label": "Figures" });
   const bars = h("div");
   const heat = h("div");
+  const delays = h("div");
+  const byTopic = h("div");
   const sinceBox = h("span.dim.small");
 
   const part = section(tiles, {
@@ -39,12 +42,27 @@ export function page({ signal, query }) {
     },
   });
 
+  section(byTopic, {
+    signal,
+    every: 5000,
+    isStill: true,
+    also: [delays],
+    load: async (stop) => {
+      const { topics, delay_bounds_ms, lateness_bounds_ms } = await get("/v1/figures", {}, stop);
+      return { topics, delay_bounds_ms, lateness_bounds_ms };
+    },
+    draw: (figures) => { drawTopicFigures(figures, byTopic); drawDelays(figures, delays); },
+  });
+
   return h("div.page",
     h("div.head", h("h1", "History"), sinceBox, h("span.grow"), choice("Span", SPANS, chosen[0], (name) => { chosen = SPANS.find(([one]) => one === name); part.refresh(); })),
     tiles,
     h("div.cols.stretch",
       h("section.panel.c5", h("header", h("h2", "How late")), bars),
-      h("section.panel.c7", h("header", h("h2", "Lateness over time"), h("span.grow"), h("span.dim.small", "stronger: more releases")), heat)));
+      h("section.panel.c7", h("header", h("h2", "Lateness over time"), h("span.grow"), h("span.dim.small", "stronger: more releases")), heat)),
+    h("div.cols.stretch",
+      h("section.panel.c5", h("header", h("h2", "Delays asked for"), h("span.grow"), h("span.dim.small", "since the start")), delays),
+      h("section.panel.flush.c7", h("header", h("h2", "By topic")), byTopic)));
 }
 
 // Differences of the running totals, `group` samples to a column.

@@ -6,7 +6,7 @@ import { section } from "../live.js";
 import { lines, stack } from "../chart.js";
 import { short, rate, bytes, millis, span, time, count, until } from "../format.js";
 import { quantile, difference } from "../lateness.js";
-import { waitsNote, waitWords } from "../waits.js";
+import { waitsNote, waitWords, unexplainedWords } from "../waits.js";
 
 const SAMPLES = 900;
 const RATE_OVER_MS = 5000;
@@ -16,6 +16,7 @@ export function page({ signal }) {
   const flow = h("div.chart");
   const late = h("div.chart");
   const next = h("div.chart");
+  const peak = h("span.dim.small");
   const runner = h("div");
   const steps = h("div");
   const disk = h("div");
@@ -80,6 +81,7 @@ export function page({ signal }) {
     load: (stop) => get("/v1/forecast/window", { from_ms: Math.floor(now() / 60_000) * 60_000, step_ms: 60_000, steps: 60 }, stop),
     draw: (found, box) => {
       nextChart ||= stack(box, { height: 150, signal, width: () => 60 });
+      say(peak, peakWords(found));
       nextChart.set(found.due.map((_, i) => (found.from_ms + i * 60_000) / 1000), [{ label: "due", values: found.due }]);
     },
   });
@@ -93,11 +95,17 @@ export function page({ signal }) {
     h("div.cols",
       h("section.panel.c6", h("header", h("h2", "Messages per second"), h("span.grow"), h("div.legend", h("span", h("i.swatch", { style: { background: "var(--t4)" } }), "in"), h("span", h("i.swatch", { style: { background: "var(--t2)" } }), "out"))), flow),
       h("section.panel.c6", h("header", h("h2", "Lateness"), h("span.grow"), h("div.legend", h("span", h("i.swatch", { style: { background: "var(--t4)" } }), "p50"), h("span", h("i.swatch", { style: { background: "var(--t2)" } }), "p99"))), late)),
-    h("section.panel", h("header", h("h2", "Falls due in the next hour"), h("span.grow"), h("a.small", { href: "#/forecast" }, "Forecast")), next),
+    h("section.panel", h("header", h("h2", "Falls due in the next hour"), h("span.grow"), peak, h("a.small", { href: "#/forecast" }, "Forecast")), next),
     h("div.cols.stretch",
       h("section.panel.c4", h("header", h("h2", "Who turns the wheel")), runner),
       h("section.panel.c4", h("header", h("h2", "Last steps")), steps),
       h("section.panel.c4", h("header", h("h2", "Disk")), disk)));
+}
+
+// The fullest minute of the hour that is shown.
+function peakWords({ due, from_ms: from }) {
+  const most = Math.max(0, ...due);
+  return most ? `fullest minute: ${short(most)} at ${time(from + due.indexOf(most) * 60_000).slice(0, 5)}` : "";
 }
 
 // What a running total grew by per second over the last few samples.
@@ -160,7 +168,9 @@ function drawNotes(box, status) {
   if (status.health?.last_fault) notes.push(["warn", `The broker was opened again after: ${status.health.last_fault}.`]);
   if (status.disk.is_full) notes.push(["bad", "The disk is full. Sends are refused until there is room; releases and cancels go on."]);
   else if (status.disk.is_low) notes.push(["warn", "The disk is nearly full. Free space on it, or move the data directory to a larger disk."]);
-  status.waits.forEach((wait) => notes.push(["warn", waitWords(wait)]));
+  status.waits.forEach((wait) => notes.push(["warn", waitWords(wait, status.overdue, status.now_ms)]));
+  const unexplained = unexplainedWords(status.overdue, status.now_ms);
+  if (unexplained) notes.push(["bad", unexplained]);
   if (status.swept) notes.push(["warn", sweptWords(status.swept)]);
   if (status.damage?.frames) notes.push(["bad", damageWords(status.damage)]);
   if (status.is_clock_simulated) notes.push(["", "The clock is simulated; `tidemill advance 1h` moves it."]);

@@ -4,6 +4,7 @@ import { h, svg, fill } from "../dom.js";
 import { get, now } from "../api.js";
 import { section, empty } from "../live.js";
 import { count, short, moment, time, span, until } from "../format.js";
+import { drawStages, drawWork } from "../figures.js";
 
 const R = [[60, 96], [116, 156], [176, 226]];
 const NAMES = ["minute", "hour", "window"];
@@ -26,6 +27,8 @@ export function page({ signal }) {
   const picture = h("div", { style: { position: "relative" } });
   const facts = h("div");
   const shards = h("div");
+  const stages = h("div");
+  const work = h("div");
   const hovered = h("p.dim.small", { style: { "text-align": "center", "min-height": "18px" }, "aria-live": "polite" }, "Point at a sector to see what it holds.");
   let hands = [];
 
@@ -68,13 +71,23 @@ export function page({ signal }) {
   };
 
   section(picture, { signal, every: 3000, load: (stop) => get("/v1/wheel", {}, stop), draw });
+  section(stages, {
+    signal,
+    every: 3000,
+    also: [work],
+    load: (stop) => get("/v1/figures", {}, stop),
+    draw: (figures) => { drawStages(figures, stages); drawWork(figures, work); },
+  });
   return h("div.page",
     h("div.head", h("h1", "Wheel"), h("p", "Every message that is not due soon waits in the slot of its second. The inner dial is the next minute, the middle one the next hour, the outer one all that the wheel reaches; what lies further ahead waits in a nearer slot and is placed again.")),
     h("div.cols",
       h("section.panel.c7", picture, hovered),
       h("div.c5", { style: { display: "grid", gap: "var(--gap)" } },
         h("section.panel", h("header", h("h2", "The wheel")), facts),
-        h("section.panel", h("header", h("h2", "Shards")), shards))));
+        h("section.panel", h("header", h("h2", "Shards")), shards))),
+    h("div.cols.stretch",
+      h("section.panel.c7", h("header", h("h2", "Time of the stages")), stages),
+      h("section.panel.c5", h("header", h("h2", "What the steps did")), work)));
 }
 
 function drawFacts(box, wheel) {
