@@ -20,7 +20,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from tidemill.core.errors import NewerFormat
+from tidemill.core.errors import CorruptionError, NewerFormat
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
 from tidemill.timer.settings import StoreKind, TimerSettings
@@ -41,7 +41,12 @@ def encode_header(settings: TimerSettings, shard: int) -> bytes:
 
 
 def decode_header(content: bytes) -> tuple[TimerSettings, int]:
-    """Settings and shard number a shard was made for."""
+    """Settings and shard number a shard was made for; `CorruptionError` if the length is not a header's."""
+    if len(content) != _FIELDS.size:
+        raise CorruptionError(
+            f"a shard's header has {len(content)} bytes instead of {_FIELDS.size}; "
+            "delete the timer directory to rebuild it"
+        )
     _, tick_ms, shard, shards, slots, window, segment_bytes = _FIELDS.unpack(content)
     if not slots:
         return TimerSettings(tick_ms, shards, store=StoreKind.ROCKSDB), shard
@@ -51,9 +56,10 @@ def decode_header(content: bytes) -> tuple[TimerSettings, int]:
 def read_header(disk: Disk, directory: Path) -> bytes | None:
     """The header's content, or None where there is none this Tidemill can read."""
     try:
-        return Checkpoint(disk, directory, HEADER_NAME, HEADER_FORMAT).load()
+        content = Checkpoint(disk, directory, HEADER_NAME, HEADER_FORMAT).load()
     except NewerFormat:
         return None
+    return content if content is not None and len(content) == _FIELDS.size else None
 
 
 def write_header(disk: Disk, directory: Path, settings: TimerSettings, shard: int) -> None:
