@@ -14,13 +14,14 @@ import threading
 from collections.abc import Callable
 
 from tidemill.broker.health import Health
-from tidemill.core.clock import Clock
+from tidemill.core.clock import LONGEST_WAIT_MS, Clock
 from tidemill.core.errors import BrokerClosed, CorruptionError, DiskFull, SyncFailed
 
 logger = logging.getLogger(__name__)
 
 _PAUSE_MS_FIRST = 50
-_PAUSE_MS_MAX = 5_000
+# No wait is longer: a longer pause would be logged and not taken.
+_PAUSE_MS_MAX = LONGEST_WAIT_MS
 _SWITCH_SECONDS = 0.0005
 
 Step = Callable[[int], int | None]
@@ -102,5 +103,5 @@ class Service:
         if is_for_want_of_room and pause_ms == _PAUSE_MS_MAX:
             return
         has_trace = pause_ms == _PAUSE_MS_FIRST and not is_for_want_of_room
-        text = "%s failed and tries again in %d ms: %s"
+        text = "%s failed and tries again within %d ms: %s"
         logger.error(text, self.name, pause_ms, fault, exc_info=has_trace)

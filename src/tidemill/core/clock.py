@@ -43,7 +43,8 @@ class Clock(Protocol):
 
 
 # A wall clock may be set back while a loop waits; looking again this often bounds what that costs.
-_LONGEST_WAIT_S = 1.0
+LONGEST_WAIT_MS = 1_000
+_LONGEST_WAIT_S = LONGEST_WAIT_MS / 1_000
 # A sleeping thread wakes this late; the rest of a doze is spent giving way to other threads.
 _OVERSLEEP_NS = 100_000
 _LONGEST_DOZE_NS = 10_000_000

@@ -10,6 +10,7 @@ import pytest
 
 from tidemill.broker.health import Health, Remedy
 from tidemill.broker.loop import Service
+from tidemill.core.clock import SystemClock
 from tidemill.core.errors import CorruptionError, DiskFull, SyncFailed
 from tidemill.testing import ManualClock
 
@@ -96,11 +97,40 @@ def test_pauses_after_errors_grow_to_a_bound_and_begin_anew_after_a_success(cloc
             failing or failing.append(False)
             clock.go_on.release()
         _stop(service, clock)
-    assert pauses == [50, 100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000, 7, 50]
+    assert pauses == [50, 100, 200, 400, 800, 1_000, 1_000, 1_000, 1_000, 7, 50]
     assert health.view().failures == {"test": 10}
 
 
-@pytest.mark.parametrize(("fault", "lines", "traces"), [(ValueError("no"), 12, 1), (DiskFull("no"), 7, 0)])
+class _Wake(threading.Event):
+    """Ends every wait at once and keeps how long it would have been."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits_s: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.waits_s.append(timeout)
+        return False
+
+
+def test_the_longest_pause_after_errors_is_one_that_the_system_clock_takes(clock, health):
+    def step(_now_ms: int) -> int:
+        raise DiskFull("no")
+
+    service = Service("test", step, clock, lambda: False, health)
+    service.start()
+    pauses = []
+    for _ in range(12):
+        pauses.append(clock.next_wait_ms() - 1_000)
+        clock.go_on.release()
+    _stop(service, clock)
+    system, wake = SystemClock(), _Wake()
+    system.wait(wake, system.now_ms() + pauses[-1])
+    assert wake.waits_s[0] == pytest.approx(pauses[-1] / 1_000, abs=0.2)
+
+
+@pytest.mark.parametrize(("fault", "lines", "traces"), [(ValueError("no"), 12, 1), (DiskFull("no"), 5, 0)])
 def test_what_fails_is_told_and_a_full_disk_without_trace_or_end(clock, health, caplog, fault, lines, traces):
     def step(_now_ms: int) -> int:
         raise fault
