@@ -37,6 +37,7 @@ class Wheel:
         self._slots = slots
         is_new = not disk.exists(path)
         self._file = disk.open(path, create=True)
+        self.is_new = not self._file.size()  # until it is synced: no slot of an earlier time is in it
         if self._file.size() != slots * SLOT_BYTES:
             if self._file.size() and not is_new:
                 raise CorruptionError(f"{path}: the wheel has a wrong size; delete the timer directory")
@@ -96,6 +97,7 @@ class Wheel:
     def sync(self) -> None:
         """Make every slot written so far survive a power cut."""
         self._file.sync()
+        self.is_new = False
 
     def close(self) -> None:
         self._table = np.empty(0, SLOT)

@@ -61,6 +61,8 @@ class WheelStore:
     def _set_back(self, cursor: Cursor, end_index: int) -> None:
         mark = cursor.mark
         self._is_sound = False
+        if self._wheel.is_new and mark.wheel_synced:
+            raise CorruptionError("the wheel is missing or empty")
         self._segment_ticks = {mark.first_segment + i: tick for i, tick in enumerate(mark.segment_ticks)}
         self._wheel_synced = mark.wheel_synced
         self._log.drop_head(mark.first_segment)

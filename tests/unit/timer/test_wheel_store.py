@@ -53,6 +53,24 @@ def test_a_damaged_shard_is_built_again(wheel_shard, name):
     assert {seq for _, seq in shard.handed} == set(range(28))
 
 
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_wheel_that_is_gone_or_empty_is_built_again(wheel_shard, is_gone):
+    shard = wheel_shard
+    shard.run(START)
+    shard.add(*[(START + 20 + n) * 1000 for n in range(200)])
+    shard.run(START + 3)
+    assert shard.engines[0].cursor.mark.wheel_synced
+    shard.close()
+    path = shard.directory / "shard-000" / "wheel"
+    path.write_bytes(b"")
+    if is_gone:
+        path.unlink()
+        shard.disk = FaultyDisk(1)
+    shard.open(start_seq=0)
+    shard.run(START + 300)
+    assert {seq for _, seq in shard.handed} == set(range(200))
+
+
 @pytest.mark.parametrize("act", ["log write", "log sync", "slots", "ready", "cursor"])
 def test_a_step_that_fails_is_done_again_by_the_same_engine(wheel_shard, act, monkeypatch):
     shard = wheel_shard
