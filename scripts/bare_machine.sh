@@ -100,6 +100,7 @@ mkdir -p "$cache"
 root=$(mktemp -d "$cache/$suite.XXXXXX")
 trap 'remove "$root"' EXIT
 tar -C "$root" -xf "$cache/$suite.tar"
+chmod 755 "$root"  # as a machine's: programs that do not run as root (PostgreSQL) must get in
 git clone --quiet --no-hardlinks . "$root/tidemill"
 say "running \"$command\" on $(git rev-parse --short HEAD)"
 # In the background, so that a signal to this script is heard at once; unshare itself hears none meanwhile.
