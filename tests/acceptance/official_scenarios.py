@@ -5,6 +5,7 @@ A test module gives the fixture `client` (an `OfficialClient`) and takes all tes
 
 from __future__ import annotations
 
+import re
 import urllib.error
 import urllib.request
 
@@ -23,6 +24,8 @@ _TOPICS = (
     "tagged",
     "forwarded",
     "timed",
+    "by-property",
+    "high",
     "recalled",
     "again",
     "ordered",
@@ -138,6 +141,38 @@ def test_delayed_messages_are_never_early(client: OfficialClient, served: Served
     assert all(_is_on_time(arrived[body], at_ms) for body, at_ms in due.items())
     assert arrived["delay"].at_ms >= begun_ms + 300
     assert arrived["level"].at_ms >= begun_ms + 1000
+
+
+def test_timer_properties_time_a_message_of_any_topic(client: OfficialClient, served: Served) -> None:
+    producer = client.producer(served.endpoint, "by-property")
+    consumer = client.simple(served.endpoint, "by-property")
+    at_ms = _now_ms() + 900
+    sent = {"TIMER_DELAY_SEC": "1", "TIMER_DELAY_MS": "700", "TIMER_DELIVER_MS": str(at_ms)}
+    for name, text in sent.items():
+        assert client.send(producer, "by-property", name, **{f"p.{name}": text})["handle"]
+    arrived = {m.body: m for m in client.receive(consumer, len(sent))}
+    assert arrived.keys() == sent.keys()
+    assert _is_on_time(arrived["TIMER_DELIVER_MS"], at_ms)
+    for name, delay_ms in (("TIMER_DELAY_SEC", 1000), ("TIMER_DELAY_MS", 700)):
+        properties = arrived[name].properties
+        assert int(properties["__due_at"]) == int(properties["__stored_at"]) + delay_ms
+        assert name not in properties
+    for name in sent:
+        for text in ("-5", "1.5", "soon"):
+            with pytest.raises(ClientFault, match=f"{name} is '{text}'; give .* as a whole number"):
+                client.send(producer, "by-property", "refused", **{f"p.{name}": text})
+
+
+def test_a_level_above_the_highest_is_counted(client: OfficialClient, served: Served) -> None:
+    producer = client.producer(served.endpoint, "high")
+    handle = client.send(producer, "high", "never", **{"p.DELAY": "99"})["handle"]
+    client.ask("recall", name=producer, topic="high", handle=handle)
+    with urllib.request.urlopen(f"http://{served.endpoint}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    assert any(
+        re.fullmatch(r'tidemill_levels_clamped_total\{.*topic="high".*\} 1(\.0)?', line) for line in lines
+    )
+    assert "topic 'high': " in served.log()
 
 
 def test_a_delay_topic_takes_messages_that_properties_make_timed(

@@ -160,6 +160,24 @@ def test_delayed_messages_are_never_early_and_say_how_they_travelled(served):
         assert properties["__runner"] == ("level" if body == b"level" else "near")
 
 
+def test_timer_properties_time_a_message_of_any_topic(served):
+    at_ms = _now_ms() + 900
+    sent = {"TIMER_DELAY_SEC": "1", "TIMER_DELAY_MS": "700", "TIMER_DELIVER_MS": str(at_ms)}
+    arrived: dict[str, dict[str, str]] = {}
+    with _running(_producer(served)) as producer, _running(_consumer(served)) as consumer:
+        for name, text in sent.items():
+            producer.send(_message(name.encode(), properties={name: text}))
+            for wrong in ("-5", "1.5", "soon"):
+                with pytest.raises(BadRequestException, match=f"ILLEGAL_DELIVERY_TIME.*{name} is '{wrong}'"):
+                    producer.send(_message(b"refused", properties={name: wrong}))
+        while len(arrived) < len(sent):
+            arrived.update({m.body.decode(): m.properties for m in _receive(consumer)})
+            assert int(arrived.get("TIMER_DELIVER_MS", {}).get("__due_at", at_ms)) == at_ms
+    for name, delay_ms in (("TIMER_DELAY_SEC", 1000), ("TIMER_DELAY_MS", 700)):
+        assert int(arrived[name]["__due_at"]) == int(arrived[name]["__stored_at"]) + delay_ms
+    assert not [name for name in sent if name in arrived[name]]
+
+
 def test_a_delay_topic_takes_messages_that_properties_make_timed(serve):
     served = serve(delay_topics=("delayed",))
     consumer = _consumer(served, topic="delayed")

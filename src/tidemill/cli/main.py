@@ -110,10 +110,21 @@ def _usage_text(error: Exception) -> str:
     format_message = getattr(error, "format_message", lambda: str(error))
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "tidemill"
-    said = format_message().rstrip(".") or _MISSING
+    said = _unreadable(error) or format_message().rstrip(".") or _MISSING
     if said == _MISSING and (names := getattr(getattr(context, "command", None), "commands", None)):
         said = f"{said}, one of {', '.join(names)}"
     return f"{said}; see `{command} --help`"
+
+
+def _unreadable(error: Exception) -> str:
+    """What to say of a text that is no number; the parser leaves out the text."""
+    details: list[dict[str, object]] = getattr(error.__cause__, "errors", list)()
+    kinds = {"int_parsing": "a whole number", "float_parsing": "a number"}
+    kind = kinds.get(str(details[0]["type"])) if details else None
+    if kind is None:
+        return ""
+    name = max(getattr(getattr(error, "param", None), "opts", ()), key=len, default="this value")
+    return f"{name} {details[0]['input']!r} is not possible; use {kind}"
 
 
 def _complain(text: str, code: int) -> int:

@@ -159,9 +159,16 @@ def settings_from(values: Mapping[str, Any], start: BrokerSettings | None = None
     for name, value in values.items():
         plain = name.replace("-", "_")
         if plain in _DURATIONS:
-            fields[_DURATIONS[plain]] = parse_duration_ms(value) if isinstance(value, str) else value
+            fields[_DURATIONS[plain]] = _span_ms(plain, value) if isinstance(value, str) else value
         elif plain in known:
             fields[plain] = value
         else:
             raise RequestError(f"unknown setting {name!r}; known are {', '.join(sorted(setting_names()))}")
     return replace(start or BrokerSettings(), **fields)
+
+
+def _span_ms(name: str, text: str) -> int:
+    try:
+        return parse_duration_ms(text)
+    except RequestError as error:
+        raise RequestError(f"{name.replace('_', '-')} is {error}") from None

@@ -335,7 +335,10 @@ class ShardEngine:
             raise CorruptionError("the cursor cannot be read")
         if not is_fitting or cursor is None or not self._disk.exists(self.ready.directory):
             if header is not None and not is_fitting:
-                logger.warning("shard %d of the timer was made for other settings", self._shard)
+                logger.warning(
+                    "shard %d of the timer was made for other settings; what is pending is absorbed again",
+                    self._shard,
+                )
             self._rebuild()
             return
         self._checkpoint.load()

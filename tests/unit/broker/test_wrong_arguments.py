@@ -97,6 +97,7 @@ def test_settings_are_checked_before_a_directory_is_made(tmp_path, setting):
     [
         ({"roll_window": "1500ms"}, "roll-window 1500 ms is not a whole number of ticks of 1000 ms"),
         ({"roll_window": "10s"}, "roll-window 10000 ms is shorter than the lead; use at least 30000 ms"),
+        ({"roll_window": "1y"}, "roll-window is not a duration: '1y'; write it like"),
         ({"roll_window": "25d"}, r"roll-window \(roll_window_ms\) 2160000000 .* use 0 to 2147483647"),
         ({"roll_window": "14d"}, "wheel-slots 1209600 is too few .* use at least 1209603"),
         (

@@ -103,3 +103,23 @@ def test_other_shells_are_told_commands_and_options(shell: str, line: str, offer
     }
     done = subprocess.run([_COMMAND], capture_output=True, text=True, timeout=60, env=os.environ | asked)
     assert offered in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["serve", "--wheel-slots", "abc"], "--wheel-slots 'abc' is not possible; use a whole number"),
+        (
+            ["serve", "--data", "never-made", "--roll-window", "1y"],
+            "roll-window is not a duration: '1y'; write it",
+        ),
+        (["send", "topic", "body", "--level", "1.5"], "--level '1.5' is not possible; use a whole number"),
+    ],
+)
+def test_a_text_in_place_of_a_number_is_named(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    said = capsys.readouterr().err
+    assert complaint in said
+    assert said.count("\n") == 1
