@@ -6,6 +6,9 @@ hour, an advance goes in hops of some length after the first thousands: never ea
 Whoever turns the wheel first hands over everything due on the way, so the number of its steps depends on how
 many timers there are, not on how far the clock goes. At the end nothing is left that the timer forgot in a
 minute that is over: the releaser sweeps in every step with a new minute.
+
+While an operator holds releases or absorbing the clock moves all the same: what is held stays pending, and goes
+when it is resumed.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ class Advancing:
         self._release, self._turn, self._keep = services
 
     def advance_to(self, until_ms: int) -> None:
-        """Move the clock; returns when everything due by then is in its topic."""
+        """Move the clock; returns when everything due by then is in its topic, or is held."""
         clock = self._clock
         if not isinstance(clock, SimulatedClock):
             raise RequestError("only a simulated clock can be moved; start with --clock simulated")
@@ -51,7 +54,7 @@ class Advancing:
             release_ms = self._release.run_once()
             if self._turning.repair:  # a sweep found that a shard has lost something, or a damaged file
                 continue
-            wakes = [self._turning.next_call_ms, release_ms, self._releaser.sweeper.next_look_ms()]
+            wakes = [self._turning.next_call_ms, release_ms, self._next_look_ms(now_ms)]
             next_ms = min((wake for wake in wakes if wake is not None), default=until_ms)
             hops += 1
             least_ms = now_ms + (1 if hops < _EXACT_HOPS else max(1, (until_ms - now_ms) // _EXACT_HOPS))
@@ -63,6 +66,12 @@ class Advancing:
             self._turn.run_once()
             self._reach(until_ms)
         clock.keep()
+
+    def _next_look_ms(self, now_ms: int) -> int | None:
+        """When to sweep next. What is held leaves a look behind that would always be overdue."""
+        look_ms, holds = self._releaser.sweeper.next_look_ms(), self._turning.holds
+        is_held = holds.holds_releases or holds.holds_absorbing
+        return None if is_held and look_ms is not None and look_ms <= now_ms else look_ms
 
     def _reach(self, until_ms: int) -> None:
         """Have everything due by then handed over, and let it go."""

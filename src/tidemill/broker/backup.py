@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemill.broker.broker import Broker
+from tidemill.broker.holds import HOLDS_NAME
 from tidemill.broker.kept_clock import CLOCK_NAME
 from tidemill.broker.level_table import LEVELS_NAME
 from tidemill.core.errors import DiskFull, RequestError, TidemillError
@@ -25,7 +26,7 @@ from tidemill.log.head_record import HeadRecord
 from tidemill.store.consumer_log import CONSUMERS_NAME, consumer_checkpoint
 
 _PARTS = ("log", CONSUMERS_NAME)
-_MARKS = ("identity.", f"{LEVELS_NAME}.", f"{CLOCK_NAME}.")
+_MARKS = ("identity.", f"{LEVELS_NAME}.", f"{CLOCK_NAME}.", f"{HOLDS_NAME}.")
 _COPY_BYTES = 4 * MIB
 # Beside log and consumers' state: the identity, and what the file system itself takes.
 _BESIDE_BYTES = MIB

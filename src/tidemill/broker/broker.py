@@ -25,6 +25,7 @@ from tidemill.broker.canceller import Canceller, NewTime, Rescheduled, To
 from tidemill.broker.column_send import Answers, ColumnSend
 from tidemill.broker.dead_letters import DeadLetters
 from tidemill.broker.health import Health
+from tidemill.broker.holds import Holds
 from tidemill.broker.identity import broker_id_of, require_usable
 from tidemill.broker.level_table import with_level_table
 from tidemill.broker.long_poll import LongPoll
@@ -39,6 +40,7 @@ from tidemill.broker.retries import Retries, SentBack
 from tidemill.broker.sender import Sender
 from tidemill.broker.settler import Settler
 from tidemill.broker.status import Status, status_of
+from tidemill.broker.switches import Switches
 from tidemill.broker.table_parts import TableParts
 from tidemill.broker.table_views import TableViews
 from tidemill.broker.topic_admin import TopicAdmin
@@ -142,6 +144,7 @@ class Broker:
             wake=lambda: self._turn_service.wake(),
             pipeline=pipeline if pipeline_command else None,
             pipeline_problem=self._pipeline_problem,
+            holds=Holds(self.disk, self.directory),
         )
         self.wheel, self.steps, self.figures = self._turning.wheel, self._turning.steps, self._turning.figures
         self.releaser = self._make_releaser(sizes.release_rows_max)
@@ -151,6 +154,8 @@ class Broker:
         )
         self._release_service = service("releaser", self._release_step)
         self._turn_service = service("timer", self._turn_step)
+        services = {"release_service": self._release_service, "turn_service": self._turn_service}
+        self.switches = Switches(self._turning.holds, self._turning, self.health, now_ms, **services)
         self.releaser.recover()  # it may call for a step of the timer
         self.topics = TopicAdmin(self.store, settings, now_ms, self._release_service.wake)
         self._sender = Sender(
@@ -185,6 +190,7 @@ class Broker:
             has_threads=self._has_threads,
             wake=lambda: self._release_service.wake(),
             on_lost=self._turning.repair.note_lost,
+            is_held=lambda: self._turning.holds.holds_releases,
             rows_max=rows_max,
         )
 
@@ -213,7 +219,7 @@ class Broker:
         return min((wake for wake in wakes if wake is not None), default=None)
 
     def advance_to(self, until_ms: int) -> None:
-        """Move a simulated clock; returns when everything due by then is in its topic."""
+        """Move a simulated clock; returns when everything due by then is in its topic, or is held."""
         self._require_not_closed()
         require_whole("until_ms", until_ms, 0, SEQ_MAX)
         self.store.writer.finish_all()  # the pipeline reads only what is safe, also where answers do not wait

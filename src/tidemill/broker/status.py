@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidemill.broker.health import Health, HealthView
+from tidemill.broker.holds import HoldsState
 from tidemill.broker.level_views import LevelView, level_views
 from tidemill.broker.overdue_views import OverdueView, overdue_views
 from tidemill.broker.pulse import sample_of
@@ -46,6 +47,7 @@ class Status:
     damage: DamageCounts  # of the commit log, as far as it is known
     levels: list[LevelView]
     clamped_levels: dict[str, int]  # by topic: messages whose level was above the highest, since the start
+    holds: HoldsState
     waits: list[WaitView]
     overdue: list[OverdueView]
     health: HealthView
@@ -63,7 +65,7 @@ def status_of(
     health: Health,
 ) -> Status:
     now_ms, sample = clock.now_ms(), sample_of(store, releaser.lateness)
-    waits = wait_views(store, releaser, guard, now_ms, clock.boot_ms())
+    waits = wait_views(store, releaser, turning, guard, now_ms, clock.boot_ms())
     return Status(
         now_ms=now_ms,
         pending=sample.pending,
@@ -84,6 +86,7 @@ def status_of(
         damage=damage_counts(store),
         levels=level_views(store, settings, now_ms),
         clamped_levels=sender.clamped_levels.counts(),
+        holds=turning.holds.state,
         waits=waits,
         overdue=overdue_views(store, releaser, waits, now_ms),
         health=health.view(),

@@ -20,13 +20,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from tidemill.broker.eviction import free_shard, remove_aside
+from tidemill.broker.holds import Holds
 from tidemill.broker.pipeline_process import PipelineProcess, PipelineState
 from tidemill.broker.shard_repair import ShardRepair, first_pending
 from tidemill.broker.spark_steps import SparkSteps
 from tidemill.broker.step_log import StepLog
+from tidemill.broker.unabsorbed import EarliestUnabsorbed
 from tidemill.broker.views import PipelineView
 from tidemill.broker.wheel_picture import WheelPictures
 from tidemill.core.config import BrokerSettings
@@ -34,7 +34,6 @@ from tidemill.log.disk import Disk
 from tidemill.release.releaser import Releaser
 from tidemill.release.shards_seen import ShardsSeen
 from tidemill.store.entry_files import EntryFiles
-from tidemill.store.entry_format import FLAG_LEVEL, FLAG_NEAR
 from tidemill.store.message_store import MessageStore
 from tidemill.timer.calling import target_tick
 from tidemill.timer.check import check_shard, check_timer
@@ -56,7 +55,6 @@ from tidemill.timer.target import (
 from tidemill.timer.wheel_view import WheelView
 
 _SAFE_MS_MAX = 1 << 62
-_LOOK_ROWS = 1 << 18
 _WATCH_EVERY_MS = 250
 _HAND_BACK_MS_FIRST = 5_000
 _HAND_BACK_MS_MAX = 300_000
@@ -108,10 +106,13 @@ class Turning:
         wake: Callable[[], None],
         pipeline: PipelineProcess | None,
         pipeline_problem: str = "",
+        holds: Holds,
     ) -> None:
         """`pipeline_problem` says why there is no pipeline although one was wanted."""
         self._disk = disk
         self._store = store
+        self.holds = holds
+        self._earliest_unabsorbed = EarliestUnabsorbed(store)
         self._settings = settings
         self._timer_settings = timer_settings
         self._limits = limits
@@ -197,7 +198,7 @@ class Turning:
         self._aim_ms = until_ms
 
     def _embedded_step(self, now_ms: int, releaser: Releaser) -> int:
-        target = self._write_target(now_ms)
+        target = self.write_target(now_ms)
         wake_ms = self.next_call_ms = self._runner.step(target.now_ms, target.synced_end_seq)
         self.is_called_for = wake_ms is not None and wake_ms <= target.now_ms
         self._tell(releaser, now_ms)
@@ -206,7 +207,7 @@ class Turning:
         return latest_ms if wake_ms is None else min(wake_ms, latest_ms)
 
     def _watch_step(self, now_ms: int, releaser: Releaser) -> int:
-        target = self._write_target(now_ms)
+        target = self.write_target(now_ms)
         cursors, machine_ms = self._cursors(), self._machine_ms()
         self._spark_steps.look()
         self.steps.see(now_ms, self._turner.name.lower(), cursors)
@@ -224,9 +225,9 @@ class Turning:
             return now_ms
         return now_ms + _WATCH_EVERY_MS
 
-    def _write_target(self, now_ms: int) -> Target:
-        safe_seq = self._store.writer.safe_seq()
-        target = Target(self._epoch, max(now_ms, self._aim_ms), safe_seq, self._turner)
+    def write_target(self, now_ms: int) -> Target:
+        """Tell whoever turns the wheel how far to go. For the thread that takes the steps."""
+        target = Target(self._epoch, max(now_ms, self._aim_ms), self._absorb_end(), self._turner)
         write_target(self._disk, self._directory, target)
         return target
 
@@ -240,8 +241,10 @@ class Turning:
 
     def _take_shards(self) -> None:
         """Raise the epoch and take every shard, ending whoever holds one."""
-        now_ms, safe_seq = self._now_ms(), self._store.writer.safe_seq()
-        self._epoch = raise_epoch(self._disk, self._directory, now_ms, safe_seq, Runner.EMBEDDED)
+        now_ms = self._now_ms()
+        self._epoch = raise_epoch(
+            self._disk, self._directory, now_ms, self._absorb_end(), Runner.EMBEDDED
+        )
         if self._pipeline is not None:
             for directory in shard_directories(self._disk, self._directory):
                 free_shard(self._disk, directory, self._epoch)
@@ -281,8 +284,8 @@ class Turning:
         # them in the files from now on.
         self._turner = Runner.SPARK
         self._runner.close()
-        now_ms, safe_seq = self._now_ms(), self._store.writer.safe_seq()
-        self._epoch = raise_epoch(self._disk, self._directory, now_ms, safe_seq, Runner.SPARK)
+        now_ms = self._now_ms()
+        self._epoch = raise_epoch(self._disk, self._directory, now_ms, self._absorb_end(), Runner.SPARK)
         self._since_ms = now_ms
         self._watch = _Watch(self._cursors(), None, self._machine_ms())
 
@@ -291,8 +294,22 @@ class Turning:
     def reach(self, now_ms: int, releaser: Releaser) -> None:
         """Absorb also what no step is called for yet. Spark is left alone: nothing due can be among it."""
         if not self.is_turned_elsewhere:
-            self._runner.run_until_reached(now_ms, self._store.writer.safe_seq())
+            self._runner.run_until_reached(now_ms, self._absorb_end())
             self._tell(releaser, now_ms)
+
+    def _absorb_end(self) -> int:
+        """Entries below this may be absorbed: what is safe, and no more than a hold allows."""
+        return self.holds.absorb_end(self._store.writer.safe_seq())
+
+    @property
+    def absorbed_end(self) -> int:
+        """No shard has absorbed an entry from this seq on."""
+        return max(self.absorbed_ends)
+
+    @property
+    def absorbed_ends(self) -> tuple[int, ...]:
+        """For each shard: it has absorbed all of its entries below this seq."""
+        return tuple(cursor.seq for cursor in self._cursors())
 
     def handed_over_ms(self) -> int:
         """No shard has handed over a message that is due at or after this time."""
@@ -309,25 +326,13 @@ class Turning:
         clear_ms = min(min(c.clear_tick for c in cursors) * self._settings.tick_ms, _SAFE_MS_MAX)
         first_seq = min(cursor.seq for cursor in cursors)
         unabsorbed = self._store.indexes.ledger.next_seq - first_seq
-        return ShardsSeen(lambda: self._safe_ms(clear_ms, first_seq), have_moved, unabsorbed)
+        held_seq = max(self._absorb_end(), *(c.seq for c in cursors)) if self.holds.holds_absorbing else None
+        return ShardsSeen(lambda: self._safe_ms(clear_ms, first_seq), have_moved, unabsorbed, held_seq)
 
     def _safe_ms(self, clear_ms: int, first_seq: int) -> int:
         if self.repair:
             return 0
-        return min(clear_ms, self._earliest_unabsorbed_ms(first_seq))
-
-    def _earliest_unabsorbed_ms(self, first_seq: int) -> int:
-        ledger, first, earliest_ms = self._store.indexes.ledger, first_seq, _SAFE_MS_MAX
-        while True:
-            with self._store.writer.lock:
-                first = max(first, ledger.head_seq)
-                end = min(ledger.next_seq, first + _LOOK_ROWS)
-                if first >= end:
-                    return earliest_ms
-                rows = self._store.indexes.entries.read(first, end)
-            far = rows["deliver_at_ms"][rows["flags"] & (FLAG_NEAR | FLAG_LEVEL) == 0]
-            earliest_ms = min(earliest_ms, int(np.min(far, initial=_SAFE_MS_MAX)))
-            first = end
+        return min(clear_ms, self._earliest_unabsorbed.due_ms(first_seq))
 
     def _cursors(self) -> tuple[Cursor, ...]:
         if self._turner is Runner.EMBEDDED:
@@ -344,7 +349,7 @@ class Turning:
             state=self._state.name,
             lag_ms=self._lag_ms(now_ms),
             takeovers=self.takeover_count,
-            unabsorbed=max(0, self._store.writer.safe_seq() - min(cursor.seq for cursor in self._cursors())),
+            unabsorbed=max(0, self._store.writer.safe_seq() - min(self.absorbed_ends)),
             since_ms=self._since_ms,
             problem=self._state.problem,
         )

@@ -33,6 +33,14 @@ def in_order(rows: Rows) -> Rows:
     return picked(rows, np.lexsort((seqs, due)))
 
 
+def seqs_between(rows: Rows, from_ms: int, until_ms: int) -> I64:
+    """Seqs of the rows due in `[from, until]`; the rows must be in order."""
+    start = np.searchsorted(rows["deliver_at_ms"], from_ms, "left")
+    stop = np.searchsorted(rows["deliver_at_ms"], until_ms, "right")
+    seqs: I64 = rows["seq"][start:stop].astype(np.int64)
+    return seqs
+
+
 def _is_sorted(due: I64, seqs: I64) -> bool:
     later = due[1:] > due[:-1]
     return bool((later | ((due[1:] == due[:-1]) & (seqs[1:] >= seqs[:-1]))).all())

@@ -13,8 +13,8 @@ import heapq
 
 import numpy as np
 
-from tidemill.log.arrays import Rows
-from tidemill.release.due_rows import DUE_ROW, NO_ROWS, in_order, joined
+from tidemill.log.arrays import I64, Rows
+from tidemill.release.due_rows import DUE_ROW, NO_ROWS, in_order, joined, seqs_between
 
 _HEAP_MAX = 4096
 _BATCH_MIN = 64
@@ -46,6 +46,10 @@ class DueSet:
         runs, heap = list(self._runs), list(self._heap)
         in_runs = sum(int(np.searchsorted(run["deliver_at_ms"], now_ms, "right")) for run in runs)
         return in_runs + sum(row[0] <= now_ms for row in heap)
+
+    def due_seqs(self, from_ms: int, until_ms: int) -> list[I64]:
+        """Seqs of rows due in `[from, until]`, in parts; a look."""
+        return [seqs_between(run, from_ms, until_ms) for run in self.runs()]
 
     def runs(self) -> list[Rows]:
         """All rows, in runs that are in order each."""

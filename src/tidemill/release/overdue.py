@@ -32,6 +32,7 @@ class OverdueScan:
     next_seq: int
     end_seq: int
     handed_over_ms: int  # the pipeline has handed over nothing that is due at or after this time
+    held_seq: int | None = None  # far entries from here on are not absorbed, because that is held
 
     @property
     def is_over(self) -> bool:
@@ -46,7 +47,8 @@ class OverdueScan:
     def some(self, store: MessageStore, now_ms: int) -> Rows:
         """One bounded look; the rows found."""
         first_seq, end_seq = self.next_part()
-        return overdue_rows(store, first_seq, end_seq, max(now_ms, self.handed_over_ms))
+        until_ms = max(now_ms, self.handed_over_ms)
+        return overdue_rows(store, first_seq, end_seq, until_ms, held_seq=self.held_seq)
 
 
 def overdue_rows(
@@ -56,10 +58,11 @@ def overdue_rows(
     until_ms: int,
     topic_id: int | None = None,
     fifo_below_ms: int | None = None,
+    held_seq: int | None = None,
 ) -> Rows:
     """Pending messages of a range of seqs that are due by `until_ms`; of one topic, if one is given.
 
-    FIFO messages due at or after `fifo_below_ms` are left out.
+    FIFO messages due at or after `fifo_below_ms` are left out, and far ones from `held_seq` on.
     """
     with store.writer.lock:
         first_seq = max(first_seq, store.indexes.ledger.head_seq)
@@ -73,6 +76,9 @@ def overdue_rows(
         wanted &= entries["topic_id"] == topic_id
     if fifo_below_ms is not None:
         wanted &= (entries["flags"] & FLAG_FIFO == 0) | (entries["deliver_at_ms"] < fifo_below_ms)
+    if held_seq is not None:
+        is_absorbed = np.arange(first_seq, end_seq) < held_seq
+        wanted &= is_absorbed | (entries["flags"] & (FLAG_NEAR | FLAG_LEVEL) != 0)
     chosen = np.flatnonzero(wanted)
     # Of what came through the wheel nobody knows here how often it was rolled.
     rows = due_rows(entries["deliver_at_ms"][chosen], first_seq + chosen, Via.EMBEDDED, NOT_COUNTED)
@@ -83,7 +89,12 @@ def overdue_rows(
 
 
 def earliest_overdue(
-    store: MessageStore, topic_id: int, until_ms: int, fifo_below_ms: int, rows_max: int
+    store: MessageStore,
+    topic_id: int,
+    until_ms: int,
+    fifo_below_ms: int,
+    rows_max: int,
+    held_seq: int | None = None,
 ) -> tuple[Rows, bool]:
     """The earliest `rows_max` pending messages of a topic due by `until_ms`; and whether those are all."""
     ledger = store.indexes.ledger
@@ -91,7 +102,8 @@ def earliest_overdue(
     first = ledger.head_seq
     while first < ledger.next_seq:
         end = min(ledger.next_seq, (first // SCAN_ROWS + 1) * SCAN_ROWS)
-        kept = joined([kept, overdue_rows(store, first, end, until_ms, topic_id, fifo_below_ms)])
+        found = overdue_rows(store, first, end, until_ms, topic_id, fifo_below_ms, held_seq)
+        kept = joined([kept, found])
         if len(kept) > rows_max:
             kept, is_complete = kept[:rows_max], False
         first = end

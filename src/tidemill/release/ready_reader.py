@@ -23,7 +23,7 @@ from tidemill.core.errors import CorruptionError, NewerFormat
 from tidemill.core.model import Via
 from tidemill.log.arrays import I64, U16, Flags, Rows
 from tidemill.log.disk import Disk
-from tidemill.release.due_rows import NO_ROWS, due_rows, joined
+from tidemill.release.due_rows import NO_ROWS, due_rows, joined, seqs_between
 from tidemill.timer.ready_files import READY_DIRECTORY_NAME, parse_ready_name
 from tidemill.timer.ready_format import Runner, decode_ready
 from tidemill.timer.target import shard_directories, shard_of
@@ -100,6 +100,10 @@ class ReadyReader:
         """The earliest due time of what was not taken yet; a look, which may come from any thread."""
         rests = [file.rest() for file in list(self._open.values())]
         return min((int(rest["deliver_at_ms"][0]) for rest in rests if len(rest)), default=None)
+
+    def due_seqs(self, from_ms: int, until_ms: int) -> list[I64]:
+        """Seqs of rows not taken yet and due in `[from, until]`, in parts; a look from any thread."""
+        return [seqs_between(file.rest(), from_ms, until_ms) for file in list(self._open.values())]
 
     def take_due(self, now_ms: int, limit: int) -> Rows:
         """Rows due at or before `now_ms` that were not taken yet, in order; the earliest `limit` of them."""

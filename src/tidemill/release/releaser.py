@@ -24,12 +24,13 @@ from tidemill.core.clock import Clock, stopwatch_s
 from tidemill.core.errors import DiskFull
 from tidemill.core.model import NEVER_ROLLED, Via
 from tidemill.log.arrays import I64, Flags, Rows, picked
+from tidemill.release.arrival import in_order_of_arrival
 from tidemill.release.backlogs import Backlogs
 from tidemill.release.breath import Breath
 from tidemill.release.by_value import release_batch
 from tidemill.release.commit_window import CommitWindow
 from tidemill.release.due_levels import take_due_levels
-from tidemill.release.due_rows import NO_ROWS, distinct, due_rows, joined, waited_for
+from tidemill.release.due_rows import NO_ROWS, distinct, due_rows, joined, seqs_between, waited_for
 from tidemill.release.due_set import DueSet
 from tidemill.release.overdue import OverdueScan, earliest_overdue
 from tidemill.release.ready_reader import ReadyReader
@@ -37,7 +38,6 @@ from tidemill.release.release_figures import ReleaseFigures
 from tidemill.release.shards_seen import ShardsSeen
 from tidemill.release.sweeper import Held, Sweeper, SweepScan
 from tidemill.release.waits import ReleaseWait, WaitsFor
-from tidemill.store.arrival_order import arrivals_of
 from tidemill.store.entry_format import FLAG_FIFO, FLAG_MOVED
 from tidemill.store.message_store import MessageStore
 
@@ -64,9 +64,12 @@ class Releaser:
         has_threads: bool,
         wake: Callable[[], None],
         on_lost: Callable[[I64], None],
+        is_held: Callable[[], bool] = lambda: False,
         rows_max: int = RELEASE_ROWS_MAX,
     ) -> None:
-        """`on_lost` hears the seqs of due messages that a shard should have handed over and did not."""
+        """`on_lost` hears the seqs of due messages that a shard should have handed over and did not. While
+        `is_held`, nothing is released and nothing is swept; what is due stays where it is."""
+        self._is_held = is_held
         self._store = store
         self._ready = ready
         self.rows_max = rows_max  # of one release record
@@ -127,6 +130,16 @@ class Releaser:
         found = (near_ms, levels_ms, self._held.next_due_ms(), self._ready.next_due_ms())
         return min((due_ms for due_ms in found if due_ms is not None), default=None)
 
+    def due_seqs(self, from_ms: int, until_ms: int) -> I64:
+        """Seqs due in `[from, until]` that are here and not released; a look from any thread."""
+        with self._lock:
+            near = self._near.due_seqs(from_ms, until_ms)
+        with self._store.writer.lock:
+            levels = self._store.indexes.levels.due_seqs(from_ms, until_ms)
+        held, ready = self._held.due_seqs(from_ms, until_ms), self._ready.due_seqs(from_ms, until_ms)
+        backlogs = [seqs_between(rows, from_ms, until_ms) for rows in self.backlogs.rows().values()]
+        return np.concatenate([NO_ROWS["seq"], *near, *levels, *held, *ready, *backlogs])
+
     def waits(self, now_ms: int) -> list[ReleaseWait]:
         """What due messages wait for just now; a look from any thread."""
         found = self.backlogs.waits()
@@ -151,7 +164,8 @@ class Releaser:
             seqs = store.indexes.pending_near()
             due = store.indexes.entries.take(seqs)["deliver_at_ms"].astype(np.int64)
             ledger = store.indexes.ledger
-            self._scan = OverdueScan(ledger.head_seq, ledger.next_seq, self._handed_over_ms())
+            handed_over_ms, held_seq = self._handed_over_ms(), self._seen.held_seq
+            self._scan = OverdueScan(ledger.head_seq, ledger.next_seq, handed_over_ms, held_seq)
         self.add_near(due, seqs)
         self._ready.look()
 
@@ -168,7 +182,7 @@ class Releaser:
         if seen.have_moved or self._ready_changed.is_set():
             self._ready_changed.clear()
             self._ready.look()
-        while True:
+        while not self._is_held():
             rows, has_more = self._take_due(now_ms)
             is_ahead = not len(rows) and not has_more
             if is_ahead:
@@ -185,7 +199,7 @@ class Releaser:
         self._window.settle_step()
         self._lacking_room = 0
         self._ready.sweep(self._still_needed)
-        self.next_wake_ms = self._next_wake_ms(now_ms)
+        self.next_wake_ms = None if self._is_held() else self._next_wake_ms(now_ms)
         if self.next_wake_ms is None:
             return None
         come_ms = self.next_wake_ms - self._ahead_ms
@@ -270,16 +284,7 @@ class Releaser:
             self._refill(topic_id, now_ms)
         if permitted is rows and not (entries["flags"] & FLAG_MOVED).any():
             return permitted
-        return self._in_order_of_arrival(permitted)
-
-    def _in_order_of_arrival(self, rows: Rows) -> Rows:
-        """Equal due times keep their order of arrival, also where retention gave some a later seq."""
-        store = self._store
-        with store.writer.lock:
-            rows = picked(rows, store.indexes.ledger.pending_mask(rows["seq"]))
-            entries = store.indexes.entries.take(rows["seq"])
-            arrivals = arrivals_of(store.readable_section, rows["seq"], entries)
-        return picked(rows, np.lexsort((arrivals, rows["deliver_at_ms"])))
+        return in_order_of_arrival(self._store, permitted)
 
     def _release(self, rows: Rows, now_ms: int, is_pressed: bool) -> None:
         """Let rows go; what could not go (no room on the disk) is kept for the next step."""
@@ -363,8 +368,9 @@ class Releaser:
     def _refill(self, topic_id: int, now_ms: int) -> None:
         """Find the rows that a topic's backlog had no room for; the earliest of them, if they are many."""
         until_ms, fifo_below_ms = max(now_ms, self._handed_over_ms()), self._fifo_limit_ms()
-        rows_max = self.backlogs.rows_max
-        kept, is_complete = earliest_overdue(self._store, topic_id, until_ms, fifo_below_ms, rows_max)
+        rows_max, held_seq = self.backlogs.rows_max, self._seen.held_seq
+        limits = (until_ms, fifo_below_ms, rows_max, held_seq)
+        kept, is_complete = earliest_overdue(self._store, topic_id, *limits)
         self.backlogs.refill(topic_id, kept, is_complete)
 
     def _still_needed(self, seqs: I64) -> Flags:
@@ -388,5 +394,5 @@ class Releaser:
         return needed
 
     def close(self) -> None:
-        """Let go of the threads; nothing is written. Call when no step is taken any more."""
+        """Let go of the threads. Call when no step is taken any more."""
         self._window.close()

@@ -15,9 +15,11 @@ class ShardsSeen:
 
     `fifo_safe` answers before which time they handed over everything, with the ready files that are there
     after the look. `have_moved`: since the look before, so that there may be new files. `unabsorbed`: how
-    many entries the slowest shard has not read.
+    many entries the slowest shard has not read. `held_seq`: where absorbing is held, far entries from this seq
+    on are the timer's to hand over when that is resumed, and nobody else's; None: it is not held.
     """
 
     fifo_safe: FifoSafe
     have_moved: bool
     unabsorbed: int = 0
+    held_seq: int | None = None

@@ -17,6 +17,8 @@ class WaitsFor(StrEnum):
     COMMIT = "commit"  # as many release records as may be under way are, and none is safe yet
     ROOM = "room"  # a release record finds no room on the disk; tried again, ever more rarely
     SWEEP = "sweep"  # overdue, and neither the timer nor the releaser has it: a scan of the entries finds it
+    HOLD = "hold"  # releases are held for the whole broker, until an operator resumes them
+    ABSORB = "absorb"  # absorbing is held, and the timer had not taken it in; it goes after the resume
     CLOCK = "clock"  # the wall clock leapt forward: held for ten seconds, it may be wrong
 
 

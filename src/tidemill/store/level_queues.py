@@ -209,6 +209,13 @@ class LevelQueues:
 
     # -- looking ----------------------------------------------------------------------------------
 
+    def due_seqs(self, from_ms: int, until_ms: int) -> list[I64]:
+        """Seqs of rows not taken yet and due in `[from, until]`, in parts."""
+        return [
+            run.seqs(run.taken + run.due_count(from_ms - 1), run.taken + run.due_count(until_ms))
+            for run in self._runs()
+        ]
+
     def view(self) -> list[DelayView]:
         """What waits with each delay, the shortest first."""
         views = []

@@ -1,0 +1,18 @@
+"""Rows of equal due time in the order in which their messages arrived. Reads the store."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tidemill.log.arrays import Rows, picked
+from tidemill.store.arrival_order import arrivals_of
+from tidemill.store.message_store import MessageStore
+
+
+def in_order_of_arrival(store: MessageStore, rows: Rows) -> Rows:
+    """Equal due times keep their order of arrival, also where retention gave some a later seq."""
+    with store.writer.lock:
+        rows = picked(rows, store.indexes.ledger.pending_mask(rows["seq"]))
+        entries = store.indexes.entries.take(rows["seq"])
+        arrivals = arrivals_of(store.readable_section, rows["seq"], entries)
+    return picked(rows, np.lexsort((arrivals, rows["deliver_at_ms"])))
