@@ -135,6 +135,27 @@ def test_looks(cli) -> None:
     assert "\x1b" not in cli("status")[1]
 
 
+def test_hold_and_resume(cli) -> None:
+    assert cli("hold", "releases") == (
+        0,
+        "releases held: nothing timed is put into its topic until `tidemill resume releases`\n",
+        "",
+    )
+    assert _json(cli("hold", "absorbing", "--json"))["absorbing_since_ms"] > 0
+    cli("send", "held", "x", "--delay", "1ms")
+    assert "releases for " in cli("status")[1]
+    assert cli("receive", "held", "--group", "g", "--wait", "300ms")[1] == ""
+    assert cli("resume", "absorbing")[:2] == (0, "absorbing resumed\n")
+    assert _json(cli("resume", "releases", "--json")) == {
+        "releases_since_ms": None,
+        "absorbing_since_ms": None,
+    }
+    assert _json(cli("receive", "held", "--group", "g", "--count", "1"))["body"] == "x"
+    code, out, err = cli("hold", "sends")
+    assert (code, out) == (2, "")
+    assert err == "tidemill: 'sends' cannot be held or resumed; use releases or absorbing\n"
+
+
 def test_topics_and_groups(cli) -> None:
     assert cli("topics", "create", "made", "--type", "delay", "--queues", "3")[0] == 0
     listed = [json.loads(line) for line in cli("topics", "list", "--json")[1].splitlines()]

@@ -9,6 +9,7 @@ import urllib.request
 import pytest
 from playwright.sync_api import expect
 
+import tidemill
 from acceptance.serving import Served, free_port
 from browser.chromium import PAGES
 
@@ -121,6 +122,23 @@ def test_topics_are_made_paused_and_resumed(million, visit) -> None:
     expect(row.locator(".badge")).to_have_text("paused")
     row.get_by_role("button", name="Resume").click()
     expect(row.locator(".badge")).to_have_count(0)
+
+
+def test_what_is_held_is_shown_and_resumed(million, visit) -> None:
+    page = visit(million.endpoint).show("now")
+    with tidemill.Client(million.endpoint) as client:
+        client.hold("releases")
+        client.hold("absorbing")
+        held = page.locator("[data-hold]")
+        expect(held).to_have_count(2)
+        expect(held.first).to_contain_text("Releases are held since")
+        client.send("held-here", b"x", delay="1ms")
+        expect(page.locator("main")).to_contain_text("releases are held for the whole broker")
+        page.get_by_role("button", name="Resume releases").click()
+        expect(held).to_have_count(1)
+        page.get_by_role("button", name="Resume absorbing").click()
+        expect(held).to_have_count(0)
+        assert client.status().fields["holds"] == {"releases_since_ms": None, "absorbing_since_ms": None}
 
 
 def test_the_forecast_zooms_into_what_is_dragged(million, visit) -> None:

@@ -114,6 +114,7 @@ class Run:
         world = self._workload.world
         world.broker, world.is_full = broker, False
         self.model.turn += 1
+        self.model.holds.check(broker)
         world.look(is_thorough=True)
         self.model.check_pending(broker)
         self.model.check_halves(broker)
@@ -150,6 +151,7 @@ class Run:
             raise Broken(f"{broker.releaser.sweeper.swept_count} were swept, {repaired} shards built again")
         self.model.check_pending(broker)
         self.model.check_halves(broker)
+        self.model.holds.check(broker)
 
     def close(self, broker: Broker) -> None:
         farewell = broker.close()
@@ -193,6 +195,7 @@ class Run:
         """The last life: everything is let go, falls due, is consumed, and is counted."""
         broker = self.open()
         world = self.workload.world
+        self.workload.holding.resume_all()
         for name in list(self.model.topics):
             broker.topics.change(name, is_paused=False, release_rate_max=0)
         world.look()

@@ -16,6 +16,7 @@ from simulation.model import Broken
 from simulation.salvage_compare import compare
 from tidemill.broker.salvage import salvage
 from tidemill.core.errors import CorruptionError, StorageError
+from tidemill.core.holds import Held
 from tidemill.log.disk import RealDisk
 from tidemill.store.message_store import StoreSettings
 from tidemill.testing import FaultyDisk
@@ -122,6 +123,10 @@ class SalvagedRun(Run):
         """The copy works: everything that is pending goes out, and its own check finds nothing."""
         for topic in list(copy.store.indexes.topics):
             copy.topics.change(topic.name, is_paused=False, release_rate_max=0)
+        if copy.switches.state != self.workload.world.broker.switches.state:
+            raise Broken(f"the copy holds {copy.switches.state}")
+        for what in Held:
+            copy.switches.resume(what)
         for _ in range(40):
             pending = copy.views.pending(limit=1)
             if not pending:

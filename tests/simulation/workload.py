@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from simulation.changing import Changing
 from simulation.consuming import Consuming
+from simulation.holding import Holding
 from simulation.operating import Operating
 from simulation.sending import Sending
 from simulation.world import World
@@ -21,6 +22,7 @@ class Workload:
     def __init__(self, world: World, change_weight: int = 1, crash_chance: float = 0.0) -> None:
         self.world = world
         self.sending, self.consuming = Sending(world), Consuming(world)
+        self.holding = Holding(world)
         self.changing = Changing(world, crash_chance)
         sending, changing, operating = self.sending, self.changing, Operating(world)
         self._acts: list[tuple[int, Callable[[], object]]] = [
@@ -42,6 +44,7 @@ class Workload:
             (2, operating.open_half),
             (2, operating.end_half),
             (2, operating.checkpoint),
+            (6, self.holding.hold_or_resume),
             (20, operating.pass_time),
         ]
 

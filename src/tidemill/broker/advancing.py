@@ -7,8 +7,8 @@ Whoever turns the wheel first hands over everything due on the way, so the numbe
 many timers there are, not on how far the clock goes. At the end nothing is left that the timer forgot in a
 minute that is over: the releaser sweeps in every step with a new minute.
 
-While an operator holds releases or absorbing the clock moves all the same: what is held stays pending, and goes
-when it is resumed.
+While an operator holds releases or absorbing the clock moves all the same: what is held stays pending, and
+goes when it is resumed.
 """
 
 from __future__ import annotations

@@ -242,9 +242,7 @@ class Turning:
     def _take_shards(self) -> None:
         """Raise the epoch and take every shard, ending whoever holds one."""
         now_ms = self._now_ms()
-        self._epoch = raise_epoch(
-            self._disk, self._directory, now_ms, self._absorb_end(), Runner.EMBEDDED
-        )
+        self._epoch = raise_epoch(self._disk, self._directory, now_ms, self._absorb_end(), Runner.EMBEDDED)
         if self._pipeline is not None:
             for directory in shard_directories(self._disk, self._directory):
                 free_shard(self._disk, directory, self._epoch)

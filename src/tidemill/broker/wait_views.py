@@ -1,7 +1,7 @@
 """What releases wait for, as people look at it: topics by name, what an operator holds, a leap of the clock.
 
-Reads and shapes; decides nothing. While releases are held, every message that is due waits for that, but for
-those of a paused topic and those that the timer may not absorb: a resume of releases alone does not free them.
+Reads and shapes; decides nothing. While releases are held, every message that is due waits for that, but
+for those of a paused topic and those that the timer may not absorb: a resume of releases does not free them.
 """
 
 from __future__ import annotations

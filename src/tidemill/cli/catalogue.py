@@ -56,6 +56,12 @@ CATALOGUE = (
     ),
     Entry("forecast", "tidemill.cli.forecast:forecast", "Show how many messages fall due in each minute."),
     Entry("topics", "tidemill.cli.topics:topics", "Topics: list, create, delete, pause, resume, limit."),
+    Entry(
+        "hold",
+        "tidemill.cli.hold:hold",
+        "Hold the releases of the whole broker, or what its timer takes in; it stays so over restarts.",
+    ),
+    Entry("resume", "tidemill.cli.hold:resume", "End a hold; what fell due meanwhile goes at once."),
     Entry("groups", "tidemill.cli.groups:groups", "Consumer groups: list with lag, set, reset."),
     Entry("dlq", "tidemill.cli.dlq:dlq", "Dead letters: list, resend."),
     Entry("status", "tidemill.cli.status:status", "Show how the broker is."),

@@ -19,6 +19,7 @@ from rich.text import Text
 from tidemill.cli.pictures import bytes_text, lying_bar, sparkline, standing_bars
 from tidemill.client.answers import BrokerStatus, Minute, TopicInfo
 from tidemill.core.durations import format_duration, format_time
+from tidemill.core.holds import Held
 
 RATES = ("sent", "released", "cancelled")
 _PAST = 60
@@ -32,6 +33,8 @@ _WAITS_FOR = {
     "commit": "the disk is slow, all commits in flight are under way",
     "room": "the disk is full",
     "sweep": "overdue and missing in the timer, being looked for",
+    "hold": "releases are held",
+    "absorb": "absorbing is held, and the timer had not taken them in",
     "clock": "the clock leapt forward and may be wrong; ten seconds",
 }
 
@@ -79,6 +82,7 @@ def table_of(status: BrokerStatus) -> Table:
     if lines := _levels(fields, status.now_ms):
         table.add_row("levels", lines)
     table.add_row("soon", _soon(fields))
+    _add_holds(table, fields, status.now_ms)
     if lines := _waits(fields):
         table.add_row("waits", lines)
     _add_swept(table, fields)
@@ -120,6 +124,7 @@ def _now(seen: Seen, status: BrokerStatus, fields: Any) -> Table:
     table.add_row("lateness", f"{_lateness(status)}  [yellow]{sparkline(late, _PAST)}[/]")
     if lines := _levels(fields, status.now_ms):
         table.add_row("levels", lines)
+    _add_holds(table, fields, status.now_ms)
     if lines := _waits(fields):
         table.add_row("waits", lines)
     _add_swept(table, fields)
@@ -187,6 +192,18 @@ def _soon(fields: Any) -> str:
     halves = fields.get("open_transactions", 0)  # an older broker does not say
     opened = f", {halves:,} in open transactions" if halves else ""
     return f"{fields['near']:,} near, {fields['ready']:,} ready, {fields['backlog']:,} held back{opened}"
+
+
+def _add_holds(table: Table, fields: Any, now_ms: int) -> None:
+    """What an operator holds for the whole broker; nothing, as a rule."""
+    holds = fields.get("holds", {})  # an older broker does not say
+    lines = [
+        f"[bold yellow]{what} for {format_duration(max(0, now_ms - since_ms))}: `tidemill resume {what}`[/]"
+        for what in Held
+        if (since_ms := holds.get(f"{what}_since_ms")) is not None
+    ]
+    if lines:
+        table.add_row("held", "\n".join(lines))
 
 
 def _waits(fields: Any) -> str:

@@ -169,6 +169,14 @@ class BrokerStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Holds:
+    """Since when releases and absorbing are held for the whole broker; None: not held."""
+
+    releases_since_ms: int | None
+    absorbing_since_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Backup:
     directory: str
     log_end: int

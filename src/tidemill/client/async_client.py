@@ -21,6 +21,7 @@ from tidemill.client.answers import (
     BrokerStatus,
     DeadLetter,
     GroupInfo,
+    Holds,
     Message,
     Minute,
     Pending,
@@ -57,6 +58,7 @@ from tidemill.client.verbs import Call
 from tidemill.core.draft_kinds import check_kinds
 from tidemill.core.durations import Moment, Span, as_duration_ms, as_time_ms
 from tidemill.core.errors import RequestError, TidemillError
+from tidemill.core.holds import Held
 from tidemill.core.model import Draft, Once, Receipt, TopicType
 from tidemill.core.send_answers import Answer, decode_answers
 from tidemill.core.send_batch import CONTENT_TYPE
@@ -262,6 +264,14 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs, AsyncChangeVerbs, AsyncDam
 
     async def limit_topic(self, name: str, per_second: int) -> TopicInfo:
         return await self._ask(verbs.limit_topic(name, per_second))
+
+    async def hold(self, what: Held | str) -> Holds:
+        """Hold the whole broker's `releases`, or `absorbing` (what its timer takes in), until resumed."""
+        return await self._ask(verbs.hold(what))
+
+    async def resume(self, what: Held | str) -> Holds:
+        """End a hold of `releases` or `absorbing`; what fell due meanwhile goes at once."""
+        return await self._ask(verbs.resume(what))
 
     async def groups(self) -> list[GroupInfo]:
         """Every consumer group that you may look at: its settings and how far behind it is."""

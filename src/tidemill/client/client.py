@@ -24,6 +24,7 @@ from tidemill.client.answers import (
     Backup,
     BrokerStatus,
     GroupInfo,
+    Holds,
     Minute,
     Pending,
     TopicInfo,
@@ -58,6 +59,7 @@ from tidemill.client.verbs import Call
 from tidemill.core.draft_kinds import check_kinds
 from tidemill.core.durations import Moment, Span, as_duration_ms, as_time_ms
 from tidemill.core.errors import RequestError, TidemillError
+from tidemill.core.holds import Held
 from tidemill.core.model import Draft, Once, Receipt, TopicType
 from tidemill.core.send_answers import Answer, decode_answers
 from tidemill.core.send_batch import CONTENT_TYPE
@@ -252,6 +254,14 @@ class Client(ConsumeVerbs, ChangeVerbs, TableVerbs, RetryVerbs, DamageVerbs):
     def limit_topic(self, name: str, per_second: int) -> TopicInfo:
         """Bound a topic's releases a second; 0: no limit."""
         return self._ask(verbs.limit_topic(name, per_second))
+
+    def hold(self, what: Held | str) -> Holds:
+        """Hold the whole broker's `releases`, or `absorbing` (what its timer takes in), until resumed."""
+        return self._ask(verbs.hold(what))
+
+    def resume(self, what: Held | str) -> Holds:
+        """End a hold of `releases` or `absorbing`; what fell due meanwhile goes at once."""
+        return self._ask(verbs.resume(what))
 
     def groups(self) -> list[GroupInfo]:
         """Every consumer group that you may look at: its settings and how far behind it is."""

@@ -17,6 +17,7 @@ from tidemill.client.answers import (
     Backup,
     BrokerStatus,
     GroupInfo,
+    Holds,
     Message,
     Minute,
     Moved,
@@ -25,6 +26,7 @@ from tidemill.client.answers import (
 )
 from tidemill.core.arguments import require_kind
 from tidemill.core.errors import RequestError
+from tidemill.core.holds import Held, held_named
 from tidemill.core.model import CancelAnswer, Handle, TopicType
 
 T = TypeVar("T")
@@ -301,6 +303,18 @@ def _group(fields: dict[str, Any]) -> GroupInfo:
 
 
 # -- levers ---------------------------------------------------------------------------------------
+
+
+def hold(what: Held | str) -> Call[Holds]:
+    return post(f"/v1/holds/{held_named(what)}/hold", {}, _holds)
+
+
+def resume(what: Held | str) -> Call[Holds]:
+    return post(f"/v1/holds/{held_named(what)}/resume", {}, _holds)
+
+
+def _holds(fields: dict[str, Any]) -> Holds:
+    return Holds(**known(Holds, fields))
 
 
 def advance(by_ms: int | None, to_ms: int | None) -> Call[int]:

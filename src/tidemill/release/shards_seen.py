@@ -15,8 +15,8 @@ class ShardsSeen:
 
     `fifo_safe` answers before which time they handed over everything, with the ready files that are there
     after the look. `have_moved`: since the look before, so that there may be new files. `unabsorbed`: how
-    many entries the slowest shard has not read. `held_seq`: where absorbing is held, far entries from this seq
-    on are the timer's to hand over when that is resumed, and nobody else's; None: it is not held.
+    many entries the slowest shard has not read. `held_seq`: where absorbing is held, far entries from this
+    seq on go only when the timer has handed them over, after a resume; None: it is not held.
     """
 
     fifo_safe: FifoSafe

@@ -22,6 +22,7 @@ from tidemill.server.admin_consuming import ConsumerDoor, Consumers, consumer_ro
 from tidemill.server.admin_damage import damage_routes
 from tidemill.server.admin_errors import add_error_handlers
 from tidemill.server.admin_figures import figure_routes
+from tidemill.server.admin_holds import hold_routes
 from tidemill.server.admin_messages import change_routes, send_routes
 from tidemill.server.admin_models import ErrorAnswer
 from tidemill.server.admin_pictures import me_routes, message_routes, past_routes, picture_routes, timed
@@ -149,6 +150,7 @@ def admin_app(
         damage_routes(broker),
         topic_routes(broker),
         group_routes(broker),
+        hold_routes(broker),
         lever_routes(broker, backups or BackupPlace()),
     ):
         app.include_router(routes)

@@ -19,6 +19,7 @@ from tidemill.core.errors import RequestError
 from tidemill.core.limits import ANSWER_BYTES_MAX, HORIZON_MS_MAX, QUEUES_PER_TOPIC_MAX
 from tidemill.core.model import NO_TIME_MS
 from tidemill.server.admin_figures import overdue_out
+from tidemill.server.admin_holds import holds_out
 from tidemill.server.admin_messages import body_out
 from tidemill.server.admin_models import (
     LOOK_COUNT_MAX,
@@ -243,7 +244,7 @@ def lever_routes(broker: Broker, place: BackupPlace) -> APIRouter:
 
     @routes.post("/clock/advance", response_model=AdvancedOut)
     def advance(request: AdvanceIn) -> AdvancedOut:
-        """Move a simulated clock; answers when everything due by then is in its topic."""
+        """Move a simulated clock; answers when everything due by then is in its topic, or is held."""
         require_on(ADMIN, None)
         if (request.by_ms is None) == (request.to_ms is None):
             raise RequestError("give either by_ms or to_ms")
@@ -316,6 +317,7 @@ def status_out(broker: Broker) -> StatusOut:
         ),
         damage=DamageOut(**asdict(status.damage)),
         levels=[LevelOut(**asdict(level)) for level in status.levels],
+        holds=holds_out(status.holds),
         waits=[
             WaitOut(
                 waits_for=wait.waits_for,

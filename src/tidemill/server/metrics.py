@@ -25,6 +25,7 @@ from prometheus_client.registry import Collector
 from tidemill.broker.broker import Broker
 from tidemill.broker.status import Status
 from tidemill.core.histogram import Histogram
+from tidemill.core.holds import Held
 from tidemill.release.waits import WaitsFor
 from tidemill.server.caller import LOOK, may, may_compare, may_everywhere
 from tidemill.server.pipeline_metrics import PipelineCollector
@@ -113,6 +114,12 @@ class BrokerCollector(Collector):
         for reason in WaitsFor:
             waits.add_metric([reason], sum(w.messages for w in status.waits if w.waits_for is reason))
         yield waits
+        holds = GaugeMetricFamily(
+            "tidemill_held", "1 while an operator holds releases or absorbing.", labels=["what"]
+        )
+        for what in Held:
+            holds.add_metric([what], float(status.holds.since_ms(what) is not None))
+        yield holds
         yield _counter(
             "swept_messages",
             "Messages that were due and forgotten, found by a sweep and released; 0 in normal operation.",

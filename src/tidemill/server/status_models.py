@@ -45,7 +45,7 @@ class LevelOut(BaseModel):
 class WaitOut(BaseModel):
     """Why messages that are due are not in their topic yet."""
 
-    waits_for: str = Field(description="pause, rate, order, commit, room, sweep or clock")
+    waits_for: str = Field(description="pause, rate, order, commit, room, sweep, hold, absorb or clock")
     topic: str = Field(description="the topic whose own affair it is; empty: of the whole broker")
     messages: int
 
@@ -56,6 +56,13 @@ class OverdueOut(BaseModel):
     waits_for: str = Field(description="as in `waits`; empty: no reason is known")
     topic: str = Field(description="its topic; empty where that is not known, or may not be looked at")
     due_ms: int = Field(description="when it fell due; where only the minute is known, the end of that")
+
+
+class HoldsOut(BaseModel):
+    """What an operator holds for the whole broker, and since when (Unix ms); null: it is not held."""
+
+    releases_since_ms: int | None = Field(description="nothing timed is put into its topic")
+    absorbing_since_ms: int | None = Field(description="the timer takes in no new entries")
 
 
 class HealthOut(BaseModel):
@@ -85,6 +92,7 @@ class StatusOut(BaseModel):
     disk: DiskOut
     damage: DamageOut
     levels: list[LevelOut]
+    holds: HoldsOut
     waits: list[WaitOut]
     overdue: list[OverdueOut] = Field(description="one for each reason that something overdue waits for")
     health: HealthOut

@@ -141,11 +141,22 @@ def test_a_narrow_terminal_gets_a_picture_too() -> None:
     assert all(len(line) <= 60 for line in lines)
 
 
+def test_what_an_operator_holds_is_said_with_its_end() -> None:
+    holds = {"releases_since_ms": _NOW_MS - 120_000, "absorbing_since_ms": None}
+    for fields, is_said in (({"holds": holds}, True), ({}, False)):
+        status = _status(**fields)
+        for drawn in (_drawn(table_of(status)), _drawn(picture_of(_seen((status, 1.0))))):
+            assert ("releases for 2m: `tidemill resume releases`" in drawn) is is_said
+            assert "absorbing" not in drawn
+
+
 def test_what_releases_wait_for_is_said_in_words() -> None:
     waits = [
         {"waits_for": "pause", "topic": "orders", "messages": 1_200},
         {"waits_for": "commit", "topic": "", "messages": 8},
         {"waits_for": "rate", "topic": "", "messages": 2},
+        {"waits_for": "hold", "topic": "", "messages": 7},
+        {"waits_for": "absorb", "topic": "", "messages": 3},
         {"waits_for": "new", "topic": "", "messages": 1},
     ]
     for drawn in (
@@ -155,5 +166,7 @@ def test_what_releases_wait_for_is_said_in_words() -> None:
         assert "1,200 wait: orders is paused" in drawn
         assert "8 wait: the disk is slow, all commits in flight are under way" in drawn
         assert "2 wait: a topic may release only so many a second" in drawn
+        assert "7 wait: releases are held" in drawn
+        assert "3 wait: absorbing is held, and the timer had not taken them in" in drawn
         assert "1 wait: new" in drawn
     assert "wait" not in _drawn(table_of(_status(waits=[])))

@@ -15,10 +15,12 @@ import pytest
 
 import tidemill
 from http_broker import HttpBroker, http_broker
+from tidemill.client.answers import Holds
 from tidemill.client.retrying import Unreachable
 from tidemill.core.clock import SimulatedClock
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import IllegalDelay, RequestError, TidemillError, TooManyRequests, UnknownTopic
+from tidemill.core.holds import Held
 from tidemill.core.model import CancelAnswer, Draft, Receipt
 
 START_MS = 1_800_000_000_000
@@ -163,6 +165,18 @@ def test_looks_topics_and_groups(client) -> None:
     client.reset_group("g", "t", START_MS)
     assert [group.name for group in client.groups()] == ["g"]
     assert client.delete_topic("t", force=True) == 1
+
+
+def test_hold_and_resume(client) -> None:
+    assert client.hold("releases") == Holds(START_MS, None)
+    assert client.hold(Held.ABSORBING) == Holds(START_MS, START_MS)
+    client.send("orders", b"x", delay="1s")
+    client.advance("5s")
+    assert client.status().fields["waits"] == [{"waits_for": "hold", "topic": "", "messages": 1}]
+    assert client.resume("absorbing") == Holds(START_MS, None)
+    assert client.resume(Held.RELEASES) == Holds(None, None)
+    with pytest.raises(RequestError, match=r"'sends' cannot be held or resumed; use releases or absorbing"):
+        client.hold("sends")
 
 
 def test_send_many_answers_each(client) -> None:

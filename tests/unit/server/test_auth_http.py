@@ -154,6 +154,8 @@ def _with_topic(content, topic: str):
         ("POST", "/v1/topics/orders/limit", {"per_second": 5}),
         ("PUT", "/v1/groups/billing", {}),
         ("POST", "/v1/groups/billing/reset", {"topic": "orders", "to_ms": 0}),
+        ("POST", "/v1/holds/releases/hold", None),
+        ("POST", "/v1/holds/absorbing/resume", None),
         ("POST", "/v1/clock/advance", {"by_ms": 1}),
         ("POST", "/v1/backup", {"directory": "/nowhere/at/all"}),
         ("GET", "/v1/pending", None),

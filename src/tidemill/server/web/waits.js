@@ -4,7 +4,7 @@ import { count, span } from "./format.js";
 
 const AGE_SHOWN_MS = 1000;
 const UNEXPLAINED_SHOWN_MS = 10_000;
-const SHORT = { pause: "paused", rate: "limited", order: "FIFO order", commit: "slow disk", room: "disk full", sweep: "being looked for", clock: "clock leapt" };
+const SHORT = { pause: "paused", rate: "limited", order: "FIFO order", commit: "slow disk", room: "disk full", sweep: "being looked for", hold: "releases held", absorb: "absorbing held", clock: "clock leapt" };
 const WHY = {
   pause: (topic) => `${topic} is paused. They go when it is resumed.`,
   rate: (topic) => `${topic} may release only so many a second. They go as its limit allows.`,
@@ -12,6 +12,8 @@ const WHY = {
   commit: () => "the disk is slow: as many commits as may be under way are. They go as those end.",
   room: () => "the disk is full. Make room; they are tried again by themselves.",
   sweep: () => "they are overdue and missing in the timer. A scan of the entries finds them, within about a minute.",
+  hold: () => "releases are held for the whole broker. They go when releases are resumed.",
+  absorb: () => "absorbing is held, and the timer had not taken them in. They go when absorbing is resumed.",
   clock: () => "the clock leapt forward and may be wrong. They are held for ten seconds, then go.",
 };
 

@@ -2,6 +2,7 @@
 
 import { h, fill, say, prose } from "../dom.js";
 import { get, now } from "../api.js";
+import { drawHolds } from "../holds.js";
 import { section } from "../live.js";
 import { lines, stack } from "../chart.js";
 import { short, rate, bytes, millis, span, time, count, until } from "../format.js";
@@ -11,7 +12,7 @@ import { waitsNote, waitWords, unexplainedWords } from "../waits.js";
 const SAMPLES = 900;
 const RATE_OVER_MS = 5000;
 
-export function page({ signal }) {
+export function page({ signal, may }) {
   const tiles = h("section.panel.tiles", { "aria-label": "Figures" });
   const flow = h("div.chart");
   const late = h("div.chart");
@@ -53,7 +54,8 @@ export function page({ signal }) {
     lateChart.set([at, windows.map((row) => quantile(row, pulse.bounds, 0.5)), windows.map((row) => quantile(row, pulse.bounds, 0.99))]);
   };
 
-  section(tiles, {
+  const holds = h("div", { hidden: true });
+  const figureSection = section(tiles, {
     signal,
     every: 2000,
     also: [flow, late, runner, disk],
@@ -70,6 +72,7 @@ export function page({ signal }) {
       drawPulse();
       drawRunner(runner, status);
       drawDisk(disk, status);
+      drawHolds(holds, status, may, () => figureSection.refresh());
       drawNotes(notes, status);
     },
   });
@@ -90,6 +93,7 @@ export function page({ signal }) {
 
   return h("div.page",
     h("div.head", h("h1", "Now")),
+    holds,
     notes,
     tiles,
     h("div.cols",
