@@ -65,11 +65,6 @@ class Message:
         return self.is_timed and bool(self.is_stored) and self.is_cancelled is False and self.seen is None
 
     @property
-    def is_on_level(self) -> bool:
-        """True when it waits in a level queue, and for no group's order."""
-        return self.level_delay_ms > 0 and not self.group
-
-    @property
     def due_ms(self) -> int:
         (due,) = self.dues
         return due
@@ -364,7 +359,8 @@ class Model:
             return
         for message in self.messages.values():
             # What the timer may not take in is not known here; messages of levels never go through it.
-            is_free = message.topic.is_free and not (self.holds.absorbing and not message.is_on_level)
+            may_wait = self.holds.absorbing and not (message.level_delay_ms and not message.group)
+            is_free = message.topic.is_free and not may_wait
             if message.is_pending and is_free and message.due_ms <= now_ms - self.late_ms_max:
                 raise Broken(f"{message.body!r} was due at {message.due_ms}, it is {now_ms}: {message}")
         if self.holds.absorbing:

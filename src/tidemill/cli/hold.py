@@ -12,7 +12,7 @@ from tidemill.cli.connecting import EndpointOption, JsonOption, connect
 from tidemill.client.answers import Holds
 from tidemill.core.holds import Held, held_named
 
-WhatArgument = Annotated[str, typer.Argument(metavar="releases|absorbing", help="What to hold or resume.")]
+WhatArgument = Annotated[str, typer.Argument(metavar="WHAT", help="`releases` or `absorbing`.")]
 _HELD = {
     Held.RELEASES: "nothing timed is put into its topic",
     Held.ABSORBING: "the timer takes in nothing new",
