@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +38,7 @@ from tidemill.broker.requests import RequestId
 from tidemill.broker.retries import Retries, SentBack
 from tidemill.broker.sender import Sender
 from tidemill.broker.settler import Settler
+from tidemill.broker.sizes import Sizes as Sizes
 from tidemill.broker.status import Status, status_of
 from tidemill.broker.switches import Switches
 from tidemill.broker.table_parts import TableParts
@@ -57,7 +57,7 @@ from tidemill.log.arrays import I64, U8
 from tidemill.log.disk import Disk, RealDisk
 from tidemill.release.clock_guard import ClockGuard
 from tidemill.release.ready_reader import ReadyReader
-from tidemill.release.releaser import RELEASE_ROWS_MAX, Releaser
+from tidemill.release.releaser import Releaser
 from tidemill.store.check import check_store
 from tidemill.store.disk_room import too_small
 from tidemill.store.indexes import IndexSizes
@@ -66,16 +66,6 @@ from tidemill.store.recovery import Progress
 from tidemill.timer.settings import StepLimits, TimerSettings
 
 _SYNC_EVERY_MS = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Sizes of files and steps; tests make them small."""
-
-    store: StoreSettings | None = None
-    timer: TimerSettings | None = None
-    limits: StepLimits | None = None
-    release_rows_max: int = RELEASE_ROWS_MAX
 
 
 class Broker:
