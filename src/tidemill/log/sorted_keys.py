@@ -190,7 +190,11 @@ class RocksKeys:
             return DiskFull("no space left on the disk; free space on that disk")
         if "While fdatasync" in complaint or "While fsync" in complaint:
             return SyncFailed(f"{where}; check the disk, then start again")
-        if complaint.startswith(("Corruption", "Invalid argument")) or "No such file" in complaint:
+        # Not found: what a damaged file of options names. A missing file is "No such file".
+        if (
+            complaint.startswith(("Corruption", "Invalid argument", "NotFound"))
+            or "No such file" in complaint
+        ):
             return CorruptionError(f"{where}; delete the timer directory to rebuild it")
         return DiskError(f"{where}; check the disk and its permissions")
 

@@ -148,6 +148,16 @@ def test_damaged_files_are_noticed_and_the_shard_is_built_again(rocks_shard, nam
     assert WatchedEngine.rebuild_count == bool(damaged)
 
 
+def test_options_that_name_what_does_not_exist_are_damage(tmp_path):
+    RealDisk().sorted_keys(tmp_path / "keys", 8).close()
+    (options,) = (tmp_path / "keys").glob("OPTIONS-*")
+    section = b"[TableOptions/BlockBasedTable"
+    assert section in options.read_bytes()
+    options.write_bytes(options.read_bytes().replace(section, b"[TableOptions/BlockBas\0dTable"))
+    with pytest.raises(CorruptionError, match="delete the timer directory"):
+        RealDisk().sorted_keys(tmp_path / "keys", 8)
+
+
 def test_a_scan_over_a_damaged_block_does_not_just_end(tmp_path):
     keys = RealDisk().sorted_keys(tmp_path / "keys", 8)
     rows = np.arange(200_000, dtype=">u8")
