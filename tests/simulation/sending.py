@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -125,12 +126,13 @@ class Sending:
         self.crowded += 1
         settings = self.world.broker.settings
         most = settings.due_per_tick_max
-        # By chance each may fall due at several times; and all of them in the same tick.
+        could_fall: Counter[tuple[str, int]] = Counter()  # by topic and tick; by chance one in several
+        for message in messages:
+            ticks = {due_ms // settings.tick_ms for due_ms in message.dues}
+            could_fall.update((message.topic.name, tick) for tick in ticks)
         could_be = any(
-            self.world.model.waiting_in_tick(message.topic.name, due_ms, settings.tick_ms) + len(messages)
-            > most
-            for message in messages
-            for due_ms in {ms // settings.tick_ms * settings.tick_ms for ms in message.dues}
+            self.world.model.waiting_in_tick(topic, tick * settings.tick_ms, settings.tick_ms) + count > most
+            for (topic, tick), count in could_fall.items()
         )
         if not most or not could_be:
             raise Broken(f"a send was refused for a full tick of {most}: {messages}")
