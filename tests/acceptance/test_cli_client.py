@@ -142,9 +142,11 @@ def test_hold_and_resume(cli) -> None:
         "",
     )
     assert _json(cli("hold", "absorbing", "--json"))["absorbing_since_ms"] > 0
-    cli("send", "held", "x", "--delay", "1ms")
-    assert "releases for " in cli("status")[1]
-    assert cli("receive", "held", "--group", "g", "--wait", "300ms")[1] == ""
+    cli("send", "held", "x", "--delay", "1s")
+    assert cli("advance", "1s")[0] == 0
+    said = cli("status")[1]
+    assert "releases for 1s" in said and "1 wait: releases are held" in said
+    assert cli("receive", "held", "--group", "g", "--wait", "1ms")[1] == ""
     assert cli("resume", "absorbing")[:2] == (0, "absorbing resumed\n")
     assert _json(cli("resume", "releases", "--json")) == {
         "releases_since_ms": None,
