@@ -102,21 +102,29 @@ def test_a_machine_without_rocksdict_is_told_what_to_install(
         disk.sorted_keys(tmp_path / "k", 8)
 
 
-class _NoRoomToClose:
-    """A database that finds no room for its last tidying up, and is closed all the same."""
+class _ComplainsAtClose:
+    """A database whose last upkeep fails, and which is closed all the same."""
 
-    def __init__(self, db: object) -> None:
+    def __init__(self, db: object, complaint: str) -> None:
         self._db = db
+        self._complaint = complaint
 
     def close(self) -> None:
         self._db.close()
-        raise Exception("IO error: No space left on device: While appending to file")
+        raise Exception(self._complaint)
 
 
-def test_closing_on_a_full_disk_lets_go_and_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "complaint",
+    [
+        "IO error: No space left on device: While appending to file",
+        "Corruption: block checksum mismatch in 000009.sst offset 0 size 54",
+    ],
+)
+def test_closing_on_a_full_or_damaged_disk_lets_go_and_loses_nothing(tmp_path: Path, complaint: str) -> None:
     keys = RealDisk().sorted_keys(tmp_path / "k", 8)
     keys.write(_rows(1, 2), b"note")
-    keys._db = _NoRoomToClose(keys._db)
+    keys._db = _ComplainsAtClose(keys._db, complaint)
     keys.close()
     keys.close()
     again = RealDisk().sorted_keys(tmp_path / "k", 8)

@@ -14,6 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import importlib.util
+import logging
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +37,8 @@ from tidemill.core.limits import MIB
 
 if TYPE_CHECKING:
     from rocksdict import Options, Rdict, ReadOptions
+
+logger = logging.getLogger(__name__)
 
 KeyRows = npt.NDArray[Any]
 
@@ -135,6 +138,9 @@ class RocksKeys:
                 db.close()
         except DiskFull:
             return  # it could not tidy up; what was written is in RocksDB's own log, and synced
+        except CorruptionError as error:
+            # Nothing is lost by closing. The next one to read these files meets the damage.
+            logger.warning("closed although its files are damaged: %s", error)
 
     @property
     def _open_db(self) -> Rdict:
