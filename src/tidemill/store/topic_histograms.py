@@ -39,6 +39,8 @@ LATENESS_BOUNDS_MS = (0, 1, 2, 5, 10, 50, 100, 500, 1_000, 10_000, 60_000)
 # Counted when so many rows, or so many parts, have come together.
 _ROWS_KEPT_MAX = 1 << 14
 _PARTS_KEPT_MAX = 1 << 10
+# With more rows than this for each topic, topics are counted one after the other.
+_ROWS_OF_A_TOPIC = 1 << 10
 _OTHERS = 0
 _UNMET, _GONE = -1, -2
 
@@ -157,16 +159,35 @@ class TopicHistogram:
         if not len(values):
             return
         values = np.maximum(values, 0)  # one may ask for a time in the past
+        if topic_ids.min() == topic_ids.max():
+            self._add(int(self._names.slots(topic_ids[:1])[0]), values)
+            return
         slots = self._names.slots(topic_ids)
-        first, last = np.searchsorted(self._bounds, (values.min(), values.max())).tolist()
-        if first == last and int(slots.min()) == int(slots.max()):
-            self._counts[slots[0], first] += len(values)
-            self._sums[slots[0]] += values.sum()
+        present = np.flatnonzero(np.bincount(slots)).tolist()
+        if len(values) > _ROWS_OF_A_TOPIC * len(present):
+            for slot in present:
+                self._add(slot, values[slots == slot])
             return
         buckets = np.searchsorted(self._bounds, values)
         places = slots * self._counts.shape[1] + buckets
         self._counts += np.bincount(places, minlength=self._counts.size).reshape(self._counts.shape)
         self._sums += np.bincount(slots, values, minlength=len(self._sums))
+
+    def _add(self, slot: int, values: I64) -> None:
+        self._counts[slot] += self._by_bucket(values)
+        self._sums[slot] += values.sum()
+
+    def _by_bucket(self, values: I64) -> I64:
+        """How many values lie in each bucket. Comparing many with one bound after the other is several times
+        faster than a binary search for each of them."""
+        counts = np.zeros(len(self._bounds) + 1, np.int64)
+        first, last = np.searchsorted(self._bounds, (values.min(), values.max())).tolist()
+        below = 0
+        for bucket in range(first, last):
+            up_to = np.count_nonzero(values <= self._bounds[bucket])
+            counts[bucket], below = up_to - below, up_to
+        counts[last] = len(values) - below
+        return counts
 
     def _forget(self, slot: int) -> None:
         self._counts[slot] = 0
