@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,3 +60,38 @@ def test_workers_share_what_they_need() -> None:
     pytest.importorskip("pyspark", reason="PySpark is not installed")
     done = subprocess.run([sys.executable, "-c", _LOADED], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+class _Query:
+    """A streaming query that has taken some steps at each look, and then ends."""
+
+    def __init__(self, *looks: list[tuple[int, int]]) -> None:
+        self._looks = list(looks)
+        self.recentProgress: list[SimpleNamespace] = []
+
+    @property
+    def lastProgress(self) -> SimpleNamespace | None:
+        return self.recentProgress[-1] if self.recentProgress else None
+
+    def awaitTermination(self, timeout: float) -> bool:
+        if not self._looks:
+            return True
+        for number, took_ms in self._looks.pop(0):
+            done = SimpleNamespace(batchId=number, durationMs={"triggerExecution": took_ms})
+            self.recentProgress.append(done)
+        return False
+
+    def exception(self) -> Exception:
+        return RuntimeError("over")
+
+
+def test_every_step_but_the_first_is_reported_once(capsys, monkeypatch) -> None:
+    pytest.importorskip("pyspark", reason="PySpark is not installed")
+    from tidemill.pipeline import driver
+
+    monkeypatch.setattr(driver, "dismiss_planners", lambda: None)
+    with pytest.raises(RuntimeError, match="over"):
+        driver.watch(_Query([], [(0, 9_000)], [(1, 200), (2, 210)], [], [(3, 40)]), None)
+    reports = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    alive = [report["steps_ms"] for report in reports if report["event"] == "alive"]
+    assert alive == [[], [], [200, 210], [], [40]]

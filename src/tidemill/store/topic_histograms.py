@@ -184,7 +184,7 @@ class TopicHistogram:
         first, last = np.searchsorted(self._bounds, (values.min(), values.max())).tolist()
         below = 0
         for bucket in range(first, last):
-            up_to = np.count_nonzero(values <= self._bounds[bucket])
+            up_to = int(np.count_nonzero(values <= self._bounds[bucket]))
             counts[bucket], below = up_to - below, up_to
         counts[last] = len(values) - below
         return counts

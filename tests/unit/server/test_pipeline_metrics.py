@@ -241,6 +241,19 @@ def test_an_overdue_message_that_nothing_explains_is_shown(small) -> None:
     assert _oldest(small) == {}
 
 
+@pytest.mark.parametrize(("what", "reason"), [("releases", "hold"), ("absorbing", "absorb")])
+def test_what_an_operator_holds_is_a_reason(small, what, reason) -> None:
+    small.broker.switches.hold(what)
+    small.send("t", delay_ms=40_000)
+    small.advance(190_000)
+    (view,) = small.broker.status().overdue
+    assert (view.waits_for, view.topic) in ((reason, "t"), (reason, ""))
+    assert 90 < _oldest(small)[reason] <= 150
+    small.broker.switches.resume(what)
+    small.advance(1)
+    assert _oldest(small) == {}
+
+
 # -- over HTTP ----------------------------------------------------------------------------------------
 
 

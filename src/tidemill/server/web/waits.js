@@ -22,7 +22,7 @@ export const waitsNote = (waits) => [...new Set(waits.map((wait) => SHORT[wait.w
 // `overdue` and `now` are those of the same answer: how long the oldest that waits for this has been due.
 export function waitWords(wait, overdue = [], now = 0) {
   const why = (WHY[wait.waits_for] || (() => wait.waits_for))(wait.topic || "a topic");
-  const oldest = overdue.find((one) => one.waits_for === wait.waits_for && one.topic === wait.topic);
+  const oldest = overdue.find((one) => one.waits_for === wait.waits_for && (!wait.topic || one.topic === wait.topic));
   const age = oldest && now - oldest.due_ms >= AGE_SHOWN_MS ? ` ${wait.messages === 1 ? "It" : "The oldest"} has been due for ${span(now - oldest.due_ms)}.` : "";
   return `${count(wait.messages)} ${wait.messages === 1 ? "message that is due waits" : "messages that are due wait"}: ${why}${age}`;
 }
