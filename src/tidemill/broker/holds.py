@@ -54,13 +54,13 @@ class Holds:
     """The state as it is in the directory, and as the services are to act on it."""
 
     def __init__(self, disk: Disk, directory: Path) -> None:
-        self._checkpoint = Checkpoint(disk, directory, HOLDS_NAME, HOLDS_FORMAT)
+        self._checkpoint = Checkpoint(disk, directory, HOLDS_NAME, HOLDS_FORMAT, decode_holds)
         content = self._checkpoint.load()
         if content is None and self._checkpoint.is_damaged():
             raise CorruptionError(
-                f"{directory / HOLDS_NAME}.0 and .1 are damaged, so it is not known whether releases or "
-                "absorbing are held. Nothing was changed. Restore one of them from a backup, or remove both "
-                "to start with nothing held"
+                f"{directory / HOLDS_NAME}.0 and .1 are damaged or hold something else, so it is not known "
+                "whether releases or absorbing are held. Nothing was changed. Restore one of them from a "
+                "backup, or remove both to start with nothing held"
             )
         self.state = HoldsState() if content is None else decode_holds(content)
         with suppress(DiskFull):  # the next opening will do as well

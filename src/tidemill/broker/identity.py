@@ -41,6 +41,10 @@ _SEGMENT = re.compile(r"\d{20}\.log")
 _NAMES_SHOWN = 3
 
 
+def _checkpoint(disk: Disk, directory: Path) -> Checkpoint:
+    return Checkpoint(disk, directory, IDENTITY_NAME, DIRECTORY_FORMAT, broker_id_in)
+
+
 def require_usable(disk: Disk, directory: Path) -> None:
     """`StorageError` unless this is a data directory, is empty, or is not there yet. Makes nothing."""
     names = disk.names(directory)
@@ -70,7 +74,7 @@ def broker_id_of(disk: Disk, directory: Path) -> str:
         raise StorageError(
             f"{directory}: the salvage into this directory did not finish; remove it and start again"
         )
-    checkpoint = Checkpoint(disk, directory, IDENTITY_NAME, DIRECTORY_FORMAT)
+    checkpoint = _checkpoint(disk, directory)
     content = checkpoint.load()
     has_log = any(name.endswith(".log") for name in disk.names(directory / "log"))
     consumers = consumer_checkpoint(disk, directory / CONSUMERS_NAME)
@@ -106,7 +110,7 @@ def broker_id_of(disk: Disk, directory: Path) -> str:
 def write_identity(disk: Disk, directory: Path, broker_id: str) -> None:
     """Make a directory that has its log and its consumers' state a data directory, durably."""
     content = json.dumps({"broker_id": broker_id, _HAS_CONSUMERS: True}).encode()
-    checkpoint = Checkpoint(disk, directory, IDENTITY_NAME, DIRECTORY_FORMAT)
+    checkpoint = _checkpoint(disk, directory)
     checkpoint.save(content, sync=True)
     checkpoint.keep_twice()
 
@@ -131,14 +135,14 @@ def _lost_consumers(directory: Path) -> str:
 
 def require_broker(disk: Disk, directory: Path, broker_id: str) -> None:
     """`StorageError` unless this is the directory of that broker. Makes nothing."""
-    content = Checkpoint(disk, directory, IDENTITY_NAME, DIRECTORY_FORMAT).load()
+    content = _checkpoint(disk, directory).load()
     if content is None:
         what = "has no identity" if disk.exists(directory) else "is not there"
         raise StorageError(
             f"the data directory {directory} {what}: was it removed, renamed or unmounted? Bring it back; "
             "nothing is made in its place"
         )
-    found = str(json.loads(content)["broker_id"])
+    found = broker_id_in(content)
     if found != broker_id:
         raise StorageError(
             f"{directory} is the data directory of broker {found} by now, not of {broker_id}; bring that back"

@@ -20,19 +20,25 @@ CLOCK_NAME = "clock"
 CLOCK_FORMAT = 1
 
 
+def decode_clock(content: bytes) -> int:
+    """The time that was kept, Unix ms."""
+    return int(json.loads(content)["now_ms"])
+
+
 class KeptClock(SimulatedClock):
     """Begins at the time that the directory kept, else at `now_ms`. Writes nothing before `keep`."""
 
     def __init__(self, disk: Disk, directory: Path, now_ms: int) -> None:
-        self._checkpoint = Checkpoint(disk, directory, CLOCK_NAME, CLOCK_FORMAT)
+        self._checkpoint = Checkpoint(disk, directory, CLOCK_NAME, CLOCK_FORMAT, decode_clock)
         self._saving = threading.Lock()  # protects _checkpoint
         content = self._checkpoint.load()
         if content is None and self._checkpoint.is_damaged():
             raise CorruptionError(
-                f"{directory / CLOCK_NAME}.0 and .1 are damaged, so the simulated time is not known. Nothing "
-                "was changed. Restore one of them from a backup, or remove both to begin with the real time"
+                f"{directory / CLOCK_NAME}.0 and .1 are damaged or hold something else, so the simulated "
+                "time is not known. Nothing was changed. Restore one of them from a backup, or remove both "
+                "to begin with the real time"
             )
-        super().__init__(now_ms if content is None else int(json.loads(content)["now_ms"]))
+        super().__init__(now_ms if content is None else decode_clock(content))
 
     def advance_to(self, now_ms: int) -> None:
         with self._saving:

@@ -21,19 +21,25 @@ from tidemill.log.disk import Disk
 logger = logging.getLogger(__name__)
 
 LEVELS_NAME = "levels"
-_FORMAT = 1
+LEVELS_FORMAT = 1
+
+
+def decode_levels(content: bytes) -> str:
+    """The table that was kept."""
+    return str(json.loads(content)["levels"])
 
 
 def with_level_table(settings: BrokerSettings, disk: Disk, directory: Path) -> BrokerSettings:
     """The settings with the table to use: the one they ask for, which is kept; else the one kept."""
-    checkpoint = Checkpoint(disk, directory, LEVELS_NAME, _FORMAT)
+    checkpoint = Checkpoint(disk, directory, LEVELS_NAME, LEVELS_FORMAT, decode_levels)
     content = checkpoint.load()
     if content is None and checkpoint.is_damaged() and not settings.levels:
         raise CorruptionError(
-            f"{directory / LEVELS_NAME}.0 and .1 are damaged, so the delay levels are not known. Nothing was "
-            "changed. Restore one of them from a backup, or start with --levels and the table to use"
+            f"{directory / LEVELS_NAME}.0 and .1 are damaged or hold something else, so the delay levels are "
+            "not known. Nothing was changed. Restore one of them from a backup, or start with --levels and "
+            "the table to use"
         )
-    kept = str(json.loads(content)["levels"]) if content is not None else DEFAULT_LEVELS
+    kept = decode_levels(content) if content is not None else DEFAULT_LEVELS
     table = " ".join(settings.levels.split()) or kept
     if table != kept:
         logger.info("the delay levels change from %r to %r; what waits keeps its time", kept, table)

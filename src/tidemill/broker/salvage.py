@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
+from tidemill.broker.holds import HOLDS_FORMAT, HOLDS_NAME, decode_holds
 from tidemill.broker.identity import (
     DIRECTORY_FORMAT,
     IDENTITY_NAME,
@@ -20,11 +21,13 @@ from tidemill.broker.identity import (
     new_broker_id,
     write_identity,
 )
+from tidemill.broker.kept_clock import CLOCK_FORMAT, CLOCK_NAME, decode_clock
+from tidemill.broker.level_table import LEVELS_FORMAT, LEVELS_NAME, decode_levels
 from tidemill.broker.salvage_report import LostGroup, OpenTransactionDoubt, SalvageReport, region_report
 from tidemill.core.durations import format_time
 from tidemill.core.errors import DiskFull, NewerFormat, RequestError, StorageError
 from tidemill.core.limits import MIB, SEGMENT_BYTES
-from tidemill.log.checkpoint import Checkpoint
+from tidemill.log.checkpoint import Checkpoint, Decode
 from tidemill.log.disk import Disk
 from tidemill.log.read_only_disk import ReadOnlyDisk
 from tidemill.store.consumer_log import CONSUMERS_NAME, write_consumers
@@ -40,6 +43,11 @@ REPORT_NAME = "salvage-report.json"
 MESSAGES_NAME = "salvage-messages.jsonl"
 _LOCK_NAME = "LOCK"
 _WRITE_BYTES = 4 * MIB
+_SETTINGS: dict[str, tuple[int, Decode]] = {
+    LEVELS_NAME: (LEVELS_FORMAT, decode_levels),
+    HOLDS_NAME: (HOLDS_FORMAT, decode_holds),
+    CLOCK_NAME: (CLOCK_FORMAT, decode_clock),
+}
 # What a file system may show in an empty directory.
 _IGNORED = {"lost+found"}
 
@@ -79,7 +87,7 @@ def salvage(
 
 def _broker_id(reader: ReadOnlyDisk, source: Path) -> str | None:
     """The id of the broker whose directory this is; None where that cannot be read."""
-    identity = newest_checkpoint(reader, source, IDENTITY_NAME)
+    identity = newest_checkpoint(reader, source, IDENTITY_NAME, DIRECTORY_FORMAT, broker_id_in)
     if identity is None:
         return None
     if identity.version > DIRECTORY_FORMAT:
@@ -227,9 +235,8 @@ class _Salvage:
 
     def _copy_settings(self) -> None:
         """The small files beside the identity, such as the level table."""
-        names = {Path(name).stem for name in self._reader.names(self._source) if name.endswith((".0", ".1"))}
-        for name in sorted(names - {IDENTITY_NAME}):
-            content = newest_checkpoint(self._reader, self._source, name)
+        for name, (version, decode) in _SETTINGS.items():
+            content = newest_checkpoint(self._reader, self._source, name, version, decode)
             if content is not None:
                 checkpoint = Checkpoint(self._disk, self._target, name, content.version)
                 checkpoint.save(content.content, sync=True)

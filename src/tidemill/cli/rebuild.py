@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,7 @@ from tidemill.core.limits import SEGMENT_BYTES
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk, RealDisk
 from tidemill.log.segments import SegmentedLog
+from tidemill.store.checkpoint_origin import require_own
 from tidemill.store.consumer_log import CONSUMERS_NAME, ConsumerLog, begin_consumers, consumer_checkpoint
 from tidemill.store.index_checkpoint import INDEX_FORMAT, checkpoint_head
 from tidemill.store.message_store import StoreSettings
@@ -82,21 +84,21 @@ def rebuild(
     return 0 if report.is_sound else 1
 
 
-def _safe_end(disk: Disk, directory: Path) -> int:
-    """Up to where the old index checkpoint says the log was safe; 0 where it cannot be read."""
+def _safe_end(disk: Disk, directory: Path, log: SegmentedLog) -> int:
+    """Up to where the old index checkpoint says the log was safe; 0 where there is none of this log."""
+    index, decode = directory / "index", partial(require_own, log)
     try:
-        content = Checkpoint(disk, directory / "index", "checkpoint", INDEX_FORMAT).load()
+        content = Checkpoint(disk, index, "checkpoint", INDEX_FORMAT, decode).load()
         return int(checkpoint_head(content)["offset"]) if content is not None else 0
-    except (TidemillError, ValueError, KeyError):
+    except TidemillError:
         return 0
 
 
 def _require_whole_log(disk: Disk, directory: Path) -> None:
     """Refuse a log that ends before what was safe: derived files are the only sign that more was there."""
-    safe_end = _safe_end(disk, directory)
     log = SegmentedLog(disk, directory / "log", segment_bytes=SEGMENT_BYTES, opening=lambda _: (0, b""))
     try:
-        end = log.readable_end()
+        safe_end, end = _safe_end(disk, directory, log), log.readable_end()
     finally:
         log.close()
     if end < safe_end:

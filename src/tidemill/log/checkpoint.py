@@ -14,24 +14,42 @@ a crash in the middle leaves the other readable.
 
 All integers little-endian.
 
+The owner brings a function that decodes its content. A generation that it cannot decode is the file of
+another owner put in this place: it counts as damaged, so the other generation is used.
+
 Invariant: after `save(sync=True)` returns, `load` gives that content or a later one, whatever happens.
 """
 
 from __future__ import annotations
 
+import logging
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemill.core.errors import NewerFormat
+from tidemill.core.errors import CorruptionError, NewerFormat
 from tidemill.log.disk import Bytes, Disk
+
+logger = logging.getLogger(__name__)
+
+Decode = Callable[[bytes], object]  # raises one of `_NOT_ITS_CONTENT` for content of another owner
 
 _MAGIC = b"TMCP"
 _HEADER = struct.Struct("<4sIQQI4x")
 # Up to here it is cheaper to join the parts than to write each.
 _JOIN_BYTES_MAX = 64 * 1024
+# What decoding raises that meets other content than it was made for.
+_NOT_ITS_CONTENT = (
+    CorruptionError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    struct.error,
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +70,17 @@ def decode_checkpoint(data: bytes) -> CheckpointContent | None:
     return CheckpointContent(version, generation, content)
 
 
+def is_content(found: CheckpointContent, version: int, decode: Decode) -> bool:
+    """Whether this content can be decoded. Content of a newer version than `version` is not looked at."""
+    if found.version > version:
+        return True
+    try:
+        decode(found.content)
+    except _NOT_ITS_CONTENT:
+        return False
+    return True
+
+
 def _crc(version: int, generation: int, parts: Sequence[Bytes]) -> int:
     crc = zlib.crc32(struct.pack("<IQQ", version, generation, sum(map(len, parts))))
     for part in parts:
@@ -62,12 +91,16 @@ def _crc(version: int, generation: int, parts: Sequence[Bytes]) -> int:
 class Checkpoint:
     """One named checkpoint in a directory."""
 
-    def __init__(self, disk: Disk, directory: Path, name: str, version: int) -> None:
+    def __init__(
+        self, disk: Disk, directory: Path, name: str, version: int, decode: Decode = lambda _: None
+    ) -> None:
         self._disk = disk
         self._directory = directory
         self._paths = (directory / f"{name}.0", directory / f"{name}.1")
         self._version = version
+        self._decode = decode
         self._generation = 0
+        self._newest: Path | None = None  # the file that holds the generation; the other is written next
         # What an earlier process left may be shown and yet not be safe: names, and bytes whose sync failed.
         self._safe_names: set[Path] = set()
         self._is_unsure = False
@@ -84,8 +117,10 @@ class Checkpoint:
             if not self._disk.exists(path):
                 continue
             found = decode_checkpoint(self._read(path))
-            if found and (newest is None or found.generation > newest.generation):
-                newest = found
+            if found is not None and not is_content(found, self._version, self._decode):
+                logger.warning("%s holds something else than it should; it is not used", path)
+            elif found is not None and (newest is None or found.generation > newest.generation):
+                newest, self._newest = found, path
         if newest is None:
             return None
         if newest.version > self._version:
@@ -109,35 +144,41 @@ class Checkpoint:
         crc = _crc(self._version, generation, parts)
         header = _HEADER.pack(_MAGIC, self._version, generation, length, crc)
         joined: list[Bytes] = [b"".join((header, *parts))] if length <= _JOIN_BYTES_MAX else [header, *parts]
-        self._write(self._paths[generation % 2], joined, sync=sync)
-        self._generation = generation
+        first, second = self._paths
+        target = self._paths[generation % 2]
+        if self._newest is not None:
+            target = second if self._newest == first else first
+        self._write(target, joined, sync=sync)
+        self._generation, self._newest = generation, target
 
     def keep_twice(self) -> None:
         """See that both generations hold the newest content: for what is written once and never again.
 
         So one damaged file is no harm. With both damaged there is nothing, and `is_damaged` says so.
         """
-        if not self._generation:
+        if self._newest is None:
             return
-        newest, other = (
-            self._paths[generation % 2] for generation in (self._generation, self._generation + 1)
-        )
+        newest, other = self._newest, next(path for path in self._paths if path != self._newest)
         found = decode_checkpoint(self._read(newest))
         kept = decode_checkpoint(self._read(other)) if self._disk.exists(other) else None
         if found is not None and (kept is None or kept.content != found.content):
             self.save(found.content, sync=True)
 
     def is_damaged(self) -> bool:
-        """Whether both generations are there and neither reads back; one alone may be a torn first write."""
-        return all(
-            self._disk.exists(path) and decode_checkpoint(self._read(path)) is None for path in self._paths
-        )
+        """Whether no generation reads back though one was written: both are there, or one has other content.
+
+        One alone whose checksum fails may be a torn first write.
+        """
+        present = [decode_checkpoint(self._read(path)) for path in self._paths if self._disk.exists(path)]
+        whole = [found for found in present if found is not None]
+        if any(is_content(found, self._version, self._decode) for found in whole):
+            return False
+        return bool(whole) or len(present) == len(self._paths)
 
     def make_safe(self) -> None:
         """See that what was loaded survives a power cut: its writer may have been killed before it did."""
-        if self._is_unsure:
-            newest = self._paths[self._generation % 2]
-            self._write(newest, [self._read(newest)], sync=True)
+        if self._is_unsure and self._newest is not None:
+            self._write(self._newest, [self._read(self._newest)], sync=True)
             self._is_unsure = False
 
     def _read(self, path: Path) -> bytes:
@@ -169,6 +210,6 @@ class Checkpoint:
         for path in self._paths:
             self._disk.remove(path)
         self._disk.sync_dir(self._directory)
-        self._generation = 0
+        self._generation, self._newest = 0, None
         self._safe_names = set()
         self._is_unsure = False

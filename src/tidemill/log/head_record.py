@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tidemill.core.errors import CorruptionError
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
 
+HEAD_FORMAT = 1
 HEAD_BYTES = 8
 
 
 def decode_head(content: bytes) -> int:
     """Offset at which the log begins: the whole content of the record, 8 bytes, little-endian."""
+    if len(content) != HEAD_BYTES:
+        raise CorruptionError(f"a log's head record has {HEAD_BYTES} bytes, this has {len(content)}")
     return int.from_bytes(content, "little")
 
 
@@ -19,7 +23,7 @@ class HeadRecord:
     """The files `head.*` of a log's directory."""
 
     def __init__(self, disk: Disk, directory: Path) -> None:
-        self._checkpoint = Checkpoint(disk, directory, "head", 1)
+        self._checkpoint = Checkpoint(disk, directory, "head", HEAD_FORMAT, decode_head)
 
     def load(self) -> int:
         """Offset at which the log begins; 0 where nothing was ever cut."""

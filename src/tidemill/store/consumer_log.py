@@ -40,7 +40,7 @@ KIND_GROUP = 3
 
 
 def consumer_checkpoint(disk: Disk, directory: Path) -> Checkpoint:
-    return Checkpoint(disk, directory, "checkpoint", CONSUMER_FORMAT)
+    return Checkpoint(disk, directory, "checkpoint", CONSUMER_FORMAT, decode_consumers)
 
 
 def begin_consumers(disk: Disk, directory: Path) -> None:
@@ -55,6 +55,12 @@ def write_consumers(disk: Disk, directory: Path, settled_below: int, state: Cons
     checkpoint = consumer_checkpoint(disk, directory)
     checkpoint.load_newest()  # so that this is the newer one
     checkpoint.save(_content(0, settled_below, state), sync=True)
+
+
+def decode_consumers(content: bytes) -> tuple[int, int, ConsumerState]:
+    """The consumer log's offset, the commit log's up to which it has the settlements, and the state."""
+    saved = json.loads(content)
+    return int(saved["offset"]), int(saved["settled_below"]), ConsumerState.from_dict(saved["state"])
 
 
 def _content(offset: int, settled_below: int, state: ConsumerState) -> bytes:
@@ -100,10 +106,7 @@ class ConsumerLog:
         """Read the newest readable checkpoint and replay what came after it."""
         content = self._checkpoint.load()
         if content is not None:
-            saved = json.loads(content)
-            self.state = ConsumerState.from_dict(saved["state"])
-            self._checkpoint_offset = saved["offset"]
-            self.settled_below = saved["settled_below"]
+            self._checkpoint_offset, self.settled_below, self.state = decode_consumers(content)
         start = self._checkpoint_offset
         try:
             if start < self._log.head:

@@ -8,13 +8,15 @@ It is taken in two steps: what the state is at one moment is noted under the wri
 however much is pending; turning that into bytes needs no lock.
 
 Content: u64 length of the JSON, JSON, ledger bytes, due-count bytes. Format 2: entries and queue rows carry
-checks. An index of format 1 is derived again from the log.
+checks. An index of format 1 is derived again from the log. The head says of which log it is the state
+(`origin`, checkpoint_origin.py); one of format 2 that does not say so is read as well.
 """
 
 from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,6 +29,9 @@ from tidemill.store.open_halves import OpenHalf, OpenHalves
 
 INDEX_FORMAT = 2
 _LENGTH = struct.Struct("<Q")
+_KEYS = frozenset(
+    ("offset", "next_seq", "topics", "next_offsets", "totals", "near_floor", "open_halves", "ledger_bytes")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,7 @@ class NotedIndexes:
     open_halves: dict[str, OpenHalf]
     ledger: LedgerCopy
     due_counts: dict[int, dict[int, int]]
+    origin: Mapping[str, Any] | None = None  # of which log this is the state (checkpoint_origin.py)
 
     def encode(self) -> list[Bytes]:
         """The content of the checkpoint, in parts; once, and without the writer lock."""
@@ -55,6 +61,8 @@ class NotedIndexes:
             "open_halves": {key: asdict(half) for key, half in self.open_halves.items()},
             "ledger_bytes": sum(map(len, ledger)),
         }
+        if self.origin is not None:
+            head["origin"] = self.origin
         text = json.dumps(head).encode()
         return [_LENGTH.pack(len(text)), text, *ledger, encode_counts(self.due_counts)]
 
@@ -73,16 +81,25 @@ def note_indexes(indexes: Indexes, offset: int) -> NotedIndexes:
 
 
 def checkpoint_head(content: bytes) -> dict[str, Any]:
-    """The JSON head of a checkpoint."""
+    """The JSON head of a checkpoint; `ValueError` if the content is not an index checkpoint's."""
+    if len(content) < _LENGTH.size:
+        raise ValueError("no index checkpoint: it is too short")
     (length,) = _LENGTH.unpack_from(content)
-    head: dict[str, Any] = json.loads(content[_LENGTH.size : _LENGTH.size + length])
+    head = json.loads(content[_LENGTH.size : _LENGTH.size + length])
+    if not isinstance(head, dict) or not _KEYS.issubset(head):
+        raise ValueError("no index checkpoint: it does not say what one says")
     return head
+
+
+def base_in(head: Mapping[str, Any]) -> Base:
+    """The state at the checkpoint, as a base frame would say it."""
+    return Base(head["next_seq"], head["topics"], head["next_offsets"], head["totals"])
 
 
 def restore_indexes(indexes: Indexes, content: bytes) -> int:
     """Bring `indexes` to the state of a checkpoint; returns the log offset it reflects."""
     head = checkpoint_head(content)
-    indexes.start_from(Base(head["next_seq"], head["topics"], head["next_offsets"], head["totals"]))
+    indexes.start_from(base_in(head))
     (length,) = _LENGTH.unpack_from(content)
     ledger_start = _LENGTH.size + length
     ledger_end = ledger_start + head["ledger_bytes"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from tidemill.log.disk import Disk
 from tidemill.log.group_commit import GroupCommit
 from tidemill.log.segments import SegmentedLog
 from tidemill.store.ballast import BALLAST_BYTES, Ballast
+from tidemill.store.checkpoint_origin import origin_of, require_own
 from tidemill.store.commit_log import CommitLog
 from tidemill.store.consumer_log import CONSUMERS_NAME, ConsumerLog
 from tidemill.store.damage import Repairs
@@ -82,14 +83,12 @@ class MessageStore(MessageReads):
         self.indexes = Indexes.create(
             disk, index_directory, self.ballast.throw_some, sizes, derivation, self.repairs
         )
-        self.queues = TopicQueues(
-            disk,
+        queues, chunk_rows, make_room = (
             index_directory / "queues",
-            self.ballast.throw_some,
             sizes.queue_chunk_rows,
-            derivation,
-            self.repairs,
+            self.ballast.throw_some,
         )
+        self.queues = TopicQueues(disk, queues, make_room, chunk_rows, derivation, self.repairs)
         self.consumers = ConsumerLog(
             disk,
             directory / CONSUMERS_NAME,
@@ -99,7 +98,8 @@ class MessageStore(MessageReads):
             make_room=self.ballast.throw_some,
             on_fault=partial(on_fault, "consumer log"),
         )
-        self._checkpoint = Checkpoint(disk, index_directory, "checkpoint", INDEX_FORMAT)
+        own = partial(require_own, self.log)
+        self._checkpoint = Checkpoint(disk, index_directory, "checkpoint", INDEX_FORMAT, own)
         recovered = recover(self.log, self.indexes, self.queues, self._checkpoint, on_progress)
         super().__init__(self.log, self.indexes)
         self._count_from_now_on()
@@ -169,7 +169,7 @@ class MessageStore(MessageReads):
         with self.writer.lock:
             self.indexes.move_level_floor()
             noted = note_indexes(self.indexes, self.log.written_end)
-        content = noted.encode()
+        content = replace(noted, origin=origin_of(self.log, noted.offset)).encode()
         self.writer.finish_all()
         # What is in memory is read from the log again at the next opening. A damaged frame could not be.
         damaged = self.damaged.since(self.log.head)

@@ -1,8 +1,8 @@
 """Opening: from whatever a crash left to a state that equals the log.
 
-Owns the order: take the newest index checkpoint that the log still explains, else begin at the log's first
-base frame; replay every frame behind it through `Indexes.apply`; cut the log's torn tail; write the queue
-rows and settle the deliveries that the replay brought; cut derived rows beyond the end.
+Owns the order: take the newest index checkpoint that is of this log and that it still explains, else begin
+at the log's first base frame; replay every frame behind it through `Indexes.apply`; cut the log's torn tail;
+write the queue rows and settle the deliveries that the replay brought; cut derived rows beyond the end.
 
 Invariant: the state after `recover` depends on the commit log alone. A missing, old or torn derived file
 costs time, nothing else. Every frame from the checkpoint on must read back, and the log's first one; what is

@@ -33,7 +33,7 @@ from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk, LockHandle
 from tidemill.store.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
 from tidemill.timer.attempt_format import ATTEMPT_FORMAT, ATTEMPT_NAME, decode_attempt, encode_attempt
-from tidemill.timer.cursor import CURSOR_FORMAT, CURSOR_NAME, Cursor, encode_cursor
+from tidemill.timer.cursor import CURSOR_FORMAT, CURSOR_NAME, Cursor, decode_cursor, encode_cursor
 from tidemill.timer.entry_source import EntrySource
 from tidemill.timer.ready_files import ReadyFiles
 from tidemill.timer.ready_format import ReadyHeader, Runner
@@ -122,8 +122,8 @@ class ShardEngine:
         self._lock: LockHandle | None = None
         self._store: TimerStore | None = None
         self._cursor = Cursor()
-        self._checkpoint = Checkpoint(disk, self._directory, CURSOR_NAME, CURSOR_FORMAT)
-        self._attempt = Checkpoint(disk, self._directory, ATTEMPT_NAME, ATTEMPT_FORMAT)
+        self._checkpoint = Checkpoint(disk, self._directory, CURSOR_NAME, CURSOR_FORMAT, decode_cursor)
+        self._attempt = Checkpoint(disk, self._directory, ATTEMPT_NAME, ATTEMPT_FORMAT, decode_attempt)
         self._last_attempt = (0, 0)
         self.ready = ReadyFiles(disk, self._directory)
 

@@ -56,10 +56,9 @@ def decode_header(content: bytes) -> tuple[TimerSettings, int]:
 def read_header(disk: Disk, directory: Path) -> bytes | None:
     """The header's content, or None where there is none this Tidemill can read."""
     try:
-        content = Checkpoint(disk, directory, HEADER_NAME, HEADER_FORMAT).load()
+        return Checkpoint(disk, directory, HEADER_NAME, HEADER_FORMAT, decode_header).load()
     except NewerFormat:
         return None
-    return content if content is not None and len(content) == _FIELDS.size else None
 
 
 def write_header(disk: Disk, directory: Path, settings: TimerSettings, shard: int) -> None:

@@ -148,7 +148,7 @@ def shard_directories(disk: Disk, timer_directory: Path) -> list[Path]:
 def read_cursor(disk: Disk, directory: Path) -> Cursor | None:
     """The durable cursor of a shard, without its lock; None where there is none to read."""
     try:
-        content = Checkpoint(disk, directory, CURSOR_NAME, CURSOR_FORMAT).load()
+        content = Checkpoint(disk, directory, CURSOR_NAME, CURSOR_FORMAT, decode_cursor).load()
         return None if content is None else decode_cursor(content)
     except (CorruptionError, NewerFormat):
         return None

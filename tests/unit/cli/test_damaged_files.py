@@ -16,9 +16,13 @@ import pytest
 import tidemill
 from small_broker import STORE, TIMER
 from tidemill.broker.broker import Broker, Sizes
+from tidemill.broker.holds import Holds, HoldsState
+from tidemill.broker.kept_clock import KeptClock
 from tidemill.cli.main import run
 from tidemill.core.config import BrokerSettings
-from tidemill.core.errors import TidemillError
+from tidemill.core.errors import NewerFormat, TidemillError
+from tidemill.log.disk import RealDisk
+from tidemill.log.head_record import HeadRecord
 from tidemill.store.head_cut import cut_head
 from tidemill.store.indexes import IndexSizes
 from tidemill.testing import ManualClock
@@ -204,3 +208,136 @@ def test_a_directory_that_is_not_what_it_was_ends_in_no_traceback(whole, tmp_pat
                 assert str(directory) in said, said
         else:
             _require_exit(capsys, directory, [command, str(directory)])
+
+
+CHECKPOINTS = [
+    "identity",
+    "levels",
+    "clock",
+    "holds",
+    "log/head",
+    "consumers/head",
+    "consumers/checkpoint",
+    "index/checkpoint",
+    "timer/shard-000/cursor",
+    "timer/shard-000/header",
+    "timer/shard-000/attempt",
+]
+
+
+@pytest.fixture(scope="module")
+def settled(whole, tmp_path_factory) -> Path:
+    """The whole directory, with the checkpoints that a broker on its own clock has not."""
+    directory = Path(shutil.copytree(whole, tmp_path_factory.mktemp("settled") / "data"))
+    disk = RealDisk()
+    KeptClock(disk, directory, START_MS).keep()
+    Holds(disk, directory).save(HoldsState(releases_since_ms=START_MS))
+    HeadRecord(disk, directory / "consumers").save(0)
+    return directory
+
+
+@pytest.mark.parametrize("has_other", [True, False], ids=["one", "both"])
+@pytest.mark.parametrize("kind", CHECKPOINTS)
+def test_the_checkpoint_of_something_else_ends_in_no_traceback(
+    settled, tmp_path, capsys, kind: str, has_other: bool
+) -> None:
+    """With its checksum right, in one generation (the newest) or in both."""
+    for other in ("identity", "log/head", "consumers/checkpoint", "index/checkpoint"):
+        if other.rpartition("/")[2] == "head" == kind.rpartition("/")[2]:
+            continue
+        given = _newest_generation(settled, other).read_bytes()
+        places = [_newest_generation(settled, kind).relative_to(settled)]
+        if not has_other:
+            places = [Path(f"{kind}.0"), Path(f"{kind}.1")]
+        name = other.replace("/", "-")
+        for command in ("open",) if has_other else ("check", "rebuild", "salvage"):
+            directory = _copy(settled, tmp_path, f"{name}-{command}")
+            for place in places:
+                (directory / place).write_bytes(given)
+            if command == "open":
+                try:
+                    KeptClock(RealDisk(), directory, START_MS)
+                    _open(directory).close()
+                except NewerFormat:  # it has a higher format, so it is not decoded
+                    assert other == "index/checkpoint"
+            elif command == "salvage":
+                assert run([command, str(directory), "--to", str(tmp_path / f"{name}-new")]) in (0, 1)
+                assert len(capsys.readouterr().err.splitlines()) <= 1
+            else:
+                _require_exit(capsys, directory, [command, str(directory)])
+            shutil.rmtree(directory)
+
+
+def _newest_generation(directory: Path, checkpoint: str) -> Path:
+    """The file of a checkpoint with the higher generation."""
+    found = [path for n in (0, 1) if (path := directory / f"{checkpoint}.{n}").exists()]
+    assert found, f"the directory has no {checkpoint}"
+    return max(found, key=lambda path: int.from_bytes(path.read_bytes()[8:16], "little"))
+
+
+def _foreign(directory: Path, sends: int, queues: int) -> Path:
+    """Another data directory with topics of the same names and other content."""
+    broker = _open(directory, ManualClock(START_MS + 7))
+    broker.topics.create("plain", queue_count=queues)
+    broker.topics.create("t", queue_count=queues)
+    broker.send([tidemill.Draft("t", b"other" * 9, delay_ms=HOUR_MS + i) for i in range(sends)])
+    broker.close()
+    return directory
+
+
+def test_the_index_checkpoint_of_a_copy_that_went_on_by_itself_is_not_believed(whole, tmp_path) -> None:
+    """The logs of both begin with the same frames."""
+    own, copy = _copy(whole, tmp_path, "own"), _copy(whole, tmp_path, "copy")
+    pending: dict[Path, int] = {}
+    for directory, sizes in ((own, [1_000, 1_000]), (copy, [1_500])):
+        broker = _open(directory, ManualClock(START_MS + 2 * HOUR_MS))
+        broker.send([tidemill.Draft("t", b"z" * size, delay_ms=HOUR_MS) for size in sizes])
+        pending[directory] = broker.status().pending
+        broker.close()
+    for n in (0, 1):
+        shutil.copy(copy / f"index/checkpoint.{n}", own / f"index/checkpoint.{n}")
+    opened = _open(own, ManualClock(START_MS + 2 * HOUR_MS))
+    assert opened.status().pending == pending[own]
+    assert not opened.check(tmp_path / "scratch")
+    opened.close()
+
+
+@pytest.mark.parametrize("has_origin", [True, False], ids=["today", "older"])
+@pytest.mark.parametrize("sends", [1, 1_200, 3_000], ids=["before", "inside", "beyond"])
+@pytest.mark.parametrize("queues", [1, 3])
+def test_the_index_checkpoint_of_another_directory_is_not_believed(
+    whole, tmp_path, capsys, monkeypatch, sends: int, queues: int, has_origin: bool
+) -> None:
+    if not has_origin:
+        monkeypatch.setattr("tidemill.store.message_store.origin_of", lambda log, end: None)
+    other = _foreign(tmp_path / "other", sends, queues)
+    monkeypatch.undo()
+    before = _open(_copy(whole, tmp_path, "before"))
+    pending = before.status().pending
+    before.close()
+    is_known_as_foreign = (
+        has_origin or sends < 3_000
+    )  # an older one that goes beyond the log could be its own
+    for command in ("open", "check", "rebuild", "salvage"):
+        directory = _copy(whole, tmp_path, command)
+        for n in (0, 1):
+            (directory / f"index/checkpoint.{n}").unlink(missing_ok=True)
+            if (given := other / f"index/checkpoint.{n}").exists():
+                shutil.copy(given, directory / f"index/checkpoint.{n}")
+        if command == "open":
+            try:
+                broker = _open(directory)
+                assert broker.status().pending == pending
+                assert not broker.check(tmp_path / "scratch")
+                broker.close()
+            except TidemillError:
+                assert not is_known_as_foreign
+            continue
+        to = ["--to", str(tmp_path / "new")] if command == "salvage" else []
+        _require_exit(capsys, directory, [command, str(directory), *to])
+        if is_known_as_foreign:
+            assert run(["check", str(directory)]) == 0
+    if is_known_as_foreign:
+        salvaged = _open(tmp_path / "new")
+        assert salvaged.status().pending == pending
+        salvaged.close()

@@ -65,6 +65,39 @@ def test_a_cut_generation_does_not_decode(tmp_path: Path) -> None:
     assert all(decode_checkpoint(data[:length]) is None for length in range(len(data)))
 
 
+def _number(content: bytes) -> int:
+    return int(content)
+
+
+def test_content_of_another_owner_gives_way_to_the_generation_before(tmp_path: Path) -> None:
+    with FaultyDisk() as disk:
+        _saved(disk, tmp_path, b"1", b"2", b"not a number")
+        checkpoint = Checkpoint(disk, tmp_path, "cursor", 1, _number)
+        assert checkpoint.load() == b"2"
+        assert not checkpoint.is_damaged()
+        checkpoint.save(b"3", sync=True)
+        assert decode_checkpoint((tmp_path / "cursor.1").read_bytes()).content == b"3"
+        assert Checkpoint(disk, tmp_path, "cursor", 1, _number).load() == b"3"
+
+
+def test_content_of_another_owner_alone_is_damage_and_no_torn_write(tmp_path: Path) -> None:
+    with FaultyDisk() as disk:
+        _saved(disk, tmp_path, b"not a number")
+        checkpoint = Checkpoint(disk, tmp_path, "cursor", 1, _number)
+        assert checkpoint.load() is None
+        assert checkpoint.is_damaged()
+
+
+def test_a_generation_in_the_file_of_the_other_is_not_overwritten(tmp_path: Path) -> None:
+    with FaultyDisk() as disk:
+        _saved(disk, tmp_path, b"one", b"two")
+        (tmp_path / "cursor.0").rename(tmp_path / "cursor.1")
+        checkpoint = Checkpoint(disk, tmp_path, "cursor", 1)
+        assert checkpoint.load() == b"two"
+        checkpoint.save(b"three", sync=True)
+        assert decode_checkpoint((tmp_path / "cursor.1").read_bytes()).content == b"two"
+
+
 def test_a_newer_format_is_refused_and_an_older_one_is_no_content(tmp_path: Path) -> None:
     with FaultyDisk() as disk:
         _saved(disk, tmp_path, b"of version 2", version=2)

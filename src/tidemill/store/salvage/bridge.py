@@ -58,6 +58,9 @@ class Bridge:
             if topic.id not in wanted:
                 self._delete(topic, stamp_ms, region)
         for topic in wanted.values():
+            known = self._indexes.topics.by_id(topic.id)
+            if known is not None and known.queue_count > topic.queue_count:
+                continue  # queues are never taken away: what is known from frames is newer
             if self._indexes.topics.by_id(topic.id) != topic:
                 self._put(topic, stamp_ms, region)
         self._skip_seqs(base.next_seq, stamp_ms, region)

@@ -17,10 +17,18 @@ from typing import Any
 
 import numpy as np
 
+from tidemill.log.frame import Frame
 from tidemill.log.read_only_disk import ReadOnlyDisk
-from tidemill.store.consumer_log import CONSUMER_FORMAT, CONSUMERS_NAME, KIND_CHANGES, KIND_GROUP
+from tidemill.store.consumer_log import (
+    CONSUMER_FORMAT,
+    CONSUMERS_NAME,
+    KIND_CHANGES,
+    KIND_GROUP,
+    decode_consumers,
+)
 from tidemill.store.consumer_state import (
     ACT_CURSOR,
+    ACT_NAMES,
     ACT_SETTLE,
     ACT_SKIP,
     ACT_TAKE,
@@ -82,24 +90,34 @@ def read_consumers(disk: ReadOnlyDisk, directory: Path) -> SalvagedConsumers:
             if piece.end > at:
                 found.damages.append(piece)
         elif piece.offset >= at:
-            if piece.kind == KIND_CHANGES:
-                _apply(found, np.frombuffer(piece.payload, CHANGE))
-            elif piece.kind == KIND_GROUP:
-                found.state.put_group(Group(**json.loads(bytes(piece.payload))))
+            try:
+                _replay(found, piece)
+            except (ValueError, TypeError):  # a whole frame, of another log
+                found.damages.append(Damage(source.file_of(piece.offset), piece.offset, piece.end, False))
     _drop_unknown_groups(found)
     return found
 
 
 def _from_checkpoint(disk: ReadOnlyDisk, folder: Path) -> tuple[SalvagedConsumers, int]:
-    readable = [c for c in readable_checkpoints(disk, folder, "checkpoint") if c.version <= CONSUMER_FORMAT]
-    newest = max(readable, key=lambda content: content.generation, default=None)
+    readable = readable_checkpoints(disk, folder, "checkpoint", CONSUMER_FORMAT, decode_consumers)
+    known = (content for content in readable if content.version <= CONSUMER_FORMAT)
+    newest = max(known, key=lambda content: content.generation, default=None)
     if newest is None:
         was_there = any(disk.exists(folder / f"checkpoint.{n}") for n in (0, 1))
         has_log = bool(SourceLog(disk, folder).starts)
         return SalvagedConsumers(ConsumerState(), lost_checkpoint=was_there or has_log), 0
-    saved: dict[str, Any] = json.loads(newest.content)
-    state = ConsumerState.from_dict(saved["state"])
-    return SalvagedConsumers(state, saved["settled_below"]), int(saved["offset"])
+    offset, settled_below, state = decode_consumers(newest.content)
+    return SalvagedConsumers(state, settled_below), offset
+
+
+def _replay(found: SalvagedConsumers, frame: Frame) -> None:
+    if frame.kind == KIND_CHANGES:
+        changes = np.frombuffer(frame.payload, CHANGE)
+        if not np.isin(changes["act"], list(ACT_NAMES)).all():
+            raise ValueError("unknown act")
+        _apply(found, changes)
+    elif frame.kind == KIND_GROUP:
+        found.state.put_group(Group(**json.loads(bytes(frame.payload))))
 
 
 def _apply(found: SalvagedConsumers, changes: Any) -> None:

@@ -1,18 +1,21 @@
 """What else tells of a damaged log: its base frames, and the checkpoint of its index.
 
 Owns what is known of the state at some offsets of the log. Both have checksums over all they say; an index
-checkpoint is what an opening trusts too. Rows of derived tables decide nothing here.
+checkpoint is what an opening trusts too. One that contradicts the log is of another directory and is ignored.
+Rows of derived tables decide nothing here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
 from tidemill.log.read_only_disk import ReadOnlyDisk
+from tidemill.store.checkpoint_origin import require_own
 from tidemill.store.frames import Base, Kind
-from tidemill.store.index_checkpoint import INDEX_FORMAT, checkpoint_head
+from tidemill.store.index_checkpoint import INDEX_FORMAT, base_in, checkpoint_head
 from tidemill.store.salvage.demands import Demands, demands_of
 from tidemill.store.salvage.source import SourceLog, newest_checkpoint
 from tidemill.store.topics import Topic
@@ -26,12 +29,14 @@ class Hints:
     def __init__(self, disk: ReadOnlyDisk, directory: Path, source: SourceLog) -> None:
         self.offset = 0
         self._base: Base | None = None
-        newest = newest_checkpoint(disk, directory / "index", "checkpoint")
+        newest = newest_checkpoint(
+            disk, directory / "index", "checkpoint", INDEX_FORMAT, partial(require_own, source)
+        )
         if newest is not None and newest.version <= INDEX_FORMAT:
             head = checkpoint_head(newest.content)
             if head["offset"] >= source.head:
                 self.offset = int(head["offset"])
-                self._base = Base(head["next_seq"], head["topics"], head["next_offsets"], head["totals"])
+                self._base = base_in(head)
         self._bases = [Base.read(frame.payload) for frame in source.bases() if frame.kind == Kind.BASE]
         self._known = [*self._bases, *([self._base] if self._base is not None else [])]
 

@@ -11,16 +11,17 @@ unless something says that the log was safe beyond it.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from tidemill.log.checkpoint import CheckpointContent, decode_checkpoint
+from tidemill.log.checkpoint import CheckpointContent, Decode, decode_checkpoint, is_content
 from tidemill.log.disk import ByteArray
 from tidemill.log.frame import HEADER_BYTES, Frame, decode_frame, next_frame
-from tidemill.log.head_record import decode_head
+from tidemill.log.head_record import HEAD_FORMAT, decode_head
 from tidemill.log.read_only_disk import ReadOnlyDisk
 
 _SEGMENT = re.compile(r"(\d{20})\.log")
@@ -43,15 +44,21 @@ class Damage:
 Piece = Frame | Damage
 
 
-def newest_checkpoint(disk: ReadOnlyDisk, directory: Path, name: str) -> CheckpointContent | None:
-    """The newest generation of a checkpoint that reads back, of whatever version."""
-    return max(readable_checkpoints(disk, directory, name), key=lambda c: c.generation, default=None)
+def newest_checkpoint(
+    disk: ReadOnlyDisk, directory: Path, name: str, version: int, decode: Decode
+) -> CheckpointContent | None:
+    """The newest generation of a checkpoint that reads back; it may be of another version."""
+    found = readable_checkpoints(disk, directory, name, version, decode)
+    return max(found, key=lambda content: content.generation, default=None)
 
 
-def readable_checkpoints(disk: ReadOnlyDisk, directory: Path, name: str) -> list[CheckpointContent]:
+def readable_checkpoints(
+    disk: ReadOnlyDisk, directory: Path, name: str, version: int, decode: Decode
+) -> list[CheckpointContent]:
+    """The generations that read back and that `decode` accepts, if they are not of a newer version."""
     paths = (directory / f"{name}.0", directory / f"{name}.1")
     found = (decode_checkpoint(bytes(disk.read(path))) for path in paths if disk.exists(path))
-    return [content for content in found if content is not None]
+    return [content for content in found if content is not None and is_content(content, version, decode)]
 
 
 class SourceLog:
@@ -62,7 +69,7 @@ class SourceLog:
         self.directory = directory
         names = (_SEGMENT.fullmatch(name) for name in disk.names(directory))
         starts = [int(name[1]) for name in names if name is not None]
-        head = newest_checkpoint(disk, directory, "head")
+        head = newest_checkpoint(disk, directory, "head", HEAD_FORMAT, decode_head)
         self.head = decode_head(head.content) if head is not None else 0
         self.has_lost_its_head_record = head is None and any(
             disk.exists(directory / f"head.{n}") for n in (0, 1)
@@ -77,6 +84,44 @@ class SourceLog:
     @property
     def byte_count(self) -> int:
         return sum(self._disk.size(self._path(start)) for start in self.starts)
+
+    def segment_starts(self) -> list[int]:
+        return self.starts
+
+    def intact_frame(self, offset: int) -> Frame | None:
+        """The frame at `offset`, if it reads back."""
+        start = self.starts[max(0, bisect_right(self.starts, offset) - 1)]
+        if offset < start:
+            return None
+        header: ByteArray = np.frombuffer(
+            self._disk.read(self._path(start), offset - start, HEADER_BYTES), np.uint8
+        )
+        length = int.from_bytes(header[8:12].tobytes(), "little")
+        if len(header) < HEADER_BYTES or length > self._disk.size(self._path(start)):
+            return None
+        whole = self._disk.read(self._path(start), offset - start, HEADER_BYTES + length)
+        return decode_frame(np.frombuffer(whole, np.uint8), 0, offset, verify=True)
+
+    def intact_frames(self, from_offset: int, end: int) -> Iterator[Frame]:
+        """Every frame in `[from_offset, end)` that reads back."""
+        for start in self.starts[max(0, bisect_right(self.starts, from_offset) - 1) :]:
+            if start >= end:
+                return
+            data: ByteArray = np.frombuffer(self._disk.read(self._path(start)), np.uint8)
+            at = max(0, from_offset - start)
+            while (frame := next_frame(data, at, start)) is not None and frame.offset < end:
+                yield frame
+                at = frame.end - start
+
+    def file_of(self, offset: int) -> str:
+        """The name of the file that holds an offset."""
+        return self._path(self.starts[max(0, bisect_right(self.starts, offset) - 1)]).name
+
+    def bytes_before(self, end: int, count: int) -> bytes:
+        """Up to `count` bytes in front of `end`, of one file."""
+        start = self.starts[max(0, bisect_right(self.starts, end - 1) - 1)]
+        first = max(start, end - count)
+        return bytes(self._disk.read(self._path(start), first - start, max(0, end - first)))
 
     def pieces(self, safe_end: int) -> Iterator[Piece]:
         """Every frame and every damaged range, in order; `safe_end` is what is known to have been safe."""
@@ -138,14 +183,7 @@ class SourceLog:
     def bases(self) -> Iterator[Frame]:
         """The frames that open the files, where they read back."""
         for start in self.starts:
-            header: ByteArray = np.frombuffer(self._disk.read(self._path(start), 0, HEADER_BYTES), np.uint8)
-            length = int.from_bytes(header[8:12].tobytes(), "little")
-            if len(header) < HEADER_BYTES or length > self._disk.size(self._path(start)):
-                continue
-            whole: ByteArray = np.frombuffer(
-                self._disk.read(self._path(start), 0, HEADER_BYTES + length), np.uint8
-            )
-            if (frame := decode_frame(whole, 0, start, verify=True)) is not None:
+            if (frame := self.intact_frame(start)) is not None:
                 yield frame
 
     def _path(self, start: int) -> Path:
