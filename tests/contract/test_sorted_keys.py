@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,6 +131,21 @@ def test_closing_on_a_full_or_damaged_disk_lets_go_and_loses_nothing(tmp_path: P
     again = RealDisk().sorted_keys(tmp_path / "k", 8)
     assert (_numbers(again.scan(*ALL, 9)), again.note()) == ([1, 2], b"note")
     again.close()
+
+
+@pytest.mark.parametrize("name", ["MANIFEST-*", "*.log"])
+def test_a_record_that_its_reader_would_never_end_on_is_damage(disk: Disk, tmp_path: Path, name: str) -> None:
+    keys = disk.sorted_keys(tmp_path / "k", 8)
+    keys.write(_rows(1, 2), b"note")
+    left = tmp_path / "left"
+    shutil.copytree(tmp_path / "k", left)
+    keys.close()
+    (path,) = left.glob(name)
+    content = bytearray(path.read_bytes())
+    content[4:7] = b"\x02\x0a\x05"  # longer than the file, and of a file that is used again
+    path.write_bytes(content)
+    with pytest.raises(CorruptionError, match=r"the record at byte 0 is damaged; delete the timer directory"):
+        disk.sorted_keys(left, 8)
 
 
 # What only the faulty one can show: the promises about crashes.

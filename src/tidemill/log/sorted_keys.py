@@ -34,6 +34,7 @@ from tidemill.core.errors import (
     SyncFailed,
 )
 from tidemill.core.limits import MIB
+from tidemill.log.rocksdb_records import require_readable
 
 if TYPE_CHECKING:
     from rocksdict import Options, Rdict, ReadOptions
@@ -91,6 +92,7 @@ class RocksKeys:
 
         self._directory = directory
         self._key_bytes = key_bytes
+        require_readable(directory)
         access = AccessType.read_only(False) if read_only else AccessType.read_write()
         with self._told_apart():
             self._db: Rdict | None = Rdict(str(directory), _options(), access_type=access)
