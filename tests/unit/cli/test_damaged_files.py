@@ -341,3 +341,36 @@ def test_the_index_checkpoint_of_another_directory_is_not_believed(
         salvaged = _open(tmp_path / "new")
         assert salvaged.status().pending == pending
         salvaged.close()
+
+
+@pytest.mark.parametrize("is_damaged", [False, True], ids=["whole-log", "damaged-log"])
+@pytest.mark.parametrize("sends", [40, 150, 400])
+@pytest.mark.parametrize("has_origin", [True, False], ids=["today", "older"])
+def test_a_log_from_its_beginning_with_the_index_checkpoint_of_another_one(
+    tmp_path, capsys, monkeypatch, sends: int, is_damaged: bool, has_origin: bool
+) -> None:
+    """Salvage, too, takes nothing from a checkpoint that contradicts the log, also where that is damaged."""
+    if not has_origin:
+        monkeypatch.setattr("tidemill.store.message_store.origin_of", lambda log, end: None)
+    own, other = _foreign(tmp_path / "own", 200, 5), _foreign(tmp_path / "other", sends, 1)
+    monkeypatch.undo()
+    for n in (0, 1):
+        (own / f"index/checkpoint.{n}").unlink(missing_ok=True)
+        if (given := other / f"index/checkpoint.{n}").exists():
+            shutil.copy(given, own / f"index/checkpoint.{n}")
+    if is_damaged:
+        log = next(iter(sorted((own / "log").glob("*.log"))))
+        content = bytearray(log.read_bytes())
+        content[4096:4160] = bytes(64)
+        log.write_bytes(content)
+    for command in ("check", "rebuild", "salvage"):
+        directory = _copy(own, tmp_path, command)
+        if command != "salvage":
+            _require_exit(capsys, directory, [command, str(directory)])
+            continue
+        assert run([command, str(directory), "--to", str(tmp_path / "new")]) in (0, 1)
+        salvaged = _open(tmp_path / "new", ManualClock(START_MS + 8))
+        queues = {topic.name: topic.queue_count for topic in salvaged.store.indexes.topics}
+        assert queues == {"plain": 5, "t": 5}
+        assert is_damaged or salvaged.status().pending == 200
+        salvaged.close()
