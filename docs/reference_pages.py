@@ -19,11 +19,11 @@ from tidemill.core import errors
 from tidemill.core.config import BrokerSettings
 from tidemill.core.durations import format_duration
 from tidemill.core.errors import TidemillError
-from tidemill.server.admin_api import admin_app
-from tidemill.server.admin_errors import status_of
+from tidemill.server.grpc.protocol import Code
+from tidemill.server.grpc.status_codes import _CODES
+from tidemill.server.http.http_api import admin_app
+from tidemill.server.http.http_errors import status_of
 from tidemill.server.metrics import registry_of
-from tidemill.server.protocol import Code
-from tidemill.server.status_codes import _CODES
 
 
 def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 missing() {
-    .venv/bin/python -c 'from tidemill.server.shared_python import missing_package; print(missing_package() or "")'
+    .venv/bin/python -c 'from tidemill.server.process.shared_python import missing_package; print(missing_package() or "")'
 }
 
 package=$(missing)

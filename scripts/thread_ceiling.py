@@ -15,8 +15,8 @@ import threading
 import time
 from collections.abc import Sequence
 
-from tidemill.client.coalescer import Coalescer
-from tidemill.client.drafts import draft_of
+from tidemill.client.send.coalescer import Coalescer
+from tidemill.client.send.drafts import draft_of
 from tidemill.core.model import Draft
 from tidemill.core.send_answers import Answer, decode_answers, encode_plain_answers
 from tidemill.core.send_batch import encode_drafts

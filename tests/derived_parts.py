@@ -8,7 +8,7 @@ from tidemill.log.disk import Disk, RealDisk
 from tidemill.log.segments import SegmentedLog
 from tidemill.store.damage import Repairs
 from tidemill.store.derivation import Derivation
-from tidemill.store.frames import Base
+from tidemill.store.formats.frames import Base
 from tidemill.store.indexes import Indexes, IndexSizes
 from tidemill.store.topic_queues import TopicQueues
 

@@ -13,7 +13,7 @@ import uvicorn
 from tidemill.broker.broker import Broker
 from tidemill.core.clock import Clock
 from tidemill.core.config import BrokerSettings
-from tidemill.server.admin_api import admin_app
+from tidemill.server.http.http_api import admin_app
 
 _pause = threading.Event()  # never set
 

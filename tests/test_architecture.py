@@ -24,10 +24,10 @@ _EMPTY_NAMES = {"utils", "common", "helpers", "misc", "manager", "base", "impl"}
 # cannot open must end, whatever the error is.
 _MAY_CATCH_EVERYTHING = {
     "broker/loop.py",
-    "server/broker_process.py",
-    "server/gateway.py",
+    "server/process/broker_process.py",
+    "server/grpc/gateway.py",
     "log/sorted_keys.py",
-    "client/own_thread.py",
+    "client/transport/blocking_calls.py",
 }
 _MAY_BE_ASYNC = {"server", "client", "cli"}
 _MAY_ASK_THE_TIME = {"core/clock.py"}

@@ -18,20 +18,20 @@ from tidemill.cli.catalogue import application
 from tidemill.core.levels import DEFAULT_LEVELS
 from tidemill.log import checkpoint
 from tidemill.log.frame import HEADER_BYTES
-from tidemill.store.consumer_state import CHANGE
-from tidemill.store.entry_format import ENTRY
-from tidemill.store.find_format import PAIR_BYTES, RUN_HEADER_BYTES
-from tidemill.store.frames import RELEASE_GROUP, Kind
-from tidemill.store.message_format import ROW
-from tidemill.store.queue_format import QUEUE_ROW
-from tidemill.store.request_format import REQUEST_BYTES
+from tidemill.store.consumers.consumer_state import CHANGE
+from tidemill.store.formats.entry_format import ENTRY
+from tidemill.store.formats.find_format import PAIR_BYTES, RUN_HEADER_BYTES
+from tidemill.store.formats.frames import RELEASE_GROUP, Kind
+from tidemill.store.formats.message_format import ROW
+from tidemill.store.formats.queue_format import QUEUE_ROW
+from tidemill.store.formats.request_format import REQUEST_BYTES
 from tidemill.timer import cursor, shard_header
 from tidemill.timer.ready_format import READY_HEADER_BYTES
 from tidemill.timer.ready_row_format import READY_BYTES
-from tidemill.timer.rocks_format import KEY_BYTES, TIMER_KEY
+from tidemill.timer.rocksdb.rocks_format import KEY_BYTES, TIMER_KEY
 from tidemill.timer.target import TARGET_BYTES
-from tidemill.timer.timer_log_format import UNIT, UNIT_BYTES
-from tidemill.timer.wheel_format import SLOT, SLOT_BYTES
+from tidemill.timer.wheel.timer_log_format import UNIT, UNIT_BYTES
+from tidemill.timer.wheel.wheel_format import SLOT, SLOT_BYTES
 
 _ROOT = Path(__file__).resolve().parent.parent
 _README = (_ROOT / "README.md").read_text()

@@ -93,7 +93,7 @@ def test_all_five_texts_have_rows() -> None:
     [
         ("`tidemill.timer.stages.place:plaice`", "has no attribute 'plaice'"),
         ("`tidemill.timer.wheels:Wheel`", "No module named 'tidemill.timer.wheels'"),
-        ("`tidemill.timer.wheel:Wheel.turn`", "has no attribute 'turn'"),
+        ("`tidemill.timer.wheel.wheel:Wheel.turn`", "has no attribute 'turn'"),
         ("`--trick`", "no such option"),
         ("[levels](../steps.md)", "no such page"),
         ("done otherwise", "gives no reason"),

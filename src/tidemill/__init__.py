@@ -29,9 +29,9 @@ __getattr__ = lazy_names(
         "RequestError": "tidemill.core.errors:RequestError",
         "TidemillError": "tidemill.core.errors:TidemillError",
         "Unauthorized": "tidemill.core.errors:Unauthorized",
-        "Unreachable": "tidemill.client.retrying:Unreachable",
+        "Unreachable": "tidemill.client.transport.retrying:Unreachable",
         "Worker": "tidemill.client.worker:Worker",
-        "open": "tidemill.broker.opening:open_broker",
+        "open": "tidemill.broker.embedded:open_broker",
     },
 )
 

@@ -1,9 +1,9 @@
 from tidemill.broker.broker import Broker as Broker
-from tidemill.broker.opening import open_broker as open  # noqa: A004 - the name people look for
+from tidemill.broker.embedded import open_broker as open  # noqa: A004 - the name people look for
 from tidemill.client.answers import Message as Message
 from tidemill.client.async_client import AsyncClient as AsyncClient
 from tidemill.client.client import Client as Client
-from tidemill.client.retrying import Unreachable as Unreachable
+from tidemill.client.transport.retrying import Unreachable as Unreachable
 from tidemill.client.worker import Worker as Worker
 from tidemill.core.config import BrokerSettings as BrokerSettings
 from tidemill.core.errors import BusyError as BusyError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemill.cli.main import main
-from tidemill.server import envoy
+from tidemill.server.process import envoy
 
 if __name__ == "__main__":
     envoy._REQUEST_SECONDS = 1

@@ -11,7 +11,7 @@ import tidemill
 from acceptance.command_line import run
 from acceptance.terminal import terminal
 from tidemill.cli.demo.playing_on import REMINDERS
-from tidemill.server.pipeline_command import why_not_spark
+from tidemill.server.process.pipeline_command import why_not_spark
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tidemill.broker.broker import Broker
-from tidemill.broker.table_views import Wanted
+from tidemill.broker.query.table_views import Wanted
 from tidemill.core.config import BrokerSettings
 from tidemill.core.limits import DAY_MS
 from tidemill.testing import ManualClock

@@ -17,7 +17,7 @@ import tidemill
 from acceptance.bad_callers import MIB, Http2, connect, idle_connections, read_to_end, unharmed
 from acceptance.serving import PATIENCE_S, Served, wait_until
 from tidemill.core.clock import stopwatch_s
-from tidemill.server.protocol import SERVICE, service
+from tidemill.server.grpc.protocol import SERVICE, service
 
 _FLAGS = ("--pipeline", "embedded", "--flight-port", "-1")
 _IDLE_CONNECTIONS = 2_000

@@ -14,7 +14,7 @@ import tidemill
 from acceptance.secured import BOSS, PERMISSIONS, TOKEN, Secured
 from acceptance.serving import wait_until
 from tidemill.core.errors import Unauthorized
-from tidemill.server.certificate import own_certificate
+from tidemill.server.security.certificate import own_certificate
 
 _ROWS = 2_000  # more than our client would send over HTTP
 

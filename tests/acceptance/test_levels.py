@@ -13,7 +13,7 @@ import pytest
 import tidemill
 from acceptance.serving import Served
 from tidemill.core.errors import TidemillError
-from tidemill.server.protocol import SERVICE, Code, definition, service
+from tidemill.server.grpc.protocol import SERVICE, Code, definition, service
 
 
 @pytest.fixture(scope="module")

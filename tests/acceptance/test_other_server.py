@@ -26,8 +26,8 @@ from acceptance.official_client import require_tools
 from acceptance.official_python import start
 from acceptance.serving import Served, free_port, wait_until
 from tidemill.core.processes import command_line, is_alive
-from tidemill.server.certificate import own_certificate
-from tidemill.server.protocol import SERVICE
+from tidemill.server.grpc.protocol import SERVICE
+from tidemill.server.security.certificate import own_certificate
 
 _GROUP = "workers"
 
@@ -72,7 +72,7 @@ def test_it_says_in_one_line_why_and_which_package_to_install(served):
         f"tidemill: Envoy needs Python's shared library; install it (apt-get install {package}). "
         "Going on with hypercorn, which is slower."
     ]
-    assert "tidemill.server.hypercorn_process" in command_line(served.broker_pids()[0])
+    assert "tidemill.server.process.hypercorn_process" in command_line(served.broker_pids()[0])
 
 
 def test_envoy_that_is_asked_for_is_refused_with_what_to_do(tmp_path):

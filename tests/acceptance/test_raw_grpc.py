@@ -13,7 +13,7 @@ import pytest
 
 from acceptance.serving import Served
 from tidemill.core.clock import SystemClock
-from tidemill.server.protocol import SERVICE, Code, definition, service
+from tidemill.server.grpc.protocol import SERVICE, Code, definition, service
 
 _now_ms = SystemClock().now_ms
 _COMMIT = definition.TransactionResolution.COMMIT

@@ -22,11 +22,11 @@ from acceptance.official_python import start
 from acceptance.secured import BLIND, BOSS, PERMISSIONS, SECRET, TOKEN, Secured
 from acceptance.serving import Served, wait_until
 from tidemill.cli import main
-from tidemill.client.retrying import Unreachable
+from tidemill.client.transport.retrying import Unreachable
 from tidemill.core.clock import SystemClock
 from tidemill.core.durations import format_time
 from tidemill.core.errors import Forbidden, Unauthorized
-from tidemill.server.protocol import SERVICE, Code, definition, service
+from tidemill.server.grpc.protocol import SERVICE, Code, definition, service
 
 _now_ms = SystemClock().now_ms
 _FLAGS = ("--pipeline", "embedded", "--flight-port", "-1")

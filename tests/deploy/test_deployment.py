@@ -26,7 +26,7 @@ from acceptance.serving import Served
 from tidemill.cli.catalogue import application
 from tidemill.cli.serve_config import settings_in
 from tidemill.core.config import BrokerSettings, setting_names
-from tidemill.server.supervisor import _STOP_SECONDS
+from tidemill.server.process.supervisor import _STOP_SECONDS
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _DEPLOY = _ROOT / "deploy"

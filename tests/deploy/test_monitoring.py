@@ -17,7 +17,7 @@ import yaml
 import tidemill
 from acceptance.serving import Served
 from deploy.promql import Named, labels_by_sample, named_in
-from tidemill.server.protocol import SERVICE, service
+from tidemill.server.grpc.protocol import SERVICE, service
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _DEPLOY = _ROOT / "deploy"

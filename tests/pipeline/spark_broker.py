@@ -10,7 +10,7 @@ from threading import Event
 from tidemill.broker.broker import Broker
 from tidemill.core.clock import Clock, SystemClock, stopwatch_s
 from tidemill.core.config import BrokerSettings
-from tidemill.server.pipeline_command import pipeline_command
+from tidemill.server.process.pipeline_command import pipeline_command
 
 PATIENCE_S = 120.0
 _NAP_S = 0.05

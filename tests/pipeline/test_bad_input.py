@@ -14,7 +14,7 @@ from acceptance.serving import Served
 from pipeline.other_pythons import OWN_VERSION, other_python
 from pipeline.spark_broker import wait_for
 from tidemill.client.client import Client
-from tidemill.server.pipeline_command import why_not_spark
+from tidemill.server.process.pipeline_command import why_not_spark
 
 pytestmark = pytest.mark.slow
 

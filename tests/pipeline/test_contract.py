@@ -19,7 +19,7 @@ from pipeline.spark_broker import open_broker, wait_for_spark
 from tidemill.core.clock import SimulatedClock
 from tidemill.core.config import BrokerSettings
 from tidemill.core.model import Via
-from tidemill.server.pipeline_command import why_not_spark
+from tidemill.server.process.pipeline_command import why_not_spark
 
 EMBEDDED = "embedded"
 WORLDS = (

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 # Below it a process that was stopped: it sees no pipe close.
 _DRIVER = """
 import os, signal, subprocess, sys, threading
-from tidemill.core.ties import when_untied
+from tidemill.core.parent_watch import when_untied
 from tidemill.pipeline.driver import end_at_once
 below = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(900)"])
 os.kill(below.pid, signal.SIGSTOP)

@@ -22,7 +22,7 @@ from tidemill.core.clock import machine_ms
 from tidemill.core.limits import HOUR_MS
 from tidemill.core.processes import command_line
 from tidemill.log.disk import RealDisk
-from tidemill.server.pipeline_command import why_not_spark
+from tidemill.server.process.pipeline_command import why_not_spark
 from tidemill.timer.target import read_cursor, shard_directories
 
 pytestmark = [

@@ -13,7 +13,7 @@ from pipeline.standalone import Standalone, standalone
 from tidemill.core.clock import SimulatedClock
 from tidemill.core.config import BrokerSettings
 from tidemill.core.model import Via
-from tidemill.server.pipeline_command import why_not_spark
+from tidemill.server.process.pipeline_command import why_not_spark
 
 START_MS = 1_800_000_000_000
 

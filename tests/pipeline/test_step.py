@@ -21,7 +21,7 @@ from tidemill.pipeline.settings import PipelineSettings
 from tidemill.pipeline.source import ShardPartition, TimerStreamReader
 from tidemill.pipeline.step import step_function, take_step
 from tidemill.pipeline.wire import Order, read_order
-from tidemill.store.entry_format import ENTRY
+from tidemill.store.formats.entry_format import ENTRY
 from tidemill.timer.check import check_timer
 from tidemill.timer.cursor import Cursor
 from tidemill.timer.progress import note_progress, read_progress

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from tidemill.pipeline.wire import ENTRY_SCHEMA, NO_ENTRIES, Order, order_batch, read_order
-from tidemill.store.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
+from tidemill.store.formats.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
 from tidemill.timer.stages.admit import admit
 
 ORDER = Order(shard=1, epoch=7, seq=900, tick=1_800_000_030, first_seq=100, end_seq=400)

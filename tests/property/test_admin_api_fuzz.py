@@ -11,7 +11,7 @@ from schemathesis.specs.openapi.checks import response_schema_conformance
 
 from asgi_caller import AsgiCaller
 from small_broker import SmallBroker
-from tidemill.server.admin_api import admin_app
+from tidemill.server.http.http_api import admin_app
 
 # These move the clock by years or write wherever they are told to.
 _LEFT_OUT = "^/v1/(clock/advance|backup)$"

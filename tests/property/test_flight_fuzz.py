@@ -14,7 +14,7 @@ from pyarrow import flight
 
 from small_broker import SmallBroker
 from tidemill.core.errors import TidemillError
-from tidemill.server.flight_requests import (
+from tidemill.server.flight.flight_requests import (
     cancel_columns,
     command_of,
     parse_ticket,

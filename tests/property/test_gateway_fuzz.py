@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from small_broker import SmallBroker
-from tidemill.server.gateway import Gateway
-from tidemill.server.grpc_framing import Status
-from tidemill.server.protocol import SERVICE, Code, service
+from tidemill.server.grpc.framing import Status
+from tidemill.server.grpc.gateway import Gateway
+from tidemill.server.grpc.protocol import SERVICE, Code, service
 
 _SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 _METHODS = [method.name for method in service.DESCRIPTOR.services_by_name["MessagingService"].methods]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from small_broker import SmallBroker
 from tidemill.core.model import CancelAnswer, Draft, Handle, TopicType
-from tidemill.store.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
+from tidemill.store.formats.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
 from tidemill.store.level_queues import LevelQueues
 from tidemill.testing.heap_timer import HeapTimer
 

@@ -9,13 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from small_broker import SmallBroker
-from tidemill.client.endpoint import read_head
+from tidemill.client.transport.endpoint import read_head
 from tidemill.core.addresses import local_door_address
 from tidemill.core.model import Draft
 from tidemill.core.send_batch import encode_drafts
-from tidemill.server.batch_desk import BatchDesk
-from tidemill.server.guard import Guard
-from tidemill.server.local_door import LocalDoor
+from tidemill.server.security.guard import Guard
+from tidemill.server.send_batch_service import SendBatchService
+from tidemill.server.unix.unix_listener import UnixListener
 
 _RIGHT = encode_drafts([Draft("orders", b"x", id="same", delay_ms=60_000)])
 _HEAD = b"POST /v1/send-batch HTTP/1.1\r\nContent-Length: %d\r\n\r\n"
@@ -25,14 +25,14 @@ _REQUEST = _HEAD % len(_RIGHT) + _RIGHT
 @pytest.fixture(scope="module")
 def door(tmp_path_factory):
     small = SmallBroker(tmp_path_factory.mktemp("fuzz") / "data")
-    door = LocalDoor(BatchDesk(small.broker), Guard(), 8081)
+    door = UnixListener(SendBatchService(small.broker), Guard(), 8081)
     yield door
     door.close(30.0)
     small.check()
     small.close()
 
 
-def _said(door: LocalDoor, data: bytes) -> bytes:
+def _said(door: UnixListener, data: bytes) -> bytes:
     """Everything that the door answers to these bytes, after which nothing more comes."""
     heard = b""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemill.store.entry_format import ENTRY
-from tidemill.store.queue_format import QUEUE_ROW
-from tidemill.store.row_check import salts_of, seal, sealed_mask
+from tidemill.store.formats.entry_format import ENTRY
+from tidemill.store.formats.queue_format import QUEUE_ROW
+from tidemill.store.formats.row_check import salts_of, seal, sealed_mask
 
 SEQS = st.integers(0, (1 << 47) - 1)
 TABLES = st.integers(0, (1 << 48) - 1)

@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 
 from tidemill.core.model import TopicType
 from tidemill.log.disk import RealDisk
-from tidemill.store import find_memory
 from tidemill.store.damage import Repairs
 from tidemill.store.due_counts import DueCounts
-from tidemill.store.find_files import RunFile
-from tidemill.store.find_index import FindIndex
-from tidemill.store.hashing import hash_slices, hash_texts, id_hash, key_hash
+from tidemill.store.find import find_memory
+from tidemill.store.find.find_files import RunFile
+from tidemill.store.find.find_index import FindIndex
+from tidemill.store.find.hashing import hash_slices, hash_texts, id_hash, key_hash
 from tidemill.store.ledger import Ledger, State
-from tidemill.store.retention import SegmentUse, cut_offset
 from tidemill.store.topic_queues import grouped
 from tidemill.store.topics import Topic, TopicTable
 from tidemill.store.totals import Totals
+from tidemill.store.upkeep.retention import SegmentUse, cut_offset
 
 # -- ledger ---------------------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemill.store.consumer_log import ConsumerLog, change_rows
-from tidemill.store.consumer_state import (
+from tidemill.store.consumers.consumer_log import ConsumerLog, change_rows
+from tidemill.store.consumers.consumer_state import (
     ACT_CHANGE,
     ACT_CURSOR,
     ACT_SETTLE,
@@ -21,7 +21,7 @@ from tidemill.store.consumer_state import (
     Group,
     Progress,
 )
-from tidemill.store.frames import Settlement
+from tidemill.store.formats.frames import Settlement
 from tidemill.testing import FaultyDisk
 
 _LANES = st.tuples(st.integers(1, 2), st.integers(1, 2), st.integers(0, 1))

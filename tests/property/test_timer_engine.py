@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "timer"))
 
 from timer_harness import NOT_FAR, STORES, ShardHarness, WatchedEngine
 
-from tidemill.store.entry_format import FLAG_NEAR
+from tidemill.store.formats.entry_format import FLAG_NEAR
 from tidemill.testing import FaultPlan, FaultyDisk, SimulatedCrash
 from tidemill.timer.check import check_timer
 from tidemill.timer.settings import StepLimits, StoreKind, TimerSettings

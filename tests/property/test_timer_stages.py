@@ -13,15 +13,15 @@ from hypothesis.extra import numpy as hnp
 from tidemill.core.errors import CorruptionError
 from tidemill.core.model import TRIPS_MAX
 from tidemill.log.disk import RealDisk
-from tidemill.store.entry_format import ENTRY
-from tidemill.timer.chains import walk_chains
+from tidemill.store.formats.entry_format import ENTRY
 from tidemill.timer.stages.admit import Batch, admit, join, new_batch, placed_again
 from tidemill.timer.stages.due import hand_over, split
 from tidemill.timer.stages.link import group_by_slot, link
 from tidemill.timer.stages.place import Placement, is_due, place
-from tidemill.timer.timer_log import TimerLog
-from tidemill.timer.timer_log_format import NO_POSITION, UNIT, SegmentLayout, slot_ticks_of
-from tidemill.timer.wheel_format import SLOT
+from tidemill.timer.wheel.chains import walk_chains
+from tidemill.timer.wheel.timer_log import TimerLog
+from tidemill.timer.wheel.timer_log_format import NO_POSITION, UNIT, SegmentLayout, slot_ticks_of
+from tidemill.timer.wheel.wheel_format import SLOT
 
 ticks_ms = st.sampled_from([100, 200, 500, 1000])
 

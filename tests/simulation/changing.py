@@ -12,7 +12,7 @@ from typing import Any
 
 from simulation.model import Broken, Message
 from simulation.world import KEYS, SPANS_MS, World
-from tidemill.broker.canceller import Rescheduled
+from tidemill.broker.change.canceller import Rescheduled
 from tidemill.core.errors import DiskFull
 from tidemill.core.model import CancelAnswer
 from tidemill.testing import FaultPlan, FaultyDisk, SimulatedCrash

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from simulation.model import DLQ, Broken, Model, TopicLife
 from simulation.retries import RETRY, key_of
-from tidemill.broker.receipts import decode_receipt
+from tidemill.broker.consume.receipts import decode_receipt
 
 if TYPE_CHECKING:
     from tidemill.broker.broker import Broker

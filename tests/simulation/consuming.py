@@ -8,7 +8,7 @@ from simulation.breaking import Broken
 from simulation.consumers import ATTEMPTS_MAX, BACKOFF, GROUPS, TAGGED, Key
 from simulation.retries import Retry
 from simulation.world import World
-from tidemill.broker.retries import SendBackAnswer, SentBack
+from tidemill.broker.consume.retries import SendBackAnswer, SentBack
 from tidemill.core.errors import DiskFull, UnknownTopic
 from tidemill.core.levels import level_delays_ms
 from tidemill.core.model import CancelAnswer

@@ -9,7 +9,7 @@ from random import Random
 
 from tidemill.core.model import StoredMessage
 from tidemill.log.frame import Frame
-from tidemill.store.frame_contents import section_in
+from tidemill.store.formats.frame_contents import section_in
 from tidemill.store.message_store import MessageStore
 
 _SWAPPED = (8, 64, 300)

@@ -24,12 +24,12 @@ from simulation.model import DLQ, Broken, Message, Model, TopicLife
 from simulation.retries import RETRY
 from simulation.world import KEYS
 from tidemill.broker.broker import Broker
-from tidemill.broker.table_schemas import Wanted
+from tidemill.broker.query.table_schemas import Wanted
 from tidemill.core.errors import CorruptionError, DiskFull
 from tidemill.core.model import CancelAnswer, Delivery
 from tidemill.store.damaged_frames import DamagedFrames
 from tidemill.store.damaged_messages import damage_counts, damaged_messages
-from tidemill.store.log_scrub import LogScrub
+from tidemill.store.upkeep.log_scrub import LogScrub
 
 _ALL = 1 << 20
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from simulation.breaking import Broken
 from tidemill.core.errors import DiskFull
 from tidemill.core.holds import Held
-from tidemill.store.entry_format import FLAG_LEVEL, FLAG_NEAR
+from tidemill.store.formats.entry_format import FLAG_LEVEL, FLAG_NEAR
 
 if TYPE_CHECKING:
     from simulation.world import World

@@ -22,8 +22,8 @@ from simulation.workload import Workload
 from simulation.world import World
 from tidemill.broker.broker import Broker
 from tidemill.core.errors import BrokerClosed, SyncFailed
-from tidemill.store import framing
 from tidemill.store.damage import Derived
+from tidemill.store.formats import framing
 from tidemill.testing import FaultPlan, FaultyDisk, ManualClock, SimulatedCrash
 
 START_MS = 1_800_000_000_000

@@ -18,7 +18,7 @@ from tidemill.core.model import NO_TIME_MS, Handle
 
 if TYPE_CHECKING:
     from tidemill.broker.broker import Broker
-    from tidemill.broker.views import QueuedMessage
+    from tidemill.broker.query.views import QueuedMessage
 
 DLQ = "%DLQ%"
 _ALL = 1 << 30

@@ -9,7 +9,7 @@ from simulation.breaking import Broken
 
 if TYPE_CHECKING:
     from simulation.consumers import Taken
-    from tidemill.broker.views import QueuedMessage
+    from tidemill.broker.query.views import QueuedMessage
     from tidemill.core.model import StoredMessage
 
 RETRY = "%RETRY%"

@@ -9,7 +9,7 @@ import pytest
 import tidemill
 from acceptance.command_line import run
 from acceptance.serving import Served
-from tidemill.server.pipeline_command import why_not_spark
+from tidemill.server.process.pipeline_command import why_not_spark
 
 _WITHOUT = why_not_spark()
 

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemill.broker.broker import Broker
-from tidemill.broker.holds import HOLDS_NAME
-from tidemill.broker.kept_clock import CLOCK_NAME
+from tidemill.broker.control.holds import HOLDS_NAME
+from tidemill.broker.control.kept_clock import CLOCK_NAME
 from tidemill.broker.level_table import LEVELS_NAME
 from tidemill.core.errors import DiskFull, RequestError, TidemillError
 from tidemill.core.limits import MIB
 from tidemill.log.disk import Disk
 from tidemill.log.head_record import HeadRecord
-from tidemill.store.consumer_log import CONSUMERS_NAME, consumer_checkpoint
+from tidemill.store.consumers.consumer_log import CONSUMERS_NAME, consumer_checkpoint
 
 _PARTS = ("log", CONSUMERS_NAME)
 _MARKS = ("identity.", f"{LEVELS_NAME}.", f"{CLOCK_NAME}.", f"{HOLDS_NAME}.")

@@ -18,35 +18,35 @@ from typing import Unpack
 
 import pyarrow as pa
 
-from tidemill.broker.advancing import Advancing
-from tidemill.broker.bulk import Bulk, BulkReceipt
-from tidemill.broker.canceller import Canceller, NewTime, Rescheduled, To
-from tidemill.broker.column_send import Answers, ColumnSend
-from tidemill.broker.dead_letters import DeadLetters
+from tidemill.broker.change.canceller import Canceller, NewTime, Rescheduled, To
+from tidemill.broker.change.requests import RequestId
+from tidemill.broker.change.topic_admin import TopicAdmin
+from tidemill.broker.change.transactions import Transactions
+from tidemill.broker.consume.acks import Acks
+from tidemill.broker.consume.dead_letters import DeadLetters
+from tidemill.broker.consume.long_poll import LongPoll
+from tidemill.broker.consume.receiver import Receiver, TagFilter
+from tidemill.broker.consume.retries import Retries, SentBack
+from tidemill.broker.control.holds import Holds
+from tidemill.broker.control.pipeline_process import PipelineProcess
+from tidemill.broker.control.simulated_time import SimulatedTime
+from tidemill.broker.control.switches import Switches
+from tidemill.broker.control.timer_controller import TimerController
 from tidemill.broker.health import Health
-from tidemill.broker.holds import Holds
 from tidemill.broker.identity import broker_id_of, require_usable
 from tidemill.broker.level_table import with_level_table
-from tidemill.broker.long_poll import LongPoll
 from tidemill.broker.loop import Service
 from tidemill.broker.maintenance import Maintenance
-from tidemill.broker.pipeline_process import PipelineProcess
-from tidemill.broker.planned_send import Answer
-from tidemill.broker.pulse import Pulse, sample_of
-from tidemill.broker.receiver import Receiver, TagFilter
-from tidemill.broker.requests import RequestId
-from tidemill.broker.retries import Retries, SentBack
-from tidemill.broker.sender import Sender
-from tidemill.broker.settler import Settler
+from tidemill.broker.query.metrics_history import MetricsHistory, sample_of
+from tidemill.broker.query.status import Status, status_of
+from tidemill.broker.query.table_parts import TableParts
+from tidemill.broker.query.table_views import TableViews
+from tidemill.broker.query.views import CloseReport, Views
+from tidemill.broker.send.bulk import Bulk, BulkReceipt
+from tidemill.broker.send.column_send import Answers, ColumnSend
+from tidemill.broker.send.planned_send import Answer
+from tidemill.broker.send.sender import Sender
 from tidemill.broker.sizes import Sizes as Sizes
-from tidemill.broker.status import Status, status_of
-from tidemill.broker.switches import Switches
-from tidemill.broker.table_parts import TableParts
-from tidemill.broker.table_views import TableViews
-from tidemill.broker.topic_admin import TopicAdmin
-from tidemill.broker.transactions import Transactions
-from tidemill.broker.turning import Turning
-from tidemill.broker.views import Farewell, Views
 from tidemill.core.arguments import require_whole
 from tidemill.core.clock import Clock, SystemClock, machine_ms
 from tidemill.core.config import BrokerSettings
@@ -59,7 +59,7 @@ from tidemill.release.clock_guard import ClockGuard
 from tidemill.release.ready_reader import ReadyReader
 from tidemill.release.releaser import Releaser
 from tidemill.store.check import check_store
-from tidemill.store.disk_room import too_small
+from tidemill.store.disk_space import too_small
 from tidemill.store.indexes import IndexSizes
 from tidemill.store.message_store import MessageStore, StoreSettings
 from tidemill.store.recovery import Progress
@@ -123,7 +123,7 @@ class Broker:
         self.store = MessageStore(self.disk, self.directory, store_settings, on_progress, self.health.stop)
         timer_settings = sizes.timer or TimerSettings.of(settings)
         pipeline = PipelineProcess(pipeline_command, self.directory / "spark.log", machine_ms)
-        self._turning = Turning(
+        self._turning = TimerController(
             self.disk,
             self.store,
             settings,
@@ -155,7 +155,7 @@ class Broker:
         self._columns, self._bulk = ColumnSend(*parts), Bulk(*parts)
         self._canceller, self._transactions = Canceller(*parts), Transactions(*parts)
         self.receiver = Receiver(self.store, self.topics, now_ms)
-        self._settler = Settler(self.store, self.receiver, now_ms)
+        self._settler = Acks(self.store, self.receiver, now_ms)
         self._long_poll = LongPoll(self.receiver, self.store.writer.arrivals, self.clock, self.require_open)
         self.dead_letters = DeadLetters(self.store, self.topics, now_ms)
         self._retries = Retries(*parts, self._settler)
@@ -164,7 +164,7 @@ class Broker:
         self.table_parts = TableParts(self.store, self.tables)
         self._maintenance = Maintenance(self.store, self._sender, settings, self.clock.boot_ms)
         self._keep_service = service("maintenance", self._maintenance.step)
-        self.pulse = Pulse(lambda: sample_of(self.store, self.releaser.lateness))
+        self.pulse = MetricsHistory(lambda: sample_of(self.store, self.releaser.lateness))
         pulse_service = service("pulse", self.pulse.step)
         self._services = [self._release_service, self._turn_service, self._keep_service, pulse_service]
         if settings.durability == "async":
@@ -214,7 +214,7 @@ class Broker:
         require_whole("until_ms", until_ms, 0, SEQ_MAX)
         self.store.writer.finish_all()  # the pipeline reads only what is safe, also where answers do not wait
         services = [self._release_service, self._turn_service, self._keep_service]
-        Advancing(self.clock, self._turning, self.releaser, services).advance_to(until_ms)
+        SimulatedTime(self.clock, self._turning, self.releaser, services).advance_to(until_ms)
 
     @property
     def pipeline_pid(self) -> int | None:
@@ -364,10 +364,10 @@ class Broker:
 
     # -- closing ----------------------------------------------------------------------------------
 
-    def close(self) -> Farewell:
+    def close(self) -> CloseReport:
         """Stop the services, make everything safe, and say what is still waiting."""
         if self._is_closed:
-            return Farewell(0, None)
+            return CloseReport(0, None)
         self._is_closed = True
         for service in self._services:
             service.stop()
@@ -377,7 +377,7 @@ class Broker:
             if self.health.fault is not None:  # what is in memory may be wrong: nothing of it is written
                 self._turning.close()
                 self.store.release_files()
-                return Farewell(0, None)
+                return CloseReport(0, None)
             farewell = self._views.farewell()
             self._turning.close()
             self.store.close()

@@ -11,7 +11,7 @@ Owns two things, which `/healthz`, `status`, the dashboard and the metrics read 
   damaged bytes).
 
 Invariants: the first fault stays; listeners are called once, without a lock held. Thread-safe.
-A full disk is neither: sends are refused, releases go on, and `DiskRoom` reports it.
+A full disk is neither: sends are refused, releases go on, and `DiskSpace` reports it.
 """
 
 from __future__ import annotations

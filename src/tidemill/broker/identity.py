@@ -19,7 +19,7 @@ from pathlib import Path
 from tidemill.core.errors import CorruptionError, DiskFull, StorageError
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
-from tidemill.store.consumer_log import CONSUMERS_NAME, begin_consumers, consumer_checkpoint
+from tidemill.store.consumers.consumer_log import CONSUMERS_NAME, begin_consumers, consumer_checkpoint
 
 DIRECTORY_FORMAT = 1
 IDENTITY_NAME = "identity"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidemill.broker.sender import Sender
+from tidemill.broker.send.sender import Sender
 from tidemill.core.config import BrokerSettings
 from tidemill.core.limits import MIB
-from tidemill.store.head_cut import cut_head
-from tidemill.store.log_scrub import LogScrub
-from tidemill.store.memory import give_back_memory, keep_memory_flat
 from tidemill.store.message_store import MessageStore
-from tidemill.store.moving import MovedMessages
+from tidemill.store.upkeep.head_cut import cut_head
+from tidemill.store.upkeep.log_scrub import LogScrub
+from tidemill.store.upkeep.memory import give_back_memory, keep_memory_flat
+from tidemill.store.upkeep.moving import MovedMessages
 
 _EVERY_MS = 1_000
 _CHECKPOINT_BYTES = 64 * MIB

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from tidemill.broker.holds import HOLDS_FORMAT, HOLDS_NAME, decode_holds
+from tidemill.broker.control.holds import HOLDS_FORMAT, HOLDS_NAME, decode_holds
+from tidemill.broker.control.kept_clock import CLOCK_FORMAT, CLOCK_NAME, decode_clock
 from tidemill.broker.identity import (
     DIRECTORY_FORMAT,
     IDENTITY_NAME,
@@ -21,7 +22,6 @@ from tidemill.broker.identity import (
     new_broker_id,
     write_identity,
 )
-from tidemill.broker.kept_clock import CLOCK_FORMAT, CLOCK_NAME, decode_clock
 from tidemill.broker.level_table import LEVELS_FORMAT, LEVELS_NAME, decode_levels
 from tidemill.broker.salvage_report import LostGroup, OpenTransactionDoubt, SalvageReport, region_report
 from tidemill.core.durations import format_time
@@ -30,7 +30,7 @@ from tidemill.core.limits import MIB, SEGMENT_BYTES
 from tidemill.log.checkpoint import Checkpoint, Decode
 from tidemill.log.disk import Disk
 from tidemill.log.read_only_disk import ReadOnlyDisk
-from tidemill.store.consumer_log import CONSUMERS_NAME, write_consumers
+from tidemill.store.consumers.consumer_log import CONSUMERS_NAME, write_consumers
 from tidemill.store.message_store import MessageStore, StoreSettings
 from tidemill.store.salvage.consumers import SalvagedConsumers, read_consumers
 from tidemill.store.salvage.copying import LogCopy, Progress

@@ -18,7 +18,7 @@ import typer
 
 from tidemill.client.arguments import token_of
 from tidemill.client.client import Client
-from tidemill.client.endpoint import DEFAULT_ENDPOINT
+from tidemill.client.transport.endpoint import DEFAULT_ENDPOINT
 from tidemill.core.durations import parse_duration_ms, parse_time_ms
 from tidemill.core.errors import RequestError, TidemillError
 

@@ -16,13 +16,13 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from tidemill.broker.damage_views import DamagedView, damage_views
+from tidemill.broker.query.damage_views import DamagedView, damage_views
 from tidemill.cli.connecting import EndpointOption, JsonOption, connect, usage
 from tidemill.cli.data_directory import open_quietly, require_data_directory, shape_of
 from tidemill.cli.output import bar, console
 from tidemill.client.answers import DamagedMessage
 from tidemill.core.durations import format_time
-from tidemill.store.log_scrub import LogScrub
+from tidemill.store.upkeep.log_scrub import LogScrub
 
 _LIMIT_MAX = 10_000
 

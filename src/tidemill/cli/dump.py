@@ -32,7 +32,7 @@ from tidemill.timer.dump import (
     dump_units,
     timer_reader,
 )
-from tidemill.timer.rocks_store import ROCKS_NAME
+from tidemill.timer.rocksdb.rocks_store import ROCKS_NAME
 
 Line = dict[str, Any]
 

@@ -18,7 +18,7 @@ import typer
 
 from tidemill.cli.connecting import EndpointOption, JsonOption, connect, duration_ms, usage
 from tidemill.cli.output import bar
-from tidemill.client.scheduled import Scheduled, StoredPart
+from tidemill.client.tables.scheduled import Scheduled, StoredPart
 from tidemill.core.errors import RequestError, TidemillError
 from tidemill.core.model import Receipt
 from tidemill.core.table_columns import COLUMNS, check_jitter_once, check_names

@@ -28,7 +28,7 @@ from tidemill.cli.serve_security import (
 from tidemill.cli.serve_story import Story
 from tidemill.core.config import BrokerSettings, setting_names, settings_from
 from tidemill.core.errors import RequestError, StorageError
-from tidemill.server.serve_plan import ServePlan
+from tidemill.server.process.serve_plan import ServePlan
 
 LevelsOption = Annotated[
     str | None, typer.Option(help="Delay of each level, with s m h d. [as last time; at first 1s 5s … 2h]")
@@ -93,7 +93,10 @@ def serve(
     """Serve a data directory over gRPC and HTTP until stopped."""
     _check(data, pipeline, clock, server)
     settings = _settings(config, context.params)
-    from tidemill.server.held_port import hold_port, require_guarded  # other commands start faster without
+    from tidemill.server.process.reserved_port import (  # other commands start faster without
+        hold_port,
+        require_guarded,
+    )
 
     require_guarded(host, is_guarded=insecure or auth is not None)
     timer = _pipeline_command(data, settings, spark_master) if pipeline == "spark" else ((), "")
@@ -138,7 +141,7 @@ def _check(data: Path, pipeline: str, clock: str, server: str) -> None:
 
 def _server(wanted: str) -> str:
     """The server to use; another one than Envoy, with a line that says why, where Envoy cannot run."""
-    from tidemill.server.shared_python import missing_package
+    from tidemill.server.process.shared_python import missing_package
 
     if wanted == "hypercorn" or (package := missing_package()) is None:
         return "envoy" if wanted == "auto" else wanted
@@ -151,7 +154,7 @@ def _server(wanted: str) -> str:
 
 def _pipeline_command(data: Path, settings: BrokerSettings, master: str) -> tuple[tuple[str, ...], str]:
     """How to start Spark; nothing, with a warning and the reason, on a machine that cannot run it."""
-    from tidemill.server.pipeline_command import check_master, pipeline_command, why_not_spark
+    from tidemill.server.process.pipeline_command import check_master, pipeline_command, why_not_spark
 
     check_master(master)
     if problem := why_not_spark():
@@ -161,7 +164,7 @@ def _pipeline_command(data: Path, settings: BrokerSettings, master: str) -> tupl
 
 
 async def _run(plan: ServePlan) -> int:
-    from tidemill.server.supervisor import Supervisor
+    from tidemill.server.process.supervisor import Supervisor
 
     try:
         with Story() as story:

@@ -45,7 +45,7 @@ def checked_auth(path: Path | None) -> str:
     """The permissions file's full path; refused if it cannot be used."""
     if path is None:
         return ""
-    from tidemill.server.authority import read_permissions
+    from tidemill.server.security.authority import read_permissions
 
     read_permissions(path)
     return str(path.absolute())
@@ -63,9 +63,9 @@ def tls_fields(
             raise usage("--tls-cert needs --tls-port")
         yield {}
         return
-    from tidemill.server.certificate import own_certificate
-    from tidemill.server.held_port import hold_port
-    from tidemill.server.live_certificate import check_certificate
+    from tidemill.server.process.reserved_port import hold_port
+    from tidemill.server.security.certificate import own_certificate
+    from tidemill.server.security.live_certificate import check_certificate
 
     with hold_port(host, port, "--tls-port") as held:
         if cert is None or key is None:

@@ -22,12 +22,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tidemill.cli.child_processes import end_in_order
 from tidemill.cli.connecting import Broker, EndpointOption, JsonOption, broker_of, connect, usage
 from tidemill.cli.output import console
-from tidemill.cli.ties import end_in_order
 from tidemill.core.durations import format_time
 from tidemill.core.errors import StorageError
-from tidemill.server.pipeline_command import why_not_spark
+from tidemill.server.process.pipeline_command import why_not_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa

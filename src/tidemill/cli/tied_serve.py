@@ -10,7 +10,7 @@ import signal
 import sys
 
 from tidemill.cli.main import run
-from tidemill.core.ties import when_untied
+from tidemill.core.parent_watch import when_untied
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from tidemill.client.retrying import Unreachable
+from tidemill.client.transport.retrying import Unreachable
 from tidemill.core.errors import TidemillError
 
 EVERY_S = 1.0

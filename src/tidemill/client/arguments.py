@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from tidemill.client.answers import Message
-from tidemill.client.connection import ConnectionLost
-from tidemill.client.endpoint import Endpoint
-from tidemill.client.retrying import RetryPolicy, Unreachable
-from tidemill.client.verbs import Whither
+from tidemill.client.transport.connection import ConnectionLost
+from tidemill.client.transport.endpoint import Endpoint
+from tidemill.client.transport.retrying import RetryPolicy, Unreachable
+from tidemill.client.verbs import NewDueTime
 from tidemill.core.arguments import require_kind
 from tidemill.core.durations import (
     Moment,
@@ -105,8 +105,8 @@ def table_request(
     }
 
 
-def whither_of(at: Moment | None, delay: Span | None, by: Span | None) -> Whither:
-    return Whither(optional_time(at), optional_ms(delay), None if by is None else as_shift_ms(by))
+def whither_of(at: Moment | None, delay: Span | None, by: Span | None) -> NewDueTime:
+    return NewDueTime(optional_time(at), optional_ms(delay), None if by is None else as_shift_ms(by))
 
 
 def can_come_back(lost: ConnectionLost) -> bool:

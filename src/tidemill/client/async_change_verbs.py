@@ -16,8 +16,8 @@ from tidemill.client.arguments import (
     request_id_of,
     whither_of,
 )
-from tidemill.client.drafts import chunked
-from tidemill.client.flight_link import FlightLink
+from tidemill.client.send.drafts import chunked
+from tidemill.client.tables.flight_link import FlightLink
 from tidemill.client.verbs import Call, HandleLike
 from tidemill.core.durations import Moment, Span
 from tidemill.core.model import CancelAnswer

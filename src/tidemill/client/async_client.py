@@ -39,21 +39,21 @@ from tidemill.client.arguments import (
     unreachable,
 )
 from tidemill.client.async_change_verbs import AsyncChangeVerbs
-from tidemill.client.async_coalescer import AsyncCoalescer
-from tidemill.client.async_connection import AsyncPool, connect
 from tidemill.client.async_consume_verbs import AsyncConsumeVerbs
-from tidemill.client.async_table_verbs import TABLES_AT_ONCE, AsyncTableVerbs
-from tidemill.client.closing import Closing
-from tidemill.client.connection import ConnectionLost
 from tidemill.client.damage_verbs import AsyncDamageVerbs
-from tidemill.client.drafts import Body, draft_of, with_id
-from tidemill.client.endpoint import DEFAULT_ENDPOINT, Endpoint, request_head
-from tidemill.client.flight_link import FlightLink
-from tidemill.client.forking import in_a_forked_child
-from tidemill.client.parting import encoded, send_parted_async
-from tidemill.client.request_room import in_requests
-from tidemill.client.retrying import Patience, busy_ones, error_in, is_worth_a_retry
-from tidemill.client.short_way import AsyncShortWay
+from tidemill.client.send.async_coalescer import AsyncCoalescer
+from tidemill.client.send.drafts import Body, draft_of, with_id
+from tidemill.client.send.isolate_bad_message import encoded, send_parted_async
+from tidemill.client.send.request_limits import in_requests
+from tidemill.client.tables.async_table_verbs import TABLES_AT_ONCE, AsyncTableVerbs
+from tidemill.client.tables.flight_link import FlightLink
+from tidemill.client.transport.async_connection import AsyncPool, connect
+from tidemill.client.transport.close_signal import Closing
+from tidemill.client.transport.connection import ConnectionLost
+from tidemill.client.transport.endpoint import DEFAULT_ENDPOINT, Endpoint, request_head
+from tidemill.client.transport.forking import in_a_forked_child
+from tidemill.client.transport.retrying import Patience, busy_ones, error_in, is_worth_a_retry
+from tidemill.client.transport.unix_transport import AsyncUnixTransport
 from tidemill.client.verbs import Call
 from tidemill.core.draft_kinds import check_kinds
 from tidemill.core.durations import Moment, Span, as_duration_ms, as_time_ms
@@ -100,7 +100,7 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs, AsyncChangeVerbs, AsyncDam
 
     def _begin(self) -> None:
         self._pool = AsyncPool(lambda: connect(self.endpoint))
-        self._short_way = AsyncShortWay(self.endpoint, self._pool)
+        self._short_way = AsyncUnixTransport(self.endpoint, self._pool)
         self._coalescer = AsyncCoalescer(self._send_batch)
         self._tables_at_once = asyncio.Semaphore(TABLES_AT_ONCE)
 
@@ -318,7 +318,7 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs, AsyncChangeVerbs, AsyncDam
 
     async def _carry(
         self,
-        way: AsyncPool | AsyncShortWay,
+        way: AsyncPool | AsyncUnixTransport,
         head: bytes,
         content: bytes,
         timeout_s: float,

@@ -39,22 +39,22 @@ from tidemill.client.arguments import (
     unreachable,
 )
 from tidemill.client.change_verbs import ChangeVerbs
-from tidemill.client.closing import Closing
-from tidemill.client.coalescer import LINGER_S, Coalescer
-from tidemill.client.connection import ConnectionLost, Pool, connect
 from tidemill.client.consume_verbs import ConsumeVerbs
 from tidemill.client.damage_verbs import DamageVerbs
-from tidemill.client.drafts import Body, draft_of, drafts_of_table, jitter_ms_of, with_id
-from tidemill.client.endpoint import DEFAULT_ENDPOINT, Endpoint, request_head
-from tidemill.client.flight_link import FlightLink
-from tidemill.client.forking import in_a_forked_child
-from tidemill.client.parting import encoded, send_parted
-from tidemill.client.request_room import in_requests
 from tidemill.client.retry_verbs import RetryVerbs
-from tidemill.client.retrying import Patience, busy_ones, error_in, is_worth_a_retry
-from tidemill.client.scheduled import Scheduled
-from tidemill.client.short_way import ShortWay
-from tidemill.client.table_verbs import TableVerbs, scheduled_by_flight
+from tidemill.client.send.coalescer import LINGER_S, Coalescer
+from tidemill.client.send.drafts import Body, draft_of, drafts_of_table, jitter_ms_of, with_id
+from tidemill.client.send.isolate_bad_message import encoded, send_parted
+from tidemill.client.send.request_limits import in_requests
+from tidemill.client.tables.flight_link import FlightLink
+from tidemill.client.tables.scheduled import Scheduled
+from tidemill.client.tables.table_verbs import TableVerbs, scheduled_by_flight
+from tidemill.client.transport.close_signal import Closing
+from tidemill.client.transport.connection import ConnectionLost, Pool, connect
+from tidemill.client.transport.endpoint import DEFAULT_ENDPOINT, Endpoint, request_head
+from tidemill.client.transport.forking import in_a_forked_child
+from tidemill.client.transport.retrying import Patience, busy_ones, error_in, is_worth_a_retry
+from tidemill.client.transport.unix_transport import UnixTransport
 from tidemill.client.verbs import Call
 from tidemill.core.draft_kinds import check_kinds
 from tidemill.core.durations import Moment, Span, as_duration_ms, as_time_ms
@@ -98,7 +98,7 @@ class Client(ConsumeVerbs, ChangeVerbs, TableVerbs, RetryVerbs, DamageVerbs):
     def _begin(self) -> None:
         """Make what threads share: connections, locks, and who waits for whom."""
         self._pool = Pool(lambda: connect(self.endpoint, self._timeout_s))
-        self._short_way = ShortWay(self.endpoint, self._pool, self._timeout_s)
+        self._short_way = UnixTransport(self.endpoint, self._pool, self._timeout_s)
         self._closing = Closing()
         self._flight = FlightLink(
             self.endpoint, self._token, self._policy, lambda: self._ask(verbs.health()), self._closing
@@ -307,7 +307,7 @@ class Client(ConsumeVerbs, ChangeVerbs, TableVerbs, RetryVerbs, DamageVerbs):
 
     def _carry(
         self,
-        way: Pool | ShortWay,
+        way: Pool | UnixTransport,
         head: bytes,
         content: bytes,
         timeout_s: float,

@@ -15,7 +15,7 @@ from typing import TypeVar
 from tidemill.client import verbs
 from tidemill.client.answers import Message
 from tidemill.client.arguments import receipt_of
-from tidemill.client.closing import Closing
+from tidemill.client.transport.close_signal import Closing
 from tidemill.client.verbs import Call
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.durations import Span, as_duration_ms

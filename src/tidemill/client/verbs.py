@@ -148,7 +148,7 @@ def cancel_where(
 
 
 @dataclass(frozen=True, slots=True)
-class Whither:
+class NewDueTime:
     """Where a reschedule moves to: exactly one is given."""
 
     deliver_at_ms: int | None = None
@@ -167,7 +167,7 @@ class Whither:
         return chosen
 
 
-def reschedule(handles: Sequence[HandleLike], whither: Whither, request_id: str) -> Call[list[Moved]]:
+def reschedule(handles: Sequence[HandleLike], whither: NewDueTime, request_id: str) -> Call[list[Moved]]:
     body = {"handles": [str(handle) for handle in handles], **whither.fields()}
     return post(
         "/v1/reschedule",
@@ -178,7 +178,7 @@ def reschedule(handles: Sequence[HandleLike], whither: Whither, request_id: str)
 
 
 def reschedule_where(
-    topic: str, key: str | None, from_ms: int | None, to_ms: int | None, whither: Whither, request_id: str
+    topic: str, key: str | None, from_ms: int | None, to_ms: int | None, whither: NewDueTime, request_id: str
 ) -> Call[int]:
     _check_choice(key, from_ms, to_ms)
     body = {"topic": topic, "key": key, "from_ms": from_ms, "to_ms": to_ms, **whither.fields()}

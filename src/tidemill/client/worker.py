@@ -41,10 +41,10 @@ from typing import Any, TypeVar
 
 from tidemill.client.answers import Message
 from tidemill.client.client import Client
-from tidemill.client.closing import open_gate
-from tidemill.client.endpoint import DEFAULT_ENDPOINT
 from tidemill.client.handler_loop import HandlerLoop
 from tidemill.client.slots import Slots
+from tidemill.client.transport.close_signal import open_gate
+from tidemill.client.transport.endpoint import DEFAULT_ENDPOINT
 from tidemill.core.arguments import require_kind, require_whole
 from tidemill.core.durations import Span, as_duration_ms
 from tidemill.core.errors import Forbidden, RequestError, TidemillError, TopicExists

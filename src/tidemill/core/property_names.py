@@ -2,8 +2,8 @@
 
 Owns the list. Most names are RocketMQ's; the case counts, as there. The broker writes some of them itself, in
 messages that it makes again (a retry, a dead letter) or when it delivers over gRPC: set by a caller they
-would be taken for the broker's word. What a caller gives is checked in one place (`broker/admission.py`);
-what the broker writes never goes through it.
+would be taken for the broker's word. What a caller gives is checked in one place
+(`broker/send/admission.py`); what the broker writes never goes through it.
 """
 
 from __future__ import annotations

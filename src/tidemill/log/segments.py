@@ -1,9 +1,10 @@
 """The segmented log: frames in files of bounded size, appended at the tail, dropped at the head.
 
 Owns the files `<start offset, 20 digits>.log` of one directory. Every segment is preallocated and opens with
-an *opening* frame that the owner supplies, so that any suffix of the log explains itself. `room.py` keeps a
-spare segment back: an append that is `reserved` (releases, cancels) may take it when the disk is full, and
-after that asks its owner to make room; any other append is refused then, before anything is written.
+an *opening* frame that the owner supplies, so that any suffix of the log explains itself. `segment_pool.py`
+keeps a spare segment back: an append that is `reserved` (releases, cancels) may take it when the disk is
+full, and after that asks its owner to make room; any other append is refused then, before anything is
+written.
 
 Invariants:
 - segments are contiguous: each starts where the one before ends; no frame crosses a border;
@@ -33,11 +34,11 @@ from tidemill.log.frame import (
 )
 from tidemill.log.head_record import HeadRecord
 from tidemill.log.log_reads import SEGMENT_NAME, SUFFIX, LogReads
-from tidemill.log.room import Room
+from tidemill.log.prezeroing import Prezeroing
 from tidemill.log.row_table import MakeRoom
 from tidemill.log.segment import Segment
+from tidemill.log.segment_pool import Room
 from tidemill.log.sync_order import SyncOrder
-from tidemill.log.zeros_ahead import ZerosAhead
 
 # Below this it is cheaper to join header and payload than to write twice.
 _JOIN_BYTES_MAX = 64 * 1024
@@ -65,7 +66,7 @@ class SegmentedLog(LogReads):
         self._unsynced: list[Segment] = []
         self._syncs = SyncOrder()
         self.synced_end = 0
-        self._zeros = ZerosAhead()
+        self._zeros = Prezeroing()
         self._tail_end = 0  # up to where there is room in the last segment; known once it is recovered
         disk.make_dir(directory)
         self.room = Room(disk, directory, segment_bytes, make_room)

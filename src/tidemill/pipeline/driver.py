@@ -25,8 +25,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemill.core.errors import TidemillError
+from tidemill.core.parent_watch import when_untied
 from tidemill.core.processes import descendants, kill
-from tidemill.core.ties import when_untied
 from tidemill.log.disk import RealDisk
 from tidemill.pipeline.failures import explain, require_reachable, require_same_python
 from tidemill.pipeline.planners import dismiss_planners

@@ -26,14 +26,14 @@ from tidemill.pipeline.settings import PipelineSettings
 from tidemill.pipeline.sink import ProgressSink
 from tidemill.pipeline.wire import ENTRY_COLUMNS, NO_ENTRIES, Order, order_batch
 from tidemill.store.entry_files import EntryFiles
-from tidemill.store.entry_format import FLAG_LEVEL, FLAG_NEAR
-from tidemill.store.memory import give_back_memory
-from tidemill.timer.calling import target_tick
+from tidemill.store.formats.entry_format import FLAG_LEVEL, FLAG_NEAR
+from tidemill.store.upkeep.memory import give_back_memory
 from tidemill.timer.cursor import Cursor
 from tidemill.timer.far_scan import FarScan
+from tidemill.timer.idle_rule import target_tick
 from tidemill.timer.ready_format import Runner
+from tidemill.timer.shard_positions import call_at
 from tidemill.timer.stages.admit import admit
-from tidemill.timer.standing import call_at
 from tidemill.timer.target import Target, read_cursor, read_target, shard_directory
 
 FORMAT_NAME = "tidemill_timer"

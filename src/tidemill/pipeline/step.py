@@ -16,7 +16,7 @@ from tidemill.log.disk import RealDisk
 from tidemill.pipeline.settings import PipelineSettings
 from tidemill.pipeline.wire import OUTCOME_SCHEMA, Order, read_order
 from tidemill.store.entry_files import EntryFiles
-from tidemill.store.memory import give_back_memory
+from tidemill.store.upkeep.memory import give_back_memory
 from tidemill.timer.engine import Admitted, ShardEngine, StepOutcome, StepTarget
 from tidemill.timer.ready_format import Runner
 from tidemill.timer.stages.admit import Batch

@@ -6,7 +6,7 @@ carries a piece of the entries for it:
     shard, epoch, seq, tick        the shard's target
     first_seq, end_seq             which seqs were looked at; the same in each row of a step
     seqs                           packed int64: the seqs of the entries in this piece
-    entries                        packed entry rows (store/entry_format.py), as many
+    entries                        packed entry rows (store/formats/entry_format.py), as many
     scan_s                         how long reading this piece took
 
 Spark handles every row and column by itself, so thousands of entries in one packed value cost it what one
@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.log.arrays import Rows
-from tidemill.store.entry_format import ENTRY
+from tidemill.store.formats.entry_format import ENTRY
 from tidemill.timer.stages.admit import Batch, new_batch
 
 _ORDER_COLUMNS = "shard int, epoch long, seq long, tick long, first_seq long, end_seq long"

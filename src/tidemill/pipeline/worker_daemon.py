@@ -13,7 +13,7 @@ import importlib
 import runpy
 import sys
 
-from tidemill.store.memory import keep_memory_flat
+from tidemill.store.upkeep.memory import keep_memory_flat
 from tidemill.store.without_pandas import keep_pandas_out
 
 _TASK_WORKER = "pyspark.worker"

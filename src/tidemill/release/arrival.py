@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tidemill.log.arrays import Rows, picked
-from tidemill.store.arrival_order import arrivals_of
 from tidemill.store.message_store import MessageStore
+from tidemill.store.original_order import arrivals_of
 
 
 def in_order_of_arrival(store: MessageStore, rows: Rows) -> Rows:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tidemill.log.arrays import I64, Flags, Rows
 from tidemill.release.due_rows import NO_ROWS, joined, without_repeats
-from tidemill.release.waits import ReleaseWait, WaitsFor
+from tidemill.release.hold_reasons import HoldReason, ReleaseWait
 from tidemill.store.topics import Topic, TopicTable
 
 ROWS_MAX = 1 << 20
@@ -61,7 +61,7 @@ class Backlogs:
         for topic_id, backlog in list(self._backlogs.items()):
             topic = self._topics.by_id(topic_id)
             if topic is not None and len(backlog.rows):
-                reason = WaitsFor.PAUSE if topic.is_paused else WaitsFor.RATE
+                reason = HoldReason.PAUSE if topic.is_paused else HoldReason.RATE
                 found.append(ReleaseWait(reason, len(backlog.rows), topic_id))
         return found
 

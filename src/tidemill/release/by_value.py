@@ -12,8 +12,8 @@ import numpy as np
 from tidemill.core.limits import MIB
 from tidemill.core.model import StoredMessage
 from tidemill.log.arrays import I64, Flags, Rows
-from tidemill.store.known_since import could_go_ms
 from tidemill.store.message_store import MessageStore
+from tidemill.store.releasable_since import could_go_ms
 
 _ROWS_MAX = 1 << 12
 _BYTES_MAX = 16 * MIB

@@ -1,8 +1,8 @@
 """How late messages came into their topics: percentiles over the recent ones, extremes since start.
 
 Owns a ring of the last releases' lateness in milliseconds. Lateness is taken from the clock when the
-message was visible in its queue, minus the moment since when it could have gone (`store/known_since.py`). It
-must never be negative.
+message was visible in its queue, minus the moment since when it could have gone
+(`store/releasable_since.py`). It must never be negative.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import numpy as np
 from tidemill.core.model import NEVER_ROLLED, NOT_COUNTED, Via
 from tidemill.log.arrays import Rows
 from tidemill.release.due_rows import due_rows, joined
-from tidemill.store.entry_format import FLAG_FIFO, FLAG_LEVEL, FLAG_NEAR
+from tidemill.store.formats.entry_format import FLAG_FIFO, FLAG_LEVEL, FLAG_NEAR
 from tidemill.store.ledger import State
 from tidemill.store.message_store import MessageStore
 

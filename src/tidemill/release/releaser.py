@@ -26,19 +26,19 @@ from tidemill.core.model import NEVER_ROLLED, Via
 from tidemill.log.arrays import I64, Flags, Rows, picked
 from tidemill.release.arrival import in_order_of_arrival
 from tidemill.release.backlogs import Backlogs
-from tidemill.release.breath import Breath
 from tidemill.release.by_value import release_batch
 from tidemill.release.commit_window import CommitWindow
 from tidemill.release.due_levels import take_due_levels
 from tidemill.release.due_rows import NO_ROWS, distinct, due_rows, joined, seqs_between, waited_for
 from tidemill.release.due_set import DueSet
+from tidemill.release.hold_reasons import HoldReason, ReleaseWait
 from tidemill.release.overdue import OverdueScan, earliest_overdue
+from tidemill.release.pacing import Pacing
 from tidemill.release.ready_reader import ReadyReader
 from tidemill.release.release_figures import ReleaseFigures
 from tidemill.release.shards_seen import ShardsSeen
 from tidemill.release.sweeper import Held, Sweeper, SweepScan
-from tidemill.release.waits import ReleaseWait, WaitsFor
-from tidemill.store.entry_format import FLAG_FIFO, FLAG_MOVED
+from tidemill.store.formats.entry_format import FLAG_FIFO, FLAG_MOVED
 from tidemill.store.message_store import MessageStore
 
 RELEASE_ROWS_MAX = 1 << 18
@@ -84,7 +84,7 @@ class Releaser:
         self.backlogs = Backlogs(store.indexes.topics)
         self.figures = ReleaseFigures(store.topic_names, clock.now_ms)
         self.lateness = self.figures.lateness
-        self._breath = Breath(0) if clock.is_simulated else Breath()
+        self._breath = Pacing(0) if clock.is_simulated else Pacing()
         self._window = CommitWindow(
             store.settings.commits_in_flight if store.settings.is_sync else 1,
             store.writer.finish,
@@ -144,13 +144,13 @@ class Releaser:
         """What due messages wait for just now; a look from any thread."""
         found = self.backlogs.waits()
         if self._lacking_room:
-            found.append(ReleaseWait(WaitsFor.ROOM, self._lacking_room))
+            found.append(ReleaseWait(HoldReason.ROOM, self._lacking_room))
         elif held := self._held.due_count(now_ms):
-            found.append(ReleaseWait(WaitsFor.ORDER, held))
+            found.append(ReleaseWait(HoldReason.ORDER, held))
         if missing := self.sweeper.missing_count:
-            found.append(ReleaseWait(WaitsFor.SWEEP, missing))
+            found.append(ReleaseWait(HoldReason.SWEEP, missing))
         if self._window.is_full:
-            found.append(ReleaseWait(WaitsFor.COMMIT, len(self._window.seqs())))
+            found.append(ReleaseWait(HoldReason.COMMIT, len(self._window.seqs())))
         return found
 
     def ready_changed(self) -> None:

@@ -26,7 +26,7 @@ from tidemill.core.limits import MINUTE_MS
 from tidemill.log.arrays import I64, Rows, picked
 from tidemill.release.overdue import OverdueScan, overdue_rows
 from tidemill.release.sweep import SweepRule, surplus
-from tidemill.store.entry_format import FLAG_LEVEL, FLAG_NEAR
+from tidemill.store.formats.entry_format import FLAG_LEVEL, FLAG_NEAR
 from tidemill.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)

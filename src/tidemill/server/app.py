@@ -21,18 +21,18 @@ from prometheus_client import CollectorRegistry, generate_latest
 from tidemill.broker.broker import Broker
 from tidemill.core.errors import Forbidden
 from tidemill.core.limits import FRAME_BYTES_MAX, MIB
-from tidemill.server.admin_errors import error_bytes, refusal_bytes
-from tidemill.server.answer_room import Unread
 from tidemill.server.asgi import Receive, Scope, Send, SteadyReceive, steady_send
-from tidemill.server.batch_desk import PATH as BATCH_PATH
 from tidemill.server.body_budget import BodyBudget, BodyRefused
-from tidemill.server.caller import LOOK, require
-from tidemill.server.dashboard import Dashboard
-from tidemill.server.gateway import Gateway
-from tidemill.server.grpc_framing import Status, Stream
-from tidemill.server.guard import Guard
+from tidemill.server.grpc.framing import Status, Stream
+from tidemill.server.grpc.gateway import Gateway
+from tidemill.server.grpc.protocol import SERVICE
+from tidemill.server.http.dashboard import Dashboard
+from tidemill.server.http.http_errors import error_bytes, refusal_bytes
 from tidemill.server.metrics import registry_of
-from tidemill.server.protocol import SERVICE
+from tidemill.server.response_budget import Unread
+from tidemill.server.security.caller import LOOK, require
+from tidemill.server.security.guard import Guard
+from tidemill.server.send_batch_service import PATH as BATCH_PATH
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 Step = Callable[[], Awaitable[None]]

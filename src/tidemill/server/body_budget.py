@@ -1,9 +1,9 @@
 """How many bytes of requests may be held at once, in one call and in all of them together.
 
-Owns the counts (of answers: `answer_room.py`). Whoever announces much and sends it slowly, a thousand times
-over, is stopped here: the call over the limit is refused, those under way go on. A body that has begun must
-be whole in time and must come at a minimum rate (`MinimumRate`, for gRPC too), or single bytes, sent now and
-then, would hold its place for long.
+Owns the counts (of answers: `response_budget.py`). Whoever announces much and sends it slowly, a thousand
+times over, is stopped here: the call over the limit is refused, those under way go on. A body that has begun
+must be whole in time and must come at a minimum rate (`MinimumRate`, for gRPC too), or single bytes, sent now
+and then, would hold its place for long.
 """
 
 from __future__ import annotations

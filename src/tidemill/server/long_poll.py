@@ -14,7 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from tidemill.store.arrivals import Arrivals
+from tidemill.store.queue_notifier import QueueNotifier
 
 Key = tuple[str, str]  # topic, group
 _SOON_S = 0.001
@@ -23,7 +23,7 @@ _SOON_S = 0.001
 class LongPolls:
     """Waiting consumers. Lives on one event loop; only `ring` may be called from elsewhere."""
 
-    def __init__(self, arrivals: Arrivals, has_news: Callable[[str, str], bool]) -> None:
+    def __init__(self, arrivals: QueueNotifier, has_news: Callable[[str, str], bool]) -> None:
         self._arrivals = arrivals
         self._has_news = has_news
         self._loop = asyncio.get_running_loop()

@@ -23,16 +23,16 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from tidemill.broker.broker import Broker
-from tidemill.broker.status import Status
+from tidemill.broker.query.status import Status
 from tidemill.core.histogram import Histogram
 from tidemill.core.holds import Held
-from tidemill.release.waits import WaitsFor
-from tidemill.server.caller import LOOK, may, may_compare, may_everywhere
+from tidemill.release.hold_reasons import HoldReason
 from tidemill.server.pipeline_metrics import PipelineCollector
 from tidemill.server.rejects import REJECTS
+from tidemill.server.security.caller import LOOK, may, may_compare, may_everywhere
 
 if TYPE_CHECKING:
-    from tidemill.server.gateway import Gateway
+    from tidemill.server.grpc.gateway import Gateway
 
 
 class BrokerCollector(Collector):
@@ -111,7 +111,7 @@ class BrokerCollector(Collector):
             "Messages due and not in their topic yet, by what they wait for.",
             labels=["waits_for"],
         )
-        for reason in WaitsFor:
+        for reason in HoldReason:
             waits.add_metric([reason], sum(w.messages for w in status.waits if w.waits_for is reason))
         yield waits
         holds = GaugeMetricFamily(
@@ -249,7 +249,7 @@ class BrokerCollector(Collector):
         yield build
 
 
-class DoorCollector(Collector):
+class EndpointCollector(Collector):
     """What the gRPC door counts."""
 
     def __init__(self, gateway: Gateway) -> None:
@@ -274,7 +274,7 @@ def registry_of(broker: Broker, gateway: Gateway | None = None) -> CollectorRegi
     registry.register(BrokerCollector(broker))
     registry.register(PipelineCollector(broker))
     if gateway is not None:
-        registry.register(DoorCollector(gateway))
+        registry.register(EndpointCollector(gateway))
     ProcessCollector(registry=registry)
     return registry
 

@@ -13,11 +13,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from tidemill.broker.broker import Broker
-from tidemill.broker.load_ahead import FILLS, load_ahead
-from tidemill.broker.topic_counts import kind_counts
+from tidemill.broker.query.load_ahead import FILLS, load_ahead
+from tidemill.broker.query.topic_counts import kind_counts
 from tidemill.core.histogram import Histogram
-from tidemill.release.waits import WaitsFor
-from tidemill.server.caller import LOOK, may, may_everywhere
+from tidemill.release.hold_reasons import HoldReason
+from tidemill.server.security.caller import LOOK, may, may_everywhere
 from tidemill.store.topic_histograms import OTHER_TOPICS, TopicHistogram
 from tidemill.timer.step_figures import Stage
 
@@ -120,7 +120,7 @@ class PipelineCollector(Collector):
         )
         status = self._broker.status()
         ages = {view.waits_for: status.now_ms - view.due_ms for view in status.overdue}
-        for reason in (*WaitsFor, None):
+        for reason in (*HoldReason, None):
             family.add_metric([reason or NO_REASON], ages.get(reason, 0) / 1000)
         return family
 

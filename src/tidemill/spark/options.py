@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemill.client.client import Client
-from tidemill.client.endpoint import DEFAULT_ENDPOINT, Endpoint
+from tidemill.client.transport.endpoint import DEFAULT_ENDPOINT, Endpoint
 from tidemill.core.durations import parse_duration_ms
 from tidemill.core.errors import RequestError
 

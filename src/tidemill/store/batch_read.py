@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tidemill.core.model import StoredMessage
 from tidemill.log.arrays import I64, U64
-from tidemill.store.message_format import SCHEMA, Section, arrow_batch
+from tidemill.store.formats.message_format import SCHEMA, Section, arrow_batch
 from tidemill.store.message_store import MessageStore
 
 _ROW_MASK = np.uint64(0xFFFF)

@@ -16,8 +16,8 @@ from tidemill.log.disk import Disk
 from tidemill.log.frame import Frame
 from tidemill.store.damage import Repairs
 from tidemill.store.derivation import Derivation, QueueKey
-from tidemill.store.find_runs import PLACE_BIT, Pairs, request_frames_in
-from tidemill.store.frames import Base, Kind, Release
+from tidemill.store.find.find_runs import PLACE_BIT, Pairs, request_frames_in
+from tidemill.store.formats.frames import Base, Kind, Release
 from tidemill.store.indexes import Indexes, IndexSizes
 from tidemill.store.message_store import MessageStore
 from tidemill.store.recovery import Progress

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from tidemill.core.errors import CorruptionError
 from tidemill.log.frame import Frame
-from tidemill.store.frames import Base, Kind
+from tidemill.store.formats.frames import Base, Kind
 from tidemill.store.index_checkpoint import base_in, checkpoint_head
 
 _TAIL_BYTES = 4096

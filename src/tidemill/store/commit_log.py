@@ -31,9 +31,8 @@ from tidemill.log.disk import Bytes
 from tidemill.log.frame import PLAIN_FORMAT
 from tidemill.log.group_commit import GroupCommit
 from tidemill.log.segments import SegmentedLog
-from tidemill.store.arrivals import Arrivals
-from tidemill.store.disk_room import DiskRoom
-from tidemill.store.frames import (
+from tidemill.store.disk_space import DiskSpace
+from tidemill.store.formats.frames import (
     Cancel,
     End,
     Half,
@@ -44,14 +43,15 @@ from tidemill.store.frames import (
     Settlement,
     TopicChange,
 )
-from tidemill.store.framing import framed
+from tidemill.store.formats.framing import framed
+from tidemill.store.formats.message_format import Section, encode_arrow, encode_rows
+from tidemill.store.formats.plain_rows import PlainRows, Written
+from tidemill.store.formats.release_frame import release_frame
+from tidemill.store.formats.request_format import Request
 from tidemill.store.indexes import Indexes
-from tidemill.store.message_format import Section, encode_arrow, encode_rows
-from tidemill.store.open_halves import OpenHalf
+from tidemill.store.open_transactions import OpenHalf
 from tidemill.store.publishing import Publisher
-from tidemill.store.release_frame import release_frame
-from tidemill.store.request_format import Request
-from tidemill.store.row_columns import PlainRows, Written
+from tidemill.store.queue_notifier import QueueNotifier
 from tidemill.store.topic_queues import TopicQueues
 from tidemill.store.topics import Topic
 
@@ -76,12 +76,12 @@ class CommitLog:
         commit: GroupCommit,
         indexes: Indexes,
         queues: TopicQueues,
-        room: DiskRoom,
+        room: DiskSpace,
         settle: Callable[[Sequence[Settlement]], None],
         on_fault: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
         self.lock = threading.RLock()  # protects log appends and all indexes
-        self.arrivals = Arrivals()
+        self.arrivals = QueueNotifier()
         self._safe_lock = threading.Lock()  # protects _safe_seq
         self._log = log
         self._commit = commit
@@ -265,7 +265,7 @@ class CommitLog:
     ) -> Appended:
         """Append messages again under new seqs; the caller holds the lock and saw the old ones pending.
 
-        `arrivals` says of each when it arrived, as in `arrival_order.py`.
+        `arrivals` says of each when it arrived, as in `original_order.py`.
         """
         with self.lock:
             assert self._indexes.ledger.pending_mask(old_seqs).all()

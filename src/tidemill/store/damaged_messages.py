@@ -16,7 +16,7 @@ from tidemill.core.errors import DamagedFrame
 from tidemill.core.model import NO_OFFSET, NO_SEQ, NO_TIME_MS
 from tidemill.log.arrays import I64, Flags, Rows
 from tidemill.store.derivation import QueueKey, next_offset_of
-from tidemill.store.frames import Base
+from tidemill.store.formats.frames import Base
 from tidemill.store.ledger import State
 from tidemill.store.message_store import MessageStore
 

@@ -17,13 +17,13 @@ from tidemill.core.model import NO_TIME_MS
 from tidemill.log.arrays import I64, Flags, Rows
 from tidemill.log.frame import Frame
 from tidemill.log.segments import SegmentedLog
-from tidemill.store.entry_format import ENTRY
-from tidemill.store.entry_rows import entry_rows
-from tidemill.store.frame_contents import messages_in
-from tidemill.store.frames import Base, Gap, Kind, Release
-from tidemill.store.lost_rows import lost_entries, lost_queue_rows
-from tidemill.store.queue_format import QUEUE_ROW
-from tidemill.store.queue_rows import direct_rows, released_rows
+from tidemill.store.formats.entry_format import ENTRY
+from tidemill.store.formats.entry_rows import entry_rows
+from tidemill.store.formats.frame_contents import messages_in
+from tidemill.store.formats.frames import Base, Gap, Kind, Release
+from tidemill.store.formats.lost_rows import lost_entries, lost_queue_rows
+from tidemill.store.formats.queue_format import QUEUE_ROW
+from tidemill.store.formats.queue_rows import direct_rows, released_rows
 
 _NO_END = 1 << 62
 

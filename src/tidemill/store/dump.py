@@ -20,9 +20,10 @@ from tidemill.log.checkpoint import decode_checkpoint
 from tidemill.log.disk import ByteArray
 from tidemill.log.frame import MAGIC, Frame, decode_frame
 from tidemill.log.head_record import HEAD_BYTES, decode_head
-from tidemill.store.consumer_log import KIND_CHANGES, KIND_GROUP, KIND_OPENING
-from tidemill.store.consumer_state import ACT_NAMES, CHANGE
-from tidemill.store.entry_format import (
+from tidemill.store.consumers.consumer_log import KIND_CHANGES, KIND_GROUP, KIND_OPENING
+from tidemill.store.consumers.consumer_state import ACT_NAMES, CHANGE
+from tidemill.store.find.find_runs import PLACE_BIT, request_frames_in
+from tidemill.store.formats.entry_format import (
     ENTRY,
     FLAG_FIFO,
     FLAG_LEVEL,
@@ -32,13 +33,23 @@ from tidemill.store.entry_format import (
     frame_offset_of,
     row_of,
 )
-from tidemill.store.find_format import RUN_HEADER_BYTES, decode_run_header, is_whole
-from tidemill.store.find_runs import PLACE_BIT, request_frames_in
-from tidemill.store.frames import Base, Cancel, End, Gap, Half, Kind, ReEnter, Release, SendBack, TopicChange
+from tidemill.store.formats.find_format import RUN_HEADER_BYTES, decode_run_header, is_whole
+from tidemill.store.formats.frames import (
+    Base,
+    Cancel,
+    End,
+    Gap,
+    Half,
+    Kind,
+    ReEnter,
+    Release,
+    SendBack,
+    TopicChange,
+)
+from tidemill.store.formats.message_format import Section
+from tidemill.store.formats.queue_format import QUEUE_ROW
+from tidemill.store.formats.request_format import Request
 from tidemill.store.index_checkpoint import checkpoint_head
-from tidemill.store.message_format import Section
-from tidemill.store.queue_format import QUEUE_ROW
-from tidemill.store.request_format import Request
 
 Line = dict[str, Any]
 Describe = Callable[[Frame], tuple[Line, Section | None]]

@@ -20,8 +20,8 @@ from tidemill.log.disk import Disk
 from tidemill.log.row_table import MakeRoom, RowTable, TableSync
 from tidemill.store.damage import Derived, Repairs
 from tidemill.store.derivation import Derivation, not_derivable, ranges_of
-from tidemill.store.entry_format import ENTRY
-from tidemill.store.row_check import salts_of, seal, sealed_mask
+from tidemill.store.formats.entry_format import ENTRY
+from tidemill.store.formats.row_check import salts_of, seal, sealed_mask
 
 
 class EntryTable:

@@ -16,7 +16,7 @@ from pathlib import Path
 from tidemill.log.arrays import I64
 from tidemill.log.disk import Disk
 from tidemill.log.row_table import RowTable
-from tidemill.store.entry_format import ENTRY, Entries
+from tidemill.store.formats.entry_format import ENTRY, Entries
 
 
 class EntryFiles:

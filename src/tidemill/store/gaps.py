@@ -12,9 +12,9 @@ import numpy as np
 from tidemill.core.errors import CorruptionError
 from tidemill.log.frame import Frame
 from tidemill.store.entries import EntryTable
-from tidemill.store.frames import Gap
+from tidemill.store.formats.frames import Gap
+from tidemill.store.formats.lost_rows import lost_entries, lost_queue_rows
 from tidemill.store.ledger import Ledger, State
-from tidemill.store.lost_rows import lost_entries, lost_queue_rows
 from tidemill.store.topic_queues import Publication
 from tidemill.store.topics import TopicTable
 

@@ -22,10 +22,10 @@ from typing import Any
 
 from tidemill.log.disk import Bytes
 from tidemill.store.due_counts import DueCounts, encode_counts
-from tidemill.store.frames import Base
+from tidemill.store.formats.frames import Base
 from tidemill.store.indexes import Indexes
 from tidemill.store.ledger import Ledger, LedgerCopy
-from tidemill.store.open_halves import OpenHalf, OpenHalves
+from tidemill.store.open_transactions import OpenHalf, OpenTransactions
 
 INDEX_FORMAT = 2
 _LENGTH = struct.Struct("<Q")
@@ -107,5 +107,7 @@ def restore_indexes(indexes: Indexes, content: bytes) -> int:
     indexes.due_counts = DueCounts.decode(content[ledger_end:])
     indexes.near_floor = head["near_floor"]
     indexes.level_floor = head.get("level_floor", indexes.ledger.next_seq)  # without one: no levels yet
-    indexes.open_halves = OpenHalves({key: OpenHalf(**half) for key, half in head["open_halves"].items()})
+    indexes.open_halves = OpenTransactions(
+        {key: OpenHalf(**half) for key, half in head["open_halves"].items()}
+    )
     return int(head["offset"])

@@ -28,12 +28,12 @@ from tidemill.store.damage import Repairs
 from tidemill.store.derivation import Derivation
 from tidemill.store.due_counts import DueCounts
 from tidemill.store.entries import EntryTable
-from tidemill.store.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
-from tidemill.store.entry_rows import entry_rows
 from tidemill.store.entry_scan import SCAN_ROWS, pending_in, pending_with
-from tidemill.store.find_index import FindIndex
-from tidemill.store.find_pairs import pairs_in, pairs_of_messages, pairs_of_request
-from tidemill.store.frames import (
+from tidemill.store.find.find_index import FindIndex
+from tidemill.store.find.find_pairs import pairs_in, pairs_of_messages, pairs_of_request
+from tidemill.store.formats.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
+from tidemill.store.formats.entry_rows import entry_rows
+from tidemill.store.formats.frames import (
     Base,
     Cancel,
     End,
@@ -46,14 +46,14 @@ from tidemill.store.frames import (
     Settlement,
     TopicChange,
 )
+from tidemill.store.formats.message_format import Columns, Section
+from tidemill.store.formats.plain_rows import Written
+from tidemill.store.formats.queue_rows import direct_rows, released_rows
+from tidemill.store.formats.request_format import Request
 from tidemill.store.gaps import step_over
 from tidemill.store.ledger import Ledger, State
 from tidemill.store.level_queues import LevelQueues
-from tidemill.store.message_format import Columns, Section
-from tidemill.store.open_halves import OpenHalf, OpenHalves
-from tidemill.store.queue_rows import direct_rows, released_rows
-from tidemill.store.request_format import Request
-from tidemill.store.row_columns import Written
+from tidemill.store.open_transactions import OpenHalf, OpenTransactions
 from tidemill.store.topic_histograms import TopicHistogram
 from tidemill.store.topic_queues import Publication, grouped
 from tidemill.store.topics import Topic, TopicTable
@@ -91,7 +91,7 @@ class Indexes:
     topics: TopicTable = field(default_factory=TopicTable)
     due_counts: DueCounts = field(default_factory=DueCounts)
     totals: Totals = field(default_factory=Totals)
-    open_halves: OpenHalves = field(default_factory=OpenHalves)
+    open_halves: OpenTransactions = field(default_factory=OpenTransactions)
     levels: LevelQueues = field(init=False)
     near_floor: int = 0
     level_floor: int = 0
@@ -174,7 +174,7 @@ class Indexes:
         self.topics.next_topic_id = max(self.topics.next_topic_id, int(base.totals.get("next_topic_id", 1)))
         self.due_counts = DueCounts()
         self.totals = Totals.from_dict(base.totals)
-        self.open_halves = OpenHalves()
+        self.open_halves = OpenTransactions()
 
     def base(self) -> Base:
         """The base frame for a segment that begins at this point of the log."""

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tidemill.log.arrays import I64, U32, Flags, Rows
-from tidemill.store.entry_format import FLAG_LEVEL
+from tidemill.store.formats.entry_format import FLAG_LEVEL
 
 _SPAN_MAX = (1 << 32) - 1
 _ROOM_MIN = 64

@@ -23,12 +23,12 @@ from tidemill.log.arrays import I64, U64, Flags, Rows
 from tidemill.log.frame import COPY_BYTES_MAX, Frame
 from tidemill.log.segments import SegmentedLog
 from tidemill.store.damaged_frames import DamagedFrames
-from tidemill.store.find_runs import PLACE_BIT, places_in
-from tidemill.store.frame_contents import section_in
-from tidemill.store.hashing import id_hash, key_hash
+from tidemill.store.find.find_runs import PLACE_BIT, places_in
+from tidemill.store.find.hashing import id_hash, key_hash
+from tidemill.store.formats.frame_contents import section_in
+from tidemill.store.formats.message_format import Section
 from tidemill.store.indexes import Indexes
 from tidemill.store.ledger import State
-from tidemill.store.message_format import Section
 
 _SECTIONS_KEPT = 16
 

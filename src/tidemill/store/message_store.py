@@ -21,21 +21,21 @@ from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
 from tidemill.log.group_commit import GroupCommit
 from tidemill.log.segments import SegmentedLog
-from tidemill.store.ballast import BALLAST_BYTES, Ballast
 from tidemill.store.checkpoint_origin import origin_of, require_own
 from tidemill.store.commit_log import CommitLog
-from tidemill.store.consumer_log import CONSUMERS_NAME, ConsumerLog
+from tidemill.store.consumers.consumer_log import CONSUMERS_NAME, ConsumerLog
 from tidemill.store.damage import Repairs
 from tidemill.store.derivation import Derivation
-from tidemill.store.disk_room import DiskRoom
-from tidemill.store.find_upkeep import SCRUB_BYTES, FindUpkeep
-from tidemill.store.frames import Kind
+from tidemill.store.disk_space import DiskSpace
+from tidemill.store.find.find_upkeep import SCRUB_BYTES, FindUpkeep
+from tidemill.store.formats.frames import Kind
 from tidemill.store.index_checkpoint import INDEX_FORMAT, note_indexes
 from tidemill.store.indexes import Indexes, IndexSizes
 from tidemill.store.message_reads import MessageReads
 from tidemill.store.recovery import Progress, recover, settlements_in
 from tidemill.store.topic_histograms import DELAY_BOUNDS_MS, TopicHistogram, TopicNames
 from tidemill.store.topic_queues import TopicQueues
+from tidemill.store.upkeep.ballast import BALLAST_BYTES, Ballast
 
 OnFault = Callable[[str, BaseException], None]  # the part it happened in, and what
 # How many entries are looked at under one hold of the writer lock, to move the floor of what is near.
@@ -109,7 +109,7 @@ class MessageStore(MessageReads):
         self.consumers.settle_again([*missed, *recovered.settlements])
         self._clamp_consumers()
         self.ballast.fill()
-        self.room = DiskRoom(disk, directory, self.log, self.ballast)
+        self.room = DiskSpace(disk, directory, self.log, self.ballast)
         self.writer = self._make_writer(partial(on_fault, "commit log"))
         self.room.look()
         self._find_upkeep = FindUpkeep(self.indexes.find, self.log, self.writer.lock, self.writer.finish_all)

@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from tidemill.log.group_commit import GroupCommit
-from tidemill.store.arrivals import Arrivals
-from tidemill.store.frames import Settlement
+from tidemill.store.formats.frames import Settlement
 from tidemill.store.indexes import Effects
+from tidemill.store.queue_notifier import QueueNotifier
 from tidemill.store.topic_queues import TopicQueues
 
 
@@ -27,7 +27,7 @@ class Publisher:
         commit: GroupCommit,
         queues: TopicQueues,
         settle: Callable[[Sequence[Settlement]], None],
-        arrivals: Arrivals,
+        arrivals: QueueNotifier,
     ) -> None:
         self._lock = threading.Lock()  # protects the order of publications
         self._commit = commit

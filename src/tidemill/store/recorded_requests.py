@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from tidemill.core.errors import CorruptionError
 from tidemill.core.limits import DEDUPLICATION_MS
 from tidemill.log.segments import SegmentedLog
-from tidemill.store.find_index import FindIndex
-from tidemill.store.find_runs import request_frames_in
-from tidemill.store.frames import Cancel, Kind, ReEnter
-from tidemill.store.hashing import request_hash
-from tidemill.store.request_format import Request
+from tidemill.store.find.find_index import FindIndex
+from tidemill.store.find.find_runs import request_frames_in
+from tidemill.store.find.hashing import request_hash
+from tidemill.store.formats.frames import Cancel, Kind, ReEnter
+from tidemill.store.formats.request_format import Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from tidemill.core.errors import CorruptionError
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.frame import Frame
 from tidemill.log.segments import SegmentedLog
-from tidemill.store.frames import Base, Kind, SendBack, Settlement
+from tidemill.store.formats.frames import Base, Kind, SendBack, Settlement
 from tidemill.store.index_checkpoint import INDEX_FORMAT, checkpoint_head, restore_indexes
 from tidemill.store.indexes import Indexes
 from tidemill.store.topic_queues import TopicQueues

@@ -25,9 +25,9 @@ from tidemill.log.disk import Disk
 from tidemill.log.row_table import MakeRoom, RowTable
 from tidemill.store.damage import Derived, Repairs
 from tidemill.store.derivation import Derivation, QueueKey, next_offset_of, not_derivable, ranges_of
-from tidemill.store.frames import Base
-from tidemill.store.queue_format import QUEUE_ROW
-from tidemill.store.row_check import Salts, salts_of, seal, sealed_mask
+from tidemill.store.formats.frames import Base
+from tidemill.store.formats.queue_format import QUEUE_ROW
+from tidemill.store.formats.row_check import Salts, salts_of, seal, sealed_mask
 
 _OPEN_TABLES_MAX = 512
 # A message is in its queue within this many rows of where its due time points, unless the queue was paused.

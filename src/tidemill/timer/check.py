@@ -21,16 +21,16 @@ from tidemill.core.errors import CorruptionError, NewerFormat
 from tidemill.log.disk import Disk
 from tidemill.timer.cursor import Cursor
 from tidemill.timer.ready_files import ReadyFiles
-from tidemill.timer.rocks_check import check_rocks
+from tidemill.timer.rocksdb.rocks_check import check_rocks
 from tidemill.timer.settings import StoreKind, TimerSettings
 from tidemill.timer.shard_header import decode_header, read_header
 from tidemill.timer.stages.link import group_by_slot
 from tidemill.timer.target import read_cursor, shard_directories
-from tidemill.timer.timer_log import TimerLog
-from tidemill.timer.timer_log_format import NO_POSITION, Units, slot_ticks_of, whole_count
-from tidemill.timer.wheel import Wheel
-from tidemill.timer.wheel_format import speaks_for
-from tidemill.timer.wheel_store import TIMER_LOG_NAME, WHEEL_NAME
+from tidemill.timer.wheel.timer_log import TimerLog
+from tidemill.timer.wheel.timer_log_format import NO_POSITION, Units, slot_ticks_of, whole_count
+from tidemill.timer.wheel.wheel import Wheel
+from tidemill.timer.wheel.wheel_format import speaks_for
+from tidemill.timer.wheel.wheel_store import TIMER_LOG_NAME, WHEEL_NAME
 
 Longs = npt.NDArray[np.int64]
 

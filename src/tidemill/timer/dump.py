@@ -22,13 +22,13 @@ from tidemill.timer.attempt_format import ATTEMPT_NAME, decode_attempt
 from tidemill.timer.cursor import CURSOR_NAME, decode_cursor
 from tidemill.timer.ready_files import parse_ready_name
 from tidemill.timer.ready_format import decode_ready
-from tidemill.timer.rocks_check import all_keys
-from tidemill.timer.rocks_format import KEY_BYTES, decode_note, first_key_at
+from tidemill.timer.rocksdb.rocks_check import all_keys
+from tidemill.timer.rocksdb.rocks_format import KEY_BYTES, decode_note, first_key_at
 from tidemill.timer.shard_header import HEADER_NAME, decode_header
 from tidemill.timer.target import TARGET_NAME, decode_target
-from tidemill.timer.timer_log_format import UNIT, UNIT_BYTES, whole_count
-from tidemill.timer.wheel_format import SLOT
-from tidemill.timer.wheel_store import TIMER_LOG_NAME, WHEEL_NAME
+from tidemill.timer.wheel.timer_log_format import UNIT, UNIT_BYTES, whole_count
+from tidemill.timer.wheel.wheel_format import SLOT
+from tidemill.timer.wheel.wheel_store import TIMER_LOG_NAME, WHEEL_NAME
 
 Line = dict[str, Any]
 

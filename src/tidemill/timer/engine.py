@@ -31,7 +31,7 @@ import numpy as np
 from tidemill.core.errors import CorruptionError, TidemillError
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk, LockHandle
-from tidemill.store.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
+from tidemill.store.formats.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
 from tidemill.timer.attempt_format import ATTEMPT_FORMAT, ATTEMPT_NAME, decode_attempt, encode_attempt
 from tidemill.timer.cursor import CURSOR_FORMAT, CURSOR_NAME, Cursor, decode_cursor, encode_cursor
 from tidemill.timer.entry_source import EntrySource

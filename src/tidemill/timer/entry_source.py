@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.store.entry_format import Entries
+from tidemill.store.formats.entry_format import Entries
 
 
 class EntrySource(Protocol):

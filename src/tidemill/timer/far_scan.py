@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidemill.store.entry_format import FLAG_LEVEL, FLAG_NEAR
-from tidemill.store.row_check import salts_of, sealed_mask
+from tidemill.store.formats.entry_format import FLAG_LEVEL, FLAG_NEAR
+from tidemill.store.formats.row_check import salts_of, sealed_mask
 from tidemill.timer.entry_source import EntrySource
 
 # How many entries are looked at in one go.

@@ -11,7 +11,7 @@
     32      8      tick the shard stood at before the step
     40      8      tick the shard stands at after it
     48      8      row count
-    56      4      told: how the rows' trips are told (store/trips_format.py)
+    56      4      told: how the rows' trips are told (store/formats/placements_format.py)
     60      4      zero
     64      16 n   rows (ready_row_format.py): deliver-at, seq
     then    2 n    trips of each row, in format 2 alone
@@ -32,7 +32,7 @@ import numpy as np
 
 from tidemill.core.errors import CorruptionError, NewerFormat
 from tidemill.log.arrays import U16
-from tidemill.store.trips_format import TOLD_EACH, check_told, told_of, trips_of
+from tidemill.store.formats.placements_format import TOLD_EACH, check_told, told_of, trips_of
 from tidemill.timer.ready_row_format import READY, READY_BYTES, ReadyRows
 
 READY_FORMAT = 2

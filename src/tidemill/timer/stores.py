@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from tidemill.log.disk import Disk
-from tidemill.timer.rocks_store import ROCKS_NAME, RocksStore
+from tidemill.timer.rocksdb.rocks_store import ROCKS_NAME, RocksStore
 from tidemill.timer.settings import StoreKind, TimerSettings
 from tidemill.timer.timer_store import TimerStore
-from tidemill.timer.wheel_store import TIMER_LOG_NAME, WHEEL_NAME, WheelStore
+from tidemill.timer.wheel.wheel_store import TIMER_LOG_NAME, WHEEL_NAME, WheelStore
 
 
 def make_store(disk: Disk, shard_directory: Path, settings: TimerSettings) -> TimerStore:

@@ -15,8 +15,8 @@ from tidemill.core.send_batch import decode_columns, encode_drafts
 @pytest.fixture
 def said(caplog):
     """The lines of the log about levels."""
-    caplog.set_level(logging.WARNING, "tidemill.broker.clamped_levels")
-    return lambda: [r.getMessage() for r in caplog.records if r.name == "tidemill.broker.clamped_levels"]
+    caplog.set_level(logging.WARNING, "tidemill.broker.send.clamped_levels")
+    return lambda: [r.getMessage() for r in caplog.records if r.name == "tidemill.broker.send.clamped_levels"]
 
 
 def _counts(small):

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from tidemill.broker.column_send import PlainAnswers
+from tidemill.broker.send.column_send import PlainAnswers
 from tidemill.core.model import Draft, Once, Receipt, TopicType
 from tidemill.core.send_batch import decode_columns, encode_drafts
-from tidemill.store.frames import Kind
-from tidemill.store.message_format import Section
+from tidemill.store.formats.frames import Kind
+from tidemill.store.formats.message_format import Section
 
 HOUR_MS = 3_600_000
 # What may be odd about a message, and how: most of these are refused, all of them are not plain.

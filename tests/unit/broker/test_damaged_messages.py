@@ -8,7 +8,7 @@ import pytest
 
 from damaged_log import damage_frame, damage_message, place_in_queue, place_of_seq
 from small_broker import RETENTION_MS, START_MS, SmallBroker
-from tidemill.broker.table_schemas import Wanted
+from tidemill.broker.query.table_schemas import Wanted
 from tidemill.core.errors import DamagedFrame
 from tidemill.core.limits import KIB
 from tidemill.core.model import CancelAnswer, Draft, Handle, Once

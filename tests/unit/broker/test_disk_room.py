@@ -15,7 +15,7 @@ from tidemill.broker.broker import Broker
 from tidemill.core.errors import DiskFull
 from tidemill.core.limits import KIB
 from tidemill.core.model import Draft
-from tidemill.store.disk_room import disk_minimum, warning_line
+from tidemill.store.disk_space import disk_minimum, warning_line
 from tidemill.store.message_store import StoreSettings
 from tidemill.testing import FaultyDisk
 
@@ -41,7 +41,7 @@ class Said:
 
 @pytest.fixture
 def said(caplog):
-    caplog.set_level(logging.WARNING, "tidemill.store.disk_room")
+    caplog.set_level(logging.WARNING, "tidemill.store.disk_space")
     return Said(caplog)
 
 

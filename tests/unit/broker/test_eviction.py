@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.broker.eviction import free_shard
+from tidemill.broker.control.eviction import free_shard
 from tidemill.log.disk import RealDisk
 from tidemill.timer.shard_lock import LOCK_NAME, process_started, take_shard_lock
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.broker.in_flight import InFlight
+from tidemill.broker.send.in_flight import InFlight
 from tidemill.core.errors import TooManyRequests
 
 

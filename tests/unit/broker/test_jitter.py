@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from small_broker import START_MS
-from tidemill.broker.column_send import PlainAnswers
-from tidemill.broker.jitter import drawn_each, drawn_ms, drawn_rows
+from tidemill.broker.send.column_send import PlainAnswers
+from tidemill.broker.send.jitter import drawn_each, drawn_ms, drawn_rows
 from tidemill.core.errors import IllegalDelay, RequestError, TooManyRequests
 from tidemill.core.limits import DAY_MS
 from tidemill.core.model import Draft, Once, Receipt

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from small_broker import START_MS
-from tidemill.broker import sender as sender_module
+from tidemill.broker.send import sender as sender_module
 from tidemill.core.errors import IllegalLevel, RequestError
 from tidemill.core.model import CancelAnswer, Draft, Via
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from small_broker import START_MS
-from tidemill.broker import message_history, wheel_picture
-from tidemill.broker.pulse import Pulse, Sample
-from tidemill.broker.step_log import StepLog
+from tidemill.broker.control.step_log import StepLog
+from tidemill.broker.query import message_history, wheel_picture
+from tidemill.broker.query.metrics_history import MetricsHistory, Sample
 from tidemill.core.errors import RequestError, UnknownTopic
 from tidemill.core.model import Draft, Via
 from tidemill.timer.cursor import Cursor
@@ -78,7 +78,7 @@ def test_a_window_that_makes_no_sense_is_refused(small) -> None:
 
 @pytest.mark.parametrize("spare", [0, 1024])
 def test_the_earliest_are_found_wherever_they_lie(small, monkeypatch, spare) -> None:
-    monkeypatch.setattr("tidemill.broker.views._SETTLED_MEANWHILE", spare)
+    monkeypatch.setattr("tidemill.broker.query.views._SETTLED_MEANWHILE", spare)
     chance = np.random.default_rng(3)
     delays = chance.integers(MINUTE_MS, 20 * HOUR_MS, 300).tolist()
     _send_at(small, "a", *delays)
@@ -281,7 +281,7 @@ def _sample(number: int) -> Sample:
 
 def test_the_pulse_keeps_a_sample_for_every_second() -> None:
     numbers = iter(range(10_000))
-    pulse = Pulse(lambda: _sample(next(numbers)))
+    pulse = MetricsHistory(lambda: _sample(next(numbers)))
     now_ms = 1_000_300
     for _ in range(1_000):
         wake_ms = pulse.step(now_ms)
@@ -298,7 +298,7 @@ def test_the_pulse_keeps_a_sample_for_every_second() -> None:
 
 
 def test_a_clock_set_back_begins_the_pulse_again() -> None:
-    pulse = Pulse(lambda: _sample(1))
+    pulse = MetricsHistory(lambda: _sample(1))
     for now_ms in (5_000_000, 5_001_000, 4_000_000):
         pulse.step(now_ms)
     assert pulse.view(1_000).at_ms.tolist() == [4_000_000]

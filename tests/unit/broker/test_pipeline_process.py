@@ -10,7 +10,7 @@ from threading import Event
 
 import pytest
 
-from tidemill.broker.pipeline_process import PipelineProcess, PipelineState
+from tidemill.broker.control.pipeline_process import PipelineProcess, PipelineState
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.processes import children, descendants, is_alive, kill
 
@@ -158,7 +158,7 @@ def test_what_keeps_it_from_starting_stops_nobody_else(start, clock, tmp_path, c
 
 
 def test_its_log_does_not_grow_for_ever(start, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("tidemill.broker.pipeline_process._LOG_BYTES_MAX", 100)
+    monkeypatch.setattr("tidemill.broker.control.pipeline_process._LOG_BYTES_MAX", 100)
     log = tmp_path / "spark.log"
     log.write_text("x" * 101)
     _wait_for(start(_stays(_READY)), "ready")

@@ -13,7 +13,7 @@ from tidemill.core.limits import PROPERTIES_BYTES_MAX
 from tidemill.core.model import Draft
 from tidemill.core.property_names import RESERVED_PROPERTIES, split_properties
 from tidemill.core.send_batch import decode_columns, encode_drafts
-from tidemill.server.conversion import message_of
+from tidemill.server.grpc.conversion import message_of
 
 OF_ROCKETMQ = (
     *("UNIQ_KEY", "TAGS", "KEYS", "WAIT", "REAL_TOPIC", "REAL_QID", "PGROUP", "CLUSTER", "MSG_REGION"),

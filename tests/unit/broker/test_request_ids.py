@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from small_broker import START_MS
-from tidemill.broker.requests import NamedRows, fingerprint, parts_of
+from tidemill.broker.change.requests import NamedRows, fingerprint, parts_of
 from tidemill.core.errors import IllegalRequestId, RequestIdReused
 from tidemill.core.limits import HOUR_MS, MINUTE_MS
 from tidemill.core.model import CancelAnswer, Draft
 from tidemill.core.request_ids import request_key
 from tidemill.log.frame import FRAME_FORMAT
-from tidemill.store import framing
-from tidemill.store.request_format import Request
+from tidemill.store.formats import framing
+from tidemill.store.formats.request_format import Request
 from tidemill.testing import SimulatedCrash
 
 CANCELLED, RELEASED = CancelAnswer.CANCELLED, CancelAnswer.RELEASED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from small_broker import START_MS
-from tidemill.broker.retries import SendBackAnswer
+from tidemill.broker.consume.retries import SendBackAnswer
 from tidemill.core.errors import RequestError, UnknownTopic
 from tidemill.core.model import CancelAnswer, Draft, TopicType
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.broker.spark_steps import SparkSteps
+from tidemill.broker.control.spark_steps import SparkSteps
 from tidemill.log.disk import RealDisk
 from tidemill.timer.progress import PROGRESS_NAME, note_progress, read_progress
 from tidemill.timer.ready_format import Runner

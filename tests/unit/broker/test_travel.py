@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from small_broker import START_MS, TIMER
-from tidemill.broker.table_schemas import Wanted
+from tidemill.broker.query.table_schemas import Wanted
 from tidemill.core.model import Via
 
 # The wheel of a small broker takes 1,024 s; a timer further away comes back after 1,023 s, if its seq is low.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 
-from tidemill.broker.retries import SendBackAnswer
-from tidemill.store.consumer_state import ConsumerState
+from tidemill.broker.consume.retries import SendBackAnswer
+from tidemill.store.consumers.consumer_state import ConsumerState
 
 
 def _take(small, topic="t"):

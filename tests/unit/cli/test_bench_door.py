@@ -12,7 +12,7 @@ from tidemill.cli.bench.door_load import Load, _protoset
 from tidemill.cli.bench.door_peers import PEERS, peers_here
 from tidemill.cli.bench.figures import DOOR_FIGURES
 from tidemill.cli.main import run
-from tidemill.server.protocol import service
+from tidemill.server.grpc.protocol import service
 
 _BENCHMARKS = Path(__file__).resolve().parents[3] / "docs" / "benchmarks.md"
 

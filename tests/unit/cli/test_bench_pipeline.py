@@ -9,7 +9,7 @@ import pytest
 
 from tidemill.cli.bench.figures import PIPELINE_FIGURES
 from tidemill.cli.main import run
-from tidemill.server.pipeline_command import why_not_spark
+from tidemill.server.process.pipeline_command import why_not_spark
 
 _BENCHMARKS = Path(__file__).resolve().parents[3] / "docs" / "benchmarks.md"
 

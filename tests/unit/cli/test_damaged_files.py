@@ -16,15 +16,15 @@ import pytest
 import tidemill
 from small_broker import STORE, TIMER
 from tidemill.broker.broker import Broker, Sizes
-from tidemill.broker.holds import Holds, HoldsState
-from tidemill.broker.kept_clock import KeptClock
+from tidemill.broker.control.holds import Holds, HoldsState
+from tidemill.broker.control.kept_clock import KeptClock
 from tidemill.cli.main import run
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import NewerFormat, TidemillError
 from tidemill.log.disk import RealDisk
 from tidemill.log.head_record import HeadRecord
-from tidemill.store.head_cut import cut_head
 from tidemill.store.indexes import IndexSizes
+from tidemill.store.upkeep.head_cut import cut_head
 from tidemill.testing import ManualClock
 
 HOUR_MS = 3_600_000

@@ -19,7 +19,7 @@ from tidemill.core.model import Draft
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import RealDisk
 from tidemill.log.head_record import HeadRecord
-from tidemill.store.find_format import RunHeader, encode_run_header
+from tidemill.store.formats.find_format import RunHeader, encode_run_header
 from tidemill.timer.attempt_format import ATTEMPT_FORMAT, ATTEMPT_NAME, encode_attempt
 from tidemill.timer.ready_format import ReadyHeader, Runner, encode_ready
 from tidemill.timer.ready_row_format import READY

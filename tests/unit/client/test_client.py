@@ -16,7 +16,7 @@ import pytest
 import tidemill
 from http_broker import HttpBroker, http_broker
 from tidemill.client.answers import Holds
-from tidemill.client.retrying import Unreachable
+from tidemill.client.transport.retrying import Unreachable
 from tidemill.core.clock import SimulatedClock
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import IllegalDelay, RequestError, TidemillError, TooManyRequests, UnknownTopic

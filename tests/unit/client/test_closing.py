@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tidemill.client.closing import Closing
+from tidemill.client.transport.close_signal import Closing
 
 
 def test_who_waits_is_told() -> None:

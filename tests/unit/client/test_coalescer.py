@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import pytest
 
-from tidemill.client.coalescer import Coalescer, _call_following, _call_one_after_the_other, _Seat
-from tidemill.client.retrying import Unreachable
+from tidemill.client.send.coalescer import Coalescer, _call_following, _call_one_after_the_other, _Seat
+from tidemill.client.transport.retrying import Unreachable
 from tidemill.core.errors import IllegalTopic
 from tidemill.core.model import Draft, Receipt
 

@@ -12,9 +12,9 @@ import pytest
 
 import tidemill
 from tidemill.client.arguments import can_come_back
-from tidemill.client.connection import ConnectionLost, Pool, connect
-from tidemill.client.endpoint import Endpoint, request_head
-from tidemill.client.retrying import Unreachable
+from tidemill.client.transport.connection import ConnectionLost, Pool, connect
+from tidemill.client.transport.endpoint import Endpoint, request_head
+from tidemill.client.transport.retrying import Unreachable
 from tidemill.core.errors import RequestError
 
 _OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"

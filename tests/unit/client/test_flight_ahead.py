@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidemill.client import flight_link
+from tidemill.client.tables import flight_link
 
 _FEW = 3  # of the largest, the broker takes no more at once
 _ANSWER = pa.table(

@@ -10,8 +10,8 @@ import pytest
 
 import tidemill
 from http_broker import http_broker
-from tidemill.client.endpoint import read_head
-from tidemill.client.retrying import Patience, RetryPolicy, Unreachable, is_worth_a_retry
+from tidemill.client.transport.endpoint import read_head
+from tidemill.client.transport.retrying import Patience, RetryPolicy, Unreachable, is_worth_a_retry
 from tidemill.core.clock import SimulatedClock
 from tidemill.core.errors import IllegalRequestId, RequestIdReused
 from tidemill.core.model import CancelAnswer

@@ -9,8 +9,8 @@ import pytest
 
 import tidemill
 from http_broker import http_broker
-from tidemill.client.flight_link import _BATCH_BYTES, _framed
-from tidemill.client.request_room import BYTES_MAX, MESSAGES_MAX, in_requests
+from tidemill.client.send.request_limits import BYTES_MAX, MESSAGES_MAX, in_requests
+from tidemill.client.tables.flight_link import _BATCH_BYTES, _framed
 from tidemill.core.limits import BODY_BYTES_MAX, FRAME_BYTES_MAX, MIB
 from tidemill.core.model import CancelAnswer, Draft, Receipt
 

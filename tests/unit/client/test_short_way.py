@@ -11,10 +11,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from tidemill.client import short_way
-from tidemill.client.connection import ConnectionLost
-from tidemill.client.endpoint import Answer, Endpoint
-from tidemill.client.short_way import AsyncShortWay, KnownDoor, ShortWay
+from tidemill.client.transport import unix_transport as short_way
+from tidemill.client.transport.connection import ConnectionLost
+from tidemill.client.transport.endpoint import Answer, Endpoint
+from tidemill.client.transport.unix_transport import AsyncUnixTransport, KnownSocket, UnixTransport
 from tidemill.core.addresses import local_door_address
 from tidemill.core.limits import LOCAL_REQUEST_BYTES_MAX
 
@@ -64,7 +64,7 @@ class AsyncPort(Port):
         return super().exchange(head, content, timeout_s, is_repeatable=is_repeatable)
 
 
-def _ask(way: ShortWay, size: int = 1) -> bytes:
+def _ask(way: UnixTransport, size: int = 1) -> bytes:
     answer = way.exchange(b"POST / HTTP/1.1\r\nContent-Length: ", bytes(size), 5.0, is_repeatable=True)
     return answer.content
 
@@ -74,8 +74,8 @@ def way_to():
     """Makes short ways, and closes them at the end."""
     with ExitStack() as stack:
 
-        def way(door: str) -> ShortWay:
-            made = ShortWay(_NEAR, Port(door), 5.0)
+        def way(door: str) -> UnixTransport:
+            made = UnixTransport(_NEAR, Port(door), 5.0)
             stack.callback(made.close)
             return made
 
@@ -91,7 +91,7 @@ def test_the_first_goes_by_the_port_and_names_the_door(way_to) -> None:
 def test_tasks_go_the_same_way() -> None:
     async def ask_thrice() -> list[bytes]:
         door = Door(_OK, _OK)
-        way = AsyncShortWay(_NEAR, AsyncPort(door.name))
+        way = AsyncUnixTransport(_NEAR, AsyncPort(door.name))
         head = b"POST / HTTP/1.1\r\nContent-Length: "
         answers = [await way.exchange(head, b"x", 5.0, is_repeatable=True) for _ in range(3)]
         way.close()
@@ -154,7 +154,7 @@ def test_what_is_large_goes_by_the_port(way_to) -> None:
     ],
 )
 def test_only_a_broker_on_this_machine_and_without_tls_has_one(endpoint, is_near) -> None:
-    assert KnownDoor(endpoint).is_new("tidemill-8081-abc123") is is_near
+    assert KnownSocket(endpoint).is_new("tidemill-8081-abc123") is is_near
 
 
 _OTHER_NAMES = [
@@ -165,13 +165,13 @@ _OTHER_NAMES = [
 
 @pytest.mark.parametrize("name", _OTHER_NAMES)
 def test_a_name_that_is_none_of_ours_is_not_followed(name) -> None:
-    assert not KnownDoor(_NEAR).is_new(name)
+    assert not KnownSocket(_NEAR).is_new(name)
 
 
 def test_a_door_that_failed_is_tried_again_after_a_while_or_under_another_name(monkeypatch) -> None:
     now_s = 100.0
     monkeypatch.setattr(short_way, "stopwatch_s", lambda: now_s)
-    door = KnownDoor(_NEAR)
+    door = KnownSocket(_NEAR)
     assert door.is_new("tidemill-8081-a")
     door.leave_alone()
     assert not door.is_new("tidemill-8081-a")

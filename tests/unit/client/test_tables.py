@@ -17,7 +17,7 @@ from tidemill.core.clock import SimulatedClock
 from tidemill.core.errors import IdInUse, IllegalProperty, RequestError
 from tidemill.core.limits import DAY_MS
 from tidemill.core.model import Draft, Receipt
-from tidemill.server.flight_door import FlightDoor
+from tidemill.server.flight.flight_server import FlightServer
 
 START_MS = 1_800_000_000_000
 _MIDNIGHT_MS = START_MS // DAY_MS * DAY_MS + DAY_MS
@@ -36,7 +36,7 @@ def client(served, request):
         if request.param == "rows":
             yield client
             return
-        door = FlightDoor(served.broker)
+        door = FlightServer(served.broker)
         said = {"flight": {"port": door.port, "tls": False, "broker": served.broker.id}}
         client._flight._health = lambda: said
         assert client._flight.is_offered()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.release.breath import PAUSE_MS, Breath
+from tidemill.release.pacing import PAUSE_MS, Pacing
 
 
-def _after(*times_ms: int) -> Breath:
-    breath = Breath()
+def _after(*times_ms: int) -> Pacing:
+    breath = Pacing()
     for now_ms in times_ms:
         breath.record_made(now_ms)
     return breath
@@ -31,7 +31,7 @@ def test_the_row_goes_on_while_every_record_waits() -> None:
 
 @given(st.lists(st.integers(7, 1_000), max_size=50))
 def test_messages_that_come_one_by_one_never_wait(gaps: list[int]) -> None:
-    now_ms, breath = 10_000, Breath()
+    now_ms, breath = 10_000, Pacing()
     for gap in gaps:
         now_ms += gap
         assert not breath.is_held(now_ms)
@@ -41,7 +41,7 @@ def test_messages_that_come_one_by_one_never_wait(gaps: list[int]) -> None:
 
 @given(st.lists(st.integers(-5_000, 5_000), max_size=200), st.integers(0, 1 << 40))
 def test_wherever_the_clock_is_set_nothing_waits_longer_than_a_pause(leaps: list[int], look_ms: int) -> None:
-    now_ms, breath = 1 << 30, Breath()
+    now_ms, breath = 1 << 30, Pacing()
     for leap in leaps:
         now_ms += leap
         breath.record_made(now_ms)
@@ -50,7 +50,7 @@ def test_wherever_the_clock_is_set_nothing_waits_longer_than_a_pause(leaps: list
 
 
 def test_without_a_pause_nothing_is_held() -> None:
-    breath = Breath(0)
+    breath = Pacing(0)
     for now_ms in range(1_000, 1_100):
         breath.record_made(now_ms)
         assert not breath.is_held(now_ms)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from small_broker import RETENTION_MS, START_MS
-from tidemill.broker.table_conditions import Condition
-from tidemill.broker.table_schemas import Wanted
+from tidemill.broker.query.table_conditions import Condition
+from tidemill.broker.query.table_schemas import Wanted
 from tidemill.core.model import Draft, Via
 from tidemill.release import by_value as by_value_module
 from tidemill.release import overdue
-from tidemill.store.frames import Kind, Release
+from tidemill.store.formats.frames import Kind, Release
 from tidemill.testing import ManualClock
 from tidemill.timer.engine import StepTarget
 from tidemill.timer.settings import StepLimits

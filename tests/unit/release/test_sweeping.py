@@ -14,11 +14,11 @@ from tidemill.log.arrays import Rows
 from tidemill.release import sweeper
 from tidemill.release.due_rows import NO_ROWS
 from tidemill.store.damage import Derived
-from tidemill.store.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
+from tidemill.store.formats.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
 from tidemill.testing import ManualClock
 from tidemill.timer.ready_files import parse_ready_name
-from tidemill.timer.timer_log_format import UNIT, UNIT_BYTES
-from tidemill.timer.wheel_format import SLOT_BYTES
+from tidemill.timer.wheel.timer_log_format import UNIT, UNIT_BYTES
+from tidemill.timer.wheel.wheel_format import SLOT_BYTES
 
 STORES = ("wheel", "rocksdb")
 _DELAY_MS = 600_000

@@ -13,7 +13,7 @@ from tidemill.core.errors import IdInUse
 from tidemill.core.model import Draft, Handle, Receipt
 from tidemill.core.send_answers import decode_answers
 from tidemill.core.send_batch import encode_drafts
-from tidemill.server.admin_api import admin_app
+from tidemill.server.http.http_api import admin_app
 
 
 @pytest.fixture

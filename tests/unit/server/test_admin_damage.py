@@ -14,7 +14,7 @@ from http_broker import http_broker
 from small_broker import START_MS, SmallBroker
 from tidemill import AsyncClient, Client
 from tidemill.cli.main import run
-from tidemill.server.admin_api import admin_app
+from tidemill.server.http.http_api import admin_app
 
 HOUR_MS = 3_600_000
 

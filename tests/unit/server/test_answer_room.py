@@ -10,9 +10,9 @@ import pytest
 from fastapi import FastAPI
 
 from tidemill.core.model import Draft
-from tidemill.server import admin_retries
-from tidemill.server.admin_api import admin_app
-from tidemill.server.answer_room import BodiesRoute, Unread, keep_room_for
+from tidemill.server.http import http_retries as admin_retries
+from tidemill.server.http.http_api import admin_app
+from tidemill.server.response_budget import BodiesRoute, Unread, keep_room_for
 
 _BODY = b"x" * 300_000
 

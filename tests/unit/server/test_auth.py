@@ -10,9 +10,9 @@ import pytest
 
 from tidemill.core.durations import format_time
 from tidemill.core.errors import Forbidden, RequestError, TooManyRequests, Unauthorized
-from tidemill.server.authority import Authority
-from tidemill.server.permissions import Verb, parse_permissions
-from tidemill.server.rates import Rates
+from tidemill.server.security.authority import Authority
+from tidemill.server.security.permissions import Verb, parse_permissions
+from tidemill.server.security.rates import Rates
 from tidemill.testing.clock import ManualClock
 
 _NOW_MS = 1_800_000_000_000
@@ -38,7 +38,7 @@ groups = ["billing"]
 @pytest.fixture
 def path(tmp_path, monkeypatch):
     # The import linter, which another test runs in this process, switches loggers off.
-    monkeypatch.setattr(logging.getLogger("tidemill.server.authority"), "disabled", False)
+    monkeypatch.setattr(logging.getLogger("tidemill.server.security.authority"), "disabled", False)
     path = tmp_path / "permissions.toml"
     path.write_text(_FILE)
     path.chmod(0o600)

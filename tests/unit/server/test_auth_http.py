@@ -14,11 +14,11 @@ from tidemill.core.limits import MIB
 from tidemill.core.model import Draft, Once
 from tidemill.core.send_answers import decode_answers
 from tidemill.core.send_batch import CONTENT_TYPE, encode_drafts
-from tidemill.server.admin_api import admin_app
 from tidemill.server.app import Door, Opened
-from tidemill.server.authority import Authority
-from tidemill.server.guard import Guard
-from tidemill.server.rates import Rates
+from tidemill.server.http.http_api import admin_app
+from tidemill.server.security.authority import Authority
+from tidemill.server.security.guard import Guard
+from tidemill.server.security.rates import Rates
 
 _FILE = """
 [users.shop]

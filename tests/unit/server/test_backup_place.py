@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tidemill.core.errors import RequestError
-from tidemill.server.backup_place import BackupPlace, backup_place_of
-from tidemill.server.serve_plan import ServePlan
+from tidemill.server.http.backup_place import BackupPlace, backup_place_of
+from tidemill.server.process.serve_plan import ServePlan
 
 
 def test_with_a_place_set_aside_nothing_is_written_outside_it(tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ import pytest
 
 import tidemill
 from tidemill.core.errors import StorageError
-from tidemill.server.serve_plan import ServePlan
+from tidemill.server.process.serve_plan import ServePlan
 
 
 def _module(plan: ServePlan, monkeypatch: pytest.MonkeyPatch) -> Any:
     for name, value in plan.as_variable().items():
         monkeypatch.setenv(name, value)
-    return import_module("tidemill.server.broker_process")
+    return import_module("tidemill.server.process.broker_process")
 
 
 def test_one_that_is_started_again_opens_no_other_directory_and_makes_none(

@@ -9,10 +9,10 @@ import pytest
 
 from small_broker import SmallBroker
 from tidemill.core.model import Draft
-from tidemill.server import check_backs
-from tidemill.server.check_backs import CheckBacks
-from tidemill.server.protocol import service
-from tidemill.server.telemetry import Session, Sessions
+from tidemill.server.grpc import check_backs
+from tidemill.server.grpc.check_backs import CheckBacks
+from tidemill.server.grpc.protocol import service
+from tidemill.server.grpc.telemetry import Session, Sessions
 
 _LATER_MS = 7_000
 

@@ -8,8 +8,8 @@ import json
 import pytest
 
 from tidemill.core.model import Draft
-from tidemill.server.admin_api import admin_app
-from tidemill.server.answer_room import Unread
+from tidemill.server.http.http_api import admin_app
+from tidemill.server.response_budget import Unread
 
 _JSON = [(b"content-type", b"application/json")]
 

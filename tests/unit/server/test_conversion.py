@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.broker.admission import check_draft
-from tidemill.broker.transactions import OpenTransaction
+from tidemill.broker.change.transactions import OpenTransaction
+from tidemill.broker.send.admission import check_draft
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import (
     EmptyBody,
@@ -21,7 +21,7 @@ from tidemill.core.errors import (
     RequestError,
 )
 from tidemill.core.model import Delivery, Draft, Handle, MessageType, Once, Receipt, StoredMessage, Via
-from tidemill.server.conversion import (
+from tidemill.server.grpc.conversion import (
     draft_of,
     fill_namespace,
     message_of,
@@ -30,10 +30,10 @@ from tidemill.server.conversion import (
     set_timestamp,
     tag_filter_of,
 )
-from tidemill.server.producing import _reply_to_send
-from tidemill.server.protocol import Code, definition, service
-from tidemill.server.status_codes import status_of
-from tidemill.server.telemetry import Sessions
+from tidemill.server.grpc.producing import _reply_to_send
+from tidemill.server.grpc.protocol import Code, definition, service
+from tidemill.server.grpc.status_codes import status_of
+from tidemill.server.grpc.telemetry import Sessions
 
 
 def _message(**properties: str) -> Any:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+import tidemill.server
 from asgi_caller import AsgiCaller
 from small_broker import START_MS
-from tidemill.server import dashboard
-from tidemill.server.admin_api import admin_app
-from tidemill.server.dashboard import PREFIX, Dashboard
+from tidemill.server.http.dashboard import PREFIX, Dashboard
+from tidemill.server.http.http_api import admin_app
 
-_WEB = Path(dashboard.__file__).parent / "web"
+_WEB = Path(tidemill.server.__file__).parent / "web"
 _OWN = sorted(
     path for path in _WEB.rglob("*") if path.suffix in (".js", ".css", ".html") and "vendor" not in path.parts
 )

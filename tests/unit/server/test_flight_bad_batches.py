@@ -9,17 +9,17 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tidemill.broker.batch_bounds import WHOLE_BYTES_MAX
+from tidemill.broker.send.batch_bounds import WHOLE_BYTES_MAX
 from tidemill.core.errors import Forbidden
 from tidemill.core.limits import FRAME_ROWS_MAX, MIB
-from tidemill.server.flight_door import FlightDoor
+from tidemill.server.flight.flight_server import FlightServer
 
 _KEPT = []  # what a bad array points into, for as long as it is written
 
 
 @pytest.fixture
 def door(small):
-    door = FlightDoor(small.broker)
+    door = FlightServer(small.broker)
     yield door
     door.close()
 
@@ -155,7 +155,7 @@ def test_nobody_is_asked_about_topics_that_cannot_be_read(small) -> None:
         def user_of(self, authorization: str) -> str:
             return ""
 
-    door = FlightDoor(small.broker, authorizer=Asked())
+    door = FlightServer(small.broker, authorizer=Asked())
     with flight.connect(f"grpc://127.0.0.1:{door.port}") as client:
         columns = {"id": ["x", "y"], "seq": [1, 2]}
         for topics, code in ((_texts(-5), "bad-request"), (pa.array(["a", "b"]), "forbidden")):
@@ -179,7 +179,7 @@ def test_what_arrow_cannot_do_is_told_in_words(small, client, monkeypatch, fault
     def fail(*arguments: object) -> None:
         raise fault("strange")
 
-    monkeypatch.setattr("tidemill.server.flight_door.cancel_columns", fail)
+    monkeypatch.setattr("tidemill.server.flight.flight_server.cancel_columns", fail)
     said = _refusal(_exchange, client, pa.record_batch({"handle": ["x"]}))
     assert said == {"code": "bad-request", "message": "the batch cannot be read: strange"}
 

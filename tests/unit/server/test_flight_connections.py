@@ -17,10 +17,10 @@ from acceptance.bad_callers import MIB, Http2
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import TooManyRequests
 from tidemill.core.model import Draft
-from tidemill.server.flight_connections import FlightConnections, _Connection
-from tidemill.server.flight_door import FlightDoor
-from tidemill.server.flight_gate import FlightGate
-from tidemill.server.flight_traffic import (
+from tidemill.server.flight.flight_connections import FlightConnections, _Connection
+from tidemill.server.flight.flight_limits import FlightLimits
+from tidemill.server.flight.flight_server import FlightServer
+from tidemill.server.flight.flight_traffic import (
     BATCH_BYTES,
     OUT_BYTES_MAX,
     FlightTraffic,
@@ -33,12 +33,12 @@ _MAX = 5
 
 @pytest.fixture
 def door(small):
-    door = FlightDoor(small.broker)
+    door = FlightServer(small.broker)
     yield door
     door.close()
 
 
-def _connect(door: FlightDoor) -> socket.socket:
+def _connect(door: FlightServer) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", door.port), 120)
     assert connection.recv(64), "the server greets whom it has accepted"
     return connection
@@ -110,7 +110,7 @@ _PUT = "/arrow.flight.protocol.FlightService/DoPut"
 _GET = "/arrow.flight.protocol.FlightService/DoGet"
 
 
-def _announce(door: FlightDoor, path: str) -> tuple[Http2, int]:
+def _announce(door: FlightServer, path: str) -> tuple[Http2, int]:
     """A call whose first message is said to have a gibibyte."""
     connection = Http2(door.port)
     return connection, connection.call(path, struct.pack(">BI", 0, 1 << 30), ends=False)
@@ -341,12 +341,12 @@ _BATCH = pa.record_batch({"body": [b"x"]})
 @pytest.fixture
 def narrow(small):
     """A door that takes so few calls that a handful of silent ones fills it."""
-    door = FlightDoor(small.broker, gate=FlightGate(calls_max=_CALLS))
+    door = FlightServer(small.broker, gate=FlightLimits(calls_max=_CALLS))
     yield door
     door.close()
 
 
-def _watch(door: FlightDoor, patience_s: float) -> FlightConnections:
+def _watch(door: FlightServer, patience_s: float) -> FlightConnections:
     return FlightConnections(door.port, 100, door.traffic, gate=door.gate, patience_s=patience_s)
 
 
@@ -361,7 +361,7 @@ def _quietly(act) -> None:
         act()
 
 
-def _client(stack: contextlib.ExitStack, door: FlightDoor) -> flight.FlightClient:
+def _client(stack: contextlib.ExitStack, door: FlightServer) -> flight.FlightClient:
     # Each its own connection: by default gRPC lets clients of one address share one.
     options = [("grpc.use_local_subchannel_pool", 1)]
     return stack.enter_context(flight.FlightClient(f"grpc://127.0.0.1:{door.port}", generic_options=options))
@@ -373,7 +373,7 @@ def _until(is_so) -> None:
         assert stopwatch_s() < deadline_s, "it never came to that"
 
 
-def _is_full(door: FlightDoor) -> bool:
+def _is_full(door: FlightServer) -> bool:
     return door.gate.crowd == _CALLS - _CALLS * 3 // 4
 
 

@@ -12,21 +12,21 @@ import pytest
 from pyarrow import flight
 
 from small_broker import START_MS, SmallBroker
-from tidemill.client.endpoint import Endpoint
-from tidemill.client.flight_link import FlightLink
-from tidemill.client.retrying import RetryPolicy
+from tidemill.client.tables.flight_link import FlightLink
+from tidemill.client.transport.endpoint import Endpoint
+from tidemill.client.transport.retrying import RetryPolicy
 from tidemill.core.errors import Forbidden, Unauthorized
 from tidemill.core.limits import FRAME_ROWS_MAX
 from tidemill.core.model import Draft, Handle
-from tidemill.server.flight_door import FlightDoor
-from tidemill.server.flight_gate import FlightGate
-from tidemill.server.permissions import Verb
-from tidemill.server.rates import Rates
+from tidemill.server.flight.flight_limits import FlightLimits
+from tidemill.server.flight.flight_server import FlightServer
+from tidemill.server.security.permissions import Verb
+from tidemill.server.security.rates import Rates
 
 
 @contextmanager
 def _door(small, **options):
-    door = FlightDoor(small.broker, **options)
+    door = FlightServer(small.broker, **options)
     client = flight.connect(f"grpc://127.0.0.1:{door.port}")
     try:
         yield client
@@ -324,7 +324,7 @@ def test_conditions_are_all_to_be_true(small, client) -> None:
 @pytest.mark.parametrize("table", ["pending", "history", "messages"])
 @pytest.mark.parametrize("count", [2, 3, 50])
 def test_parts_hold_every_row_once(small, client, table, count, monkeypatch) -> None:
-    monkeypatch.setattr("tidemill.broker.table_parts._ROWS_MIN", 2)
+    monkeypatch.setattr("tidemill.broker.query.table_parts._ROWS_MIN", 2)
     _some_of_everything(small)
     for where in ([], [["topic", "=", "t1"]], [["queue", "=", 0]]):
         command = {"table": table, "columns": ["*"], "where": where}
@@ -490,7 +490,7 @@ def test_an_action_with_a_request_id_gets_the_first_answer_again(client) -> None
 
 
 def test_calls_and_batches_of_one_client_are_counted(small) -> None:
-    with _door(small, gate=FlightGate(Rates(2, now_s=lambda: 0.0))) as client:
+    with _door(small, gate=FlightLimits(Rates(2, now_s=lambda: 0.0))) as client:
         with pytest.raises(flight.FlightUnavailableError, match="more than 2 calls a second"):
             _put(client, *[_batch(1)] * 9)
         assert small.broker.status().pending == 4
@@ -499,7 +499,7 @@ def test_calls_and_batches_of_one_client_are_counted(small) -> None:
 
 
 def test_more_calls_at_once_than_are_carried_are_told_to_come_again(small) -> None:
-    with _door(small, gate=FlightGate(calls_max=1)) as client:
+    with _door(small, gate=FlightLimits(calls_max=1)) as client:
         writer, answers = client.do_put(flight.FlightDescriptor.for_path("t"), _batch(1).schema)
         writer.write_batch(_batch(1))
         answers.read()
@@ -555,7 +555,7 @@ def test_a_call_for_another_broker_is_refused_and_stores_nothing(small, client) 
 
 def test_a_kept_connection_is_not_taken_over_by_another_broker_on_the_port(small, tmp_path) -> None:
     ours, other = small, SmallBroker(tmp_path / "other")
-    first = FlightDoor(ours.broker)
+    first = FlightServer(ours.broker)
     said = {"port": first.port, "tls": False, "broker": ours.broker.id}
     policy = RetryPolicy(30.0, True)
     link = FlightLink(Endpoint.parse("127.0.0.1"), "", policy, lambda: {"flight": said}, threading.Event())
@@ -563,8 +563,8 @@ def test_a_kept_connection_is_not_taken_over_by_another_broker_on_the_port(small
     try:
         assert not link.schedule(table, "t", list).errors
         first.close()
-        intruder = FlightDoor(other.broker, port=said["port"])
-        second = FlightDoor(ours.broker)
+        intruder = FlightServer(other.broker, port=said["port"])
+        second = FlightServer(ours.broker)
         said["port"] = second.port
         assert not link.schedule(table, "t", list).errors
         assert (ours.broker.status().pending, other.broker.status().pending) == (2, 0)

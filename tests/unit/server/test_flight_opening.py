@@ -10,8 +10,8 @@ import pytest
 from pyarrow import flight
 
 from tidemill.core.errors import StorageError
-from tidemill.server.flight_opening import FlightService
-from tidemill.server.serve_plan import ServePlan
+from tidemill.server.flight.flight_opening import FlightService
+from tidemill.server.process.serve_plan import ServePlan
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import leaping_loop
-from tidemill.server import grpc_framing
-from tidemill.server.grpc_framing import (
+from tidemill.server.grpc import framing as grpc_framing
+from tidemill.server.grpc.framing import (
     Call,
     ClientGone,
     GrpcError,

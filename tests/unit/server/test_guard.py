@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from tidemill.core.errors import TooManyRequests, Unauthorized
-from tidemill.server.authority import Authority
-from tidemill.server.caller import caller, set_caller
-from tidemill.server.guard import Guard
-from tidemill.server.protocol import SERVICE, Code, service
-from tidemill.server.rates import Rates
+from tidemill.server.grpc.protocol import SERVICE, Code, service
+from tidemill.server.security.authority import Authority
+from tidemill.server.security.caller import caller, set_caller
+from tidemill.server.security.guard import Guard
+from tidemill.server.security.rates import Rates
 
 _FILE = """
 [users.shop]

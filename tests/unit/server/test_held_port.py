@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from tidemill.core.errors import RequestError, StorageError
-from tidemill.server.held_port import hold_port, require_guarded
+from tidemill.server.process.reserved_port import hold_port, require_guarded
 
 HERE = "127.0.0.1"
 

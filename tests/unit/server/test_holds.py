@@ -6,7 +6,7 @@ import pytest
 
 from asgi_caller import AsgiCaller
 from small_broker import START_MS
-from tidemill.server.admin_api import admin_app
+from tidemill.server.http.http_api import admin_app
 
 _NOTHING = {"releases_since_ms": None, "absorbing_since_ms": None}
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tidemill.server.asgi import Event
-from tidemill.server.hypercorn_ways import _Caller
+from tidemill.server.process.hypercorn_compat import _Caller
 
 _PART = {"type": "http.request", "body": b"part", "more_body": True}
 _END = {"type": "http.request", "body": b"", "more_body": False}

@@ -10,9 +10,9 @@ import pytest
 
 from tidemill.core.errors import IllegalInvisibility
 from tidemill.core.limits import HOUR_MS
-from tidemill.server.consuming import Consuming
-from tidemill.server.leases import Leases
-from tidemill.server.protocol import Code, service
+from tidemill.server.grpc.consuming import Consuming
+from tidemill.server.grpc.leases import Leases
+from tidemill.server.grpc.protocol import Code, service
 
 
 class _Call:

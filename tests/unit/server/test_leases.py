@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.server.leases import LEASE_MS, Leases
+from tidemill.server.grpc.leases import LEASE_MS, Leases
 
 
 def test_a_living_client_keeps_what_it_holds() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from acceptance.official_client import require_tools
 from tidemill.core.errors import RequestError
-from tidemill.server.certificate import own_certificate
-from tidemill.server.live_certificate import (
+from tidemill.server.security.certificate import own_certificate
+from tidemill.server.security.live_certificate import (
     CertificateWatch,
     check_certificate,
     secret_for_envoy,

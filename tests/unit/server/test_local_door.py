@@ -9,18 +9,18 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from tidemill.client.endpoint import read_head
+from tidemill.client.transport.endpoint import read_head
 from tidemill.core.addresses import local_door_address
 from tidemill.core.errors import DiskFull, TidemillError
 from tidemill.core.limits import LOCAL_REQUEST_BYTES_MAX
 from tidemill.core.model import Draft, Receipt
 from tidemill.core.send_answers import decode_answers
 from tidemill.core.send_batch import encode_drafts
-from tidemill.server.authority import Authority
-from tidemill.server.batch_desk import BatchDesk
-from tidemill.server.guard import Guard
-from tidemill.server.local_door import LocalDoor
-from tidemill.server.rates import Rates
+from tidemill.server.security.authority import Authority
+from tidemill.server.security.guard import Guard
+from tidemill.server.security.rates import Rates
+from tidemill.server.send_batch_service import SendBatchService
+from tidemill.server.unix.unix_listener import UnixListener
 
 _FILE = """
 [users.shop]
@@ -35,7 +35,7 @@ _PATIENCE_S = 30.0
 class Caller:
     """One connection, spoken by hand."""
 
-    def __init__(self, door: LocalDoor) -> None:
+    def __init__(self, door: UnixListener) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(_PATIENCE_S)
         try:
@@ -109,7 +109,7 @@ def call():
     """Makes callers, and hangs up at the end."""
     with ExitStack() as stack:
 
-        def caller(door: LocalDoor) -> Caller:
+        def caller(door: UnixListener) -> Caller:
             made = Caller(door)
             stack.callback(made.hang_up)
             return made
@@ -119,7 +119,7 @@ def call():
 
 @pytest.fixture
 def door(small):
-    door = LocalDoor(BatchDesk(small.broker), Guard(), 8081, connections_max=3)
+    door = UnixListener(SendBatchService(small.broker), Guard(), 8081, connections_max=3)
     yield door
     door.close(_PATIENCE_S)
 
@@ -194,7 +194,7 @@ def test_a_request_that_ends_in_the_middle_stores_nothing_and_harms_nobody(door,
 
 
 def test_a_request_that_begins_must_be_whole_in_time(door, monkeypatch, call) -> None:
-    monkeypatch.setattr("tidemill.server.local_connection.REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr("tidemill.server.unix.unix_connection.REQUEST_SECONDS", 0.05)
     caller = call(door)
     caller.say(_request(b"0123456789")[:-1])
     assert caller.hear()[0] == 408
@@ -211,13 +211,13 @@ def test_more_callers_than_it_has_room_for_are_sent_away(door, call) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_fault_of_ours_ends_the_callers_it_hit_and_no_others(small, call) -> None:
-    class FaultyDesk(BatchDesk):
+    class FaultyDesk(SendBatchService):
         def answers(self, asked):
             if any(one.columns.topics == ["fault"] for one in asked):
                 raise KeyError("a fault")
             return super().answers(asked)
 
-    door = LocalDoor(FaultyDesk(small.broker), Guard(), 8081)
+    door = UnixListener(FaultyDesk(small.broker), Guard(), 8081)
     other, hit = call(door), call(door)
     assert other.send(_drafts("orders"))[0] == 200
     hit.say(_request(encode_drafts(_drafts("fault"))))
@@ -229,7 +229,7 @@ def test_a_fault_of_ours_ends_the_callers_it_hit_and_no_others(small, call) -> N
 def test_requests_that_came_together_are_stored_in_one_frame_and_answered_each(small, call) -> None:
     gathered, entered, goes_on = [], threading.Event(), threading.Event()
 
-    class SlowDesk(BatchDesk):
+    class SlowDesk(SendBatchService):
         def answers(self, asked):
             gathered.append(len(asked))
             entered.set()
@@ -237,7 +237,7 @@ def test_requests_that_came_together_are_stored_in_one_frame_and_answered_each(s
             return super().answers(asked)
 
     small.broker.topics.create("orders")
-    door = LocalDoor(SlowDesk(small.broker), Guard(), 8081)
+    door = UnixListener(SlowDesk(small.broker), Guard(), 8081)
     callers = [call(door) for _ in range(4)]
     goes_on.set()
     assert [caller.send(_drafts("orders"))[0] for caller in callers] == [200] * 4  # all have been let in
@@ -269,7 +269,7 @@ def test_a_text_that_cannot_be_stored_harms_only_its_own_request(small, monkeypa
         return store(requests)
 
     monkeypatch.setattr(small.broker, "send_columns", refuses_half)
-    desk = BatchDesk(small.broker)
+    desk = SendBatchService(small.broker)
     sound = _drafts("orders", "orders")
     asked = [desk.read(encode_drafts(drafts)) for drafts in (sound, _drafts("half"))]
     (status, content), (_, refusal) = desk.answers(asked)
@@ -279,7 +279,7 @@ def test_a_text_that_cannot_be_stored_harms_only_its_own_request(small, monkeypa
 
 
 def test_who_does_not_read_holds_up_no_other(small, call) -> None:
-    door = LocalDoor(BatchDesk(small.broker), Guard(), 8081)
+    door = UnixListener(SendBatchService(small.broker), Guard(), 8081)
     deaf, other = call(door), call(door)
     wrong = _request(b"no batch")
     said = 0
@@ -293,17 +293,17 @@ def test_who_does_not_read_holds_up_no_other(small, call) -> None:
 
 def test_who_reads_late_but_reads_is_served_on(small, call, monkeypatch) -> None:
     """Its time is over when the door, busy with another, looks again; by then it has read."""
-    monkeypatch.setattr("tidemill.server.local_connection.UNREAD_SECONDS", 0.0)
+    monkeypatch.setattr("tidemill.server.unix.unix_connection.UNREAD_SECONDS", 0.0)
     entered, goes_on = threading.Event(), threading.Event()
 
-    class SlowDesk(BatchDesk):
+    class SlowDesk(SendBatchService):
         def answers(self, asked):
             if asked[0].columns.topics == ["slow"]:
                 entered.set()
                 assert goes_on.wait(_PATIENCE_S)
             return super().answers(asked)
 
-    door = LocalDoor(SlowDesk(small.broker), Guard(), 8081)
+    door = UnixListener(SlowDesk(small.broker), Guard(), 8081)
     late, slow = call(door), call(door)
     refused = [Draft("no good name! " * 9, b"", id=f"id-{number}") for number in range(3_000)]
     slow.say(_request(encode_drafts(_drafts("slow")))[:-1])
@@ -321,7 +321,7 @@ def test_who_reads_late_but_reads_is_served_on(small, call, monkeypatch) -> None
 
 
 def test_one_that_is_refused_in_part_gives_its_errors_to_nobody_else(small, tmp_path) -> None:
-    class FullDesk(BatchDesk):
+    class FullDesk(SendBatchService):
         def store_allowed(self, columns, refusals):
             raise DiskFull("no room")
 
@@ -334,8 +334,8 @@ def test_one_that_is_refused_in_part_gives_its_errors_to_nobody_else(small, tmp_
 
 
 def test_many_messages_of_many_requests_are_stored_in_parts(small, monkeypatch) -> None:
-    monkeypatch.setattr("tidemill.server.batch_desk.JOINED_MESSAGES_MAX", 5)
-    desk, stored, store = BatchDesk(small.broker), [], small.broker.send_columns
+    monkeypatch.setattr("tidemill.server.send_batch_service.JOINED_MESSAGES_MAX", 5)
+    desk, stored, store = SendBatchService(small.broker), [], small.broker.send_columns
 
     def watched(requests):
         stored.append([len(request) for request in requests])
@@ -354,8 +354,8 @@ def test_many_messages_of_many_requests_are_stored_in_parts(small, monkeypatch) 
 
 
 def test_who_does_not_read_for_long_is_sent_away(small, call, monkeypatch) -> None:
-    monkeypatch.setattr("tidemill.server.local_connection.UNREAD_SECONDS", 0.05)
-    door = LocalDoor(BatchDesk(small.broker), Guard(), 8081)
+    monkeypatch.setattr("tidemill.server.unix.unix_connection.UNREAD_SECONDS", 0.05)
+    door = UnixListener(SendBatchService(small.broker), Guard(), 8081)
     deaf = call(door)
     with suppress(BrokenPipeError, ConnectionResetError):
         while True:  # a door that lets it go on ends the test by the time-out of `say`
@@ -368,7 +368,7 @@ def test_a_caller_is_asked_who_it_is_with_every_request(small, tmp_path, call) -
     file = tmp_path / "auth.toml"
     file.write_text(_FILE)
     file.chmod(0o600)
-    door = LocalDoor(BatchDesk(small.broker), Guard(Authority(file, look_every_s=0.0)), 8081)
+    door = UnixListener(SendBatchService(small.broker), Guard(Authority(file, look_every_s=0.0)), 8081)
     caller = call(door)
     drafts = _drafts("orders", "other")
     assert caller.send(drafts)[0] == 401
@@ -386,7 +386,7 @@ def test_nobody_is_taken_for_the_one_before_wherever_the_line_stands(small, tmp_
     file = tmp_path / "auth.toml"
     file.write_text(_FILE)
     file.chmod(0o600)
-    door = LocalDoor(BatchDesk(small.broker), Guard(Authority(file)), 8081)
+    door = UnixListener(SendBatchService(small.broker), Guard(Authority(file)), 8081)
     content = encode_drafts(_drafts("orders"))
     length = b"Content-Length: %d\r\n" % len(content)
     first = b"POST /v1/send-batch HTTP/1.1\r\n" + length
@@ -398,7 +398,7 @@ def test_nobody_is_taken_for_the_one_before_wherever_the_line_stands(small, tmp_
 
 
 def test_who_comes_too_often_is_told_to_wait(small, call) -> None:
-    door = LocalDoor(BatchDesk(small.broker), Guard(rates=Rates(1, now_s=lambda: 0.0)), 8081)
+    door = UnixListener(SendBatchService(small.broker), Guard(rates=Rates(1, now_s=lambda: 0.0)), 8081)
     caller = call(door)
     assert [caller.send(_drafts("orders"))[0] for _ in range(3)] == [200, 200, 429]
     door.close(_PATIENCE_S)
@@ -407,13 +407,13 @@ def test_who_comes_too_often_is_told_to_wait(small, call) -> None:
 def test_closing_answers_what_is_under_way_and_takes_no_more(small, call) -> None:
     entered, goes_on = threading.Event(), threading.Event()
 
-    class SlowDesk(BatchDesk):
+    class SlowDesk(SendBatchService):
         def answers(self, asked):
             entered.set()
             assert goes_on.wait(_PATIENCE_S)
             return super().answers(asked)
 
-    door = LocalDoor(SlowDesk(small.broker), Guard(), 8081)
+    door = UnixListener(SlowDesk(small.broker), Guard(), 8081)
     busy, idle = call(door), call(door)
     busy.say(_request(encode_drafts(_drafts("orders"))))
     assert entered.wait(_PATIENCE_S)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tidemill.core.errors import TooManyRequests
-from tidemill.server.answer_room import Unread
-from tidemill.server.consuming import Consuming
-from tidemill.server.leases import Leases
-from tidemill.server.protocol import service
+from tidemill.server.grpc.consuming import Consuming
+from tidemill.server.grpc.leases import Leases
+from tidemill.server.grpc.protocol import service
+from tidemill.server.response_budget import Unread
 
 
 class _Call:

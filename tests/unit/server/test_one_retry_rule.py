@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 import tidemill
 from asgi_caller import AsgiCaller
 from small_broker import SmallBroker
-from tidemill.broker.retries import SendBackAnswer
-from tidemill.broker.retry_rule import pause_after
+from tidemill.broker.consume.retries import SendBackAnswer
+from tidemill.broker.consume.retry_rule import pause_after
 from tidemill.client.answers import Message
 from tidemill.client.retry_verbs import RetryVerbs
 from tidemill.client.verbs import Call, receive
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import RequestError
 from tidemill.core.model import Delivery
-from tidemill.server.admin_api import admin_app
-from tidemill.server.consuming import Consuming
-from tidemill.server.leases import Leases
-from tidemill.server.protocol import Code, definition, service
-from tidemill.server.telemetry import Sessions
-from tidemill.store.consumer_state import Group
+from tidemill.server.grpc.consuming import Consuming
+from tidemill.server.grpc.leases import Leases
+from tidemill.server.grpc.protocol import Code, definition, service
+from tidemill.server.grpc.telemetry import Sessions
+from tidemill.server.http.http_api import admin_app
+from tidemill.store.consumers.consumer_state import Group
 
 LEVELS_MS = BrokerSettings().level_delays_ms
 SECOND_MS, MINUTE_MS = 1_000, 60_000

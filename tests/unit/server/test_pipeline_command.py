@@ -9,7 +9,7 @@ import pytest
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import RequestError
 from tidemill.pipeline.settings import PipelineSettings
-from tidemill.server.pipeline_command import check_master, pipeline_command, why_not_spark
+from tidemill.server.process.pipeline_command import check_master, pipeline_command, why_not_spark
 from tidemill.timer.settings import TimerSettings
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")

@@ -11,7 +11,7 @@ from asgi_caller import AsgiCaller
 from small_broker import START_MS, SmallBroker
 from tidemill.core.model import Draft
 from tidemill.server import pipeline_metrics
-from tidemill.server.admin_api import admin_app
+from tidemill.server.http.http_api import admin_app
 from tidemill.server.pipeline_metrics import PipelineCollector
 from tidemill.store.topic_histograms import DELAY_BOUNDS_MS, TopicHistogram, TopicNames
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tidemill.server.authority import Authority
-from tidemill.server.caller import set_caller
-from tidemill.server.gateway import Gateway
-from tidemill.server.grpc_framing import MessageReader, frame
-from tidemill.server.protocol import SERVICE, Code, service
+from tidemill.server.grpc.framing import MessageReader, frame
+from tidemill.server.grpc.gateway import Gateway
+from tidemill.server.grpc.protocol import SERVICE, Code, service
+from tidemill.server.security.authority import Authority
+from tidemill.server.security.caller import set_caller
 
 _FILE = """
 [users.till]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tidemill.server.gateway import Gateway
-from tidemill.server.grpc_framing import MessageReader, frame
-from tidemill.server.protocol import SERVICE, Code, service
+from tidemill.server.grpc.framing import MessageReader, frame
+from tidemill.server.grpc.gateway import Gateway
+from tidemill.server.grpc.protocol import SERVICE, Code, service
 
 
 async def _route_status(gateway: Gateway, namespace: str, name: str) -> int:

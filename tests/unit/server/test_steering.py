@@ -11,12 +11,12 @@ from prometheus_client import generate_latest
 from small_broker import START_MS
 from tidemill.core.errors import IllegalDelay, IllegalLevel
 from tidemill.core.model import Once, TopicType
-from tidemill.server.conversion import message_of
-from tidemill.server.gateway import Gateway
-from tidemill.server.grpc_framing import MessageReader, frame
+from tidemill.server.grpc.conversion import message_of
+from tidemill.server.grpc.framing import MessageReader, frame
+from tidemill.server.grpc.gateway import Gateway
+from tidemill.server.grpc.protocol import SERVICE, Code, definition, service
+from tidemill.server.grpc.steering import Steering, take_steering
 from tidemill.server.metrics import registry_of
-from tidemill.server.protocol import SERVICE, Code, definition, service
-from tidemill.server.steering import Steering, take_steering
 
 _COMMIT = definition.TransactionResolution.COMMIT
 _DAY_MS = 86_400_000

@@ -15,9 +15,9 @@ from tidemill.broker.identity import DIRECTORY_FORMAT
 from tidemill.core.errors import StorageError
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import RealDisk
-from tidemill.server import supervisor as supervising
-from tidemill.server.serve_plan import ServePlan
-from tidemill.server.supervisor import Supervisor
+from tidemill.server.process import supervisor as supervising
+from tidemill.server.process.serve_plan import ServePlan
+from tidemill.server.process.supervisor import Supervisor
 
 Said = list[tuple[str, dict[str, Any]]]
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tidemill.core.limits import KIB
-from tidemill.server import gateway, telemetry
-from tidemill.server.gateway import Gateway
-from tidemill.server.grpc_framing import frame
-from tidemill.server.protocol import SERVICE, service
+from tidemill.server.grpc import gateway, telemetry
+from tidemill.server.grpc.framing import frame
+from tidemill.server.grpc.gateway import Gateway
+from tidemill.server.grpc.protocol import SERVICE, service
 
 
 def test_a_stream_on_which_nothing_is_said_is_ended(small, monkeypatch):

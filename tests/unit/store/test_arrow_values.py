@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.store.arrow_values import ArrowValues
+from tidemill.store.formats.arrow_values import ArrowValues
 
 _COLUMNS = st.one_of(
     st.lists(st.text(st.characters(codec="utf-8"), max_size=5)).map(lambda v: pa.array(v, pa.string())),

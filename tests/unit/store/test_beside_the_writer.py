@@ -8,8 +8,9 @@ import pytest
 
 from small_broker import RETENTION_MS
 from tidemill.core.errors import StorageError
-from tidemill.store import head_cut, index_checkpoint, message_store
-from tidemill.store.find_index import FindIndex
+from tidemill.store import index_checkpoint, message_store
+from tidemill.store.find.find_index import FindIndex
+from tidemill.store.upkeep import head_cut
 from tidemill.testing.faulty_file import FaultyFile
 
 FAR_MS = 100 * RETENTION_MS

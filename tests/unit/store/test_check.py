@@ -12,10 +12,10 @@ from tidemill.core.errors import DamagedFrame
 from tidemill.core.model import Draft
 from tidemill.log.disk import RealDisk
 from tidemill.store.check import check_store
-from tidemill.store.frames import RELEASE_GROUP, Kind, Release
+from tidemill.store.formats.frames import RELEASE_GROUP, Kind, Release
+from tidemill.store.formats.queue_format import QUEUE_ROW
+from tidemill.store.formats.row_check import salts_of, seal
 from tidemill.store.ledger import State
-from tidemill.store.queue_format import QUEUE_ROW
-from tidemill.store.row_check import salts_of, seal
 
 
 @pytest.fixture

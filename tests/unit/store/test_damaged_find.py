@@ -13,9 +13,9 @@ from tidemill.core.errors import BusyError
 from tidemill.core.model import Draft
 from tidemill.log.disk import RealDisk
 from tidemill.store.damage import Derived, Repairs
-from tidemill.store.find_files import RunFile
-from tidemill.store.find_format import RUN_HEADER_BYTES
-from tidemill.store.find_index import FindIndex
+from tidemill.store.find.find_files import RunFile
+from tidemill.store.find.find_index import FindIndex
+from tidemill.store.formats.find_format import RUN_HEADER_BYTES
 
 HOUR_MS = 3_600_000
 
@@ -124,7 +124,7 @@ def test_a_lookup_is_refused_while_a_part_is_lost(small) -> None:
 
 
 def test_a_lost_part_is_derived_in_bounded_steps(small, monkeypatch) -> None:
-    monkeypatch.setattr("tidemill.store.find_upkeep._DERIVE_BYTES", 1)
+    monkeypatch.setattr("tidemill.store.find.find_upkeep._DERIVE_BYTES", 1)
     for i in range(3):
         small.broker.send([Draft("t", b"more", delay_ms=HOUR_MS, keys=(f"more-{i}",)) for _ in range(90)])
     small.broker.store.checkpoint()

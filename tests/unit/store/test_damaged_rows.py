@@ -15,9 +15,9 @@ from tidemill.core.model import CancelAnswer, Draft
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import RealDisk
 from tidemill.store.damage import Derived
-from tidemill.store.entry_format import ENTRY
+from tidemill.store.formats.entry_format import ENTRY
+from tidemill.store.formats.queue_format import QUEUE_ROW
 from tidemill.store.index_checkpoint import INDEX_FORMAT
-from tidemill.store.queue_format import QUEUE_ROW
 from tidemill.testing import FaultyDisk
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "data-directory-1.tar.gz"

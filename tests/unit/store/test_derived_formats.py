@@ -13,8 +13,8 @@ from tidemill.core.model import TopicType, Via
 from tidemill.log.disk import RealDisk
 from tidemill.log.frame import decode_frame
 from tidemill.log.segments import SegmentedLog
-from tidemill.store.consumer_log import KIND_CHANGES
-from tidemill.store.consumer_state import (
+from tidemill.store.consumers.consumer_log import KIND_CHANGES
+from tidemill.store.consumers.consumer_state import (
     ACT_CHANGE,
     ACT_CURSOR,
     ACT_SETTLE,
@@ -24,16 +24,21 @@ from tidemill.store.consumer_state import (
     ConsumerState,
 )
 from tidemill.store.damage import Derived, Repairs
-from tidemill.store.entry_format import ENTRY, FLAG_FIFO, FLAG_LEVEL, FLAG_MOVED, FLAG_NEAR
-from tidemill.store.find_format import RUN_HEADER_BYTES, RunHeader, decode_run_header, encode_run_header
-from tidemill.store.find_index import FindIndex
-from tidemill.store.find_runs import PLACE_BIT
+from tidemill.store.find.find_index import FindIndex
+from tidemill.store.find.find_runs import PLACE_BIT
+from tidemill.store.formats.entry_format import ENTRY, FLAG_FIFO, FLAG_LEVEL, FLAG_MOVED, FLAG_NEAR
+from tidemill.store.formats.find_format import (
+    RUN_HEADER_BYTES,
+    RunHeader,
+    decode_run_header,
+    encode_run_header,
+)
+from tidemill.store.formats.queue_format import QUEUE_ROW
+from tidemill.store.formats.row_check import salts_of, seal, sealed_mask
 from tidemill.store.index_checkpoint import note_indexes, restore_indexes
 from tidemill.store.indexes import Indexes
 from tidemill.store.ledger import State
-from tidemill.store.open_halves import OpenHalf
-from tidemill.store.queue_format import QUEUE_ROW
-from tidemill.store.row_check import salts_of, seal, sealed_mask
+from tidemill.store.open_transactions import OpenHalf
 from tidemill.store.topics import Topic
 
 GOLDEN = Path(__file__).parents[2] / "golden"

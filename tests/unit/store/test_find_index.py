@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tidemill.log.disk import RealDisk
 from tidemill.store.damage import Repairs
-from tidemill.store.find_index import FindIndex
-from tidemill.store.find_runs import PLACE_BIT, are_places, places_in, request_frames_in, request_ref
+from tidemill.store.find.find_index import FindIndex
+from tidemill.store.find.find_runs import PLACE_BIT, are_places, places_in, request_frames_in, request_ref
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.store.hashing import hash_slices, hash_text, hash_texts
+from tidemill.store.find.hashing import hash_slices, hash_text, hash_texts
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=5), st.integers(0, 2**64 - 1))

@@ -11,7 +11,7 @@ from derived_parts import lone_indexes
 from tidemill.core.errors import CorruptionError
 from tidemill.core.model import MessageType, StoredMessage, TopicType
 from tidemill.log.frame import Frame, frame_bytes
-from tidemill.store.frames import (
+from tidemill.store.formats.frames import (
     RELEASE_GROUP,
     Base,
     Cancel,
@@ -25,8 +25,8 @@ from tidemill.store.frames import (
     Settlement,
     TopicChange,
 )
+from tidemill.store.formats.message_format import Section, encode_rows
 from tidemill.store.ledger import State
-from tidemill.store.message_format import Section, encode_rows
 from tidemill.store.topics import Topic
 
 _MESSAGE = StoredMessage("id", 1, 0, MessageType.DELAY, 0, 0, "", ("k",), "", 0, 5, 60_000, {}, b"body")

@@ -8,7 +8,7 @@ from damaged_log import damage_frame, damage_message, place_in_queue
 from small_broker import SmallBroker
 from tidemill.core.limits import DAY_MS
 from tidemill.store.damaged_messages import DamageCounts, damage_counts, damaged_messages
-from tidemill.store.log_scrub import LogScrub
+from tidemill.store.upkeep.log_scrub import LogScrub
 
 HOUR_MS = 3_600_000
 
@@ -68,7 +68,7 @@ def test_a_damaged_record_is_a_damaged_frame_without_messages(small):
 
 
 def test_it_goes_a_bounded_part_at_a_time_and_once_a_day(small, monkeypatch):
-    monkeypatch.setattr("tidemill.store.log_scrub._STEP_FRAMES", 3)
+    monkeypatch.setattr("tidemill.store.upkeep.log_scrub._STEP_FRAMES", 3)
     for i in range(10):
         small.send("t", b"%d" % i, delay_ms=DAY_MS * 9)
     scrub = LogScrub(small.broker.store)

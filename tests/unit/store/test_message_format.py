@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from tidemill.core.errors import CorruptionError
 from tidemill.core.model import TRIPS_MAX, MessageType, StoredMessage
-from tidemill.store.frame_contents import section_in
-from tidemill.store.frames import (
+from tidemill.store.find.hashing import id_hash, key_hash
+from tidemill.store.formats.frame_contents import section_in
+from tidemill.store.formats.frames import (
     RELEASE_GROUP,
     Base,
     Cancel,
@@ -29,9 +30,8 @@ from tidemill.store.frames import (
     Settlement,
     TopicChange,
 )
-from tidemill.store.hashing import id_hash, key_hash
-from tidemill.store.message_format import Section, arrow_batch, encode_arrow, encode_rows
-from tidemill.store.request_format import Request
+from tidemill.store.formats.message_format import Section, arrow_batch, encode_arrow, encode_rows
+from tidemill.store.formats.request_format import Request
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

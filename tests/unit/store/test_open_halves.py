@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.store.open_halves import OpenHalf, OpenHalves, half_key
+from tidemill.store.open_transactions import OpenHalf, OpenTransactions, half_key
 
 _STEPS = st.lists(
     st.one_of(
@@ -19,7 +19,7 @@ _STEPS = st.lists(
 
 @given(_STEPS)
 def test_they_are_as_if_looked_through_one_by_one(steps: list[tuple[str, int, str]]) -> None:
-    halves, plain = OpenHalves(), {}
+    halves, plain = OpenTransactions(), {}
     for place, (what, number, message_id) in enumerate(steps):
         if what == "open":
             half = OpenHalf(place, number, message_id, 0)
@@ -32,7 +32,7 @@ def test_they_are_as_if_looked_through_one_by_one(steps: list[tuple[str, int, st
             halves.forget_topic(number)
             plain = {key: half for key, half in plain.items() if half.topic_id != number}
         assert halves == plain
-    again = OpenHalves(halves)
+    again = OpenTransactions(halves)
     for half in list(again.values()):
         again.end(half.place)
     assert again == {}

@@ -6,7 +6,7 @@ import pytest
 
 from small_broker import RETENTION_MS, START_MS, SmallBroker
 from tidemill.core.model import CancelAnswer, Draft, TopicType
-from tidemill.store.frames import Kind
+from tidemill.store.formats.frames import Kind
 
 FAR_MS = 100 * RETENTION_MS
 

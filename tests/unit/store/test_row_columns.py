@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.core.model import NO_TIME_MS
-from tidemill.store.hashing import PURPOSE_ID, hash_texts, topic_seeds
-from tidemill.store.message_format import Columns, Section
-from tidemill.store.row_columns import PlainRows
+from tidemill.store.find.hashing import PURPOSE_ID, hash_texts, topic_seeds
+from tidemill.store.formats.message_format import Columns, Section
+from tidemill.store.formats.plain_rows import PlainRows
 
 _WORDS = st.text(st.characters(codec="utf-8", exclude_characters=" "), min_size=1, max_size=6)
 

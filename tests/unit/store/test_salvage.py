@@ -23,12 +23,12 @@ from tidemill.core.limits import MIB
 from tidemill.core.model import CancelAnswer, Draft
 from tidemill.log.disk import RealDisk
 from tidemill.log.read_only_disk import ReadOnlyDisk
-from tidemill.store.consumer_log import KIND_CHANGES, KIND_GROUP
-from tidemill.store.consumer_state import ACT_SETTLE, CHANGE
+from tidemill.store.consumers.consumer_log import KIND_CHANGES, KIND_GROUP
+from tidemill.store.consumers.consumer_state import ACT_SETTLE, CHANGE
 from tidemill.store.damage import Derived
-from tidemill.store.frames import Kind
-from tidemill.store.head_cut import cut_head
+from tidemill.store.formats.frames import Kind
 from tidemill.store.salvage.source import SourceLog
+from tidemill.store.upkeep.head_cut import cut_head
 from tidemill.testing import FaultPlan, FaultyDisk
 
 HOUR_MS = 3_600_000

@@ -7,7 +7,7 @@ import pytest
 
 from derived_parts import base_at, lone_queues
 from tidemill.store import topic_queues as module
-from tidemill.store.queue_format import QUEUE_ROW
+from tidemill.store.formats.queue_format import QUEUE_ROW
 from tidemill.store.topic_queues import Publication
 from tidemill.testing import FaultPlan, FaultyDisk
 

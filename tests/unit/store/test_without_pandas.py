@@ -7,7 +7,8 @@ import sys
 
 _SCRIPT = """
 import sys
-import tidemill.broker.broker, tidemill.server.admin_api, tidemill.server.app, tidemill.server.flight_door
+import tidemill.broker.broker, tidemill.server.http.http_api
+import tidemill.server.app, tidemill.server.flight.flight_server
 assert "pandas" not in sys.modules, "something imports it at the start"
 from tidemill.store.without_pandas import keep_pandas_out
 keep_pandas_out()

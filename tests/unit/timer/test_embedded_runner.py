@@ -7,11 +7,11 @@ from timer_harness import SMALL, EntryList
 
 from tidemill.core.errors import DirectoryLocked, DiskFull
 from tidemill.log.disk import RealDisk
-from tidemill.store.entry_format import FLAG_NEAR
+from tidemill.store.formats.entry_format import FLAG_NEAR
 from tidemill.testing import FaultyDisk
-from tidemill.timer.calling import Standing, call_for_step, target_tick
 from tidemill.timer.check import check_timer
 from tidemill.timer.embedded_runner import EmbeddedRunner
+from tidemill.timer.idle_rule import ShardPositions, call_for_step, target_tick
 from tidemill.timer.settings import StepLimits, TimerSettings
 from tidemill.timer.target import raise_epoch, read_target
 
@@ -20,7 +20,7 @@ NOW = 1_000_000
 
 
 def call(rows=0, stored_at=None, due=None, now=NOW):
-    return call_for_step(Standing(rows, stored_at, due), now, LEAD, 1_000, rows_max=10)
+    return call_for_step(ShardPositions(rows, stored_at, due), now, LEAD, 1_000, rows_max=10)
 
 
 def test_nothing_waiting_calls_for_nothing():
@@ -51,7 +51,7 @@ def test_an_entry_from_the_future_calls_at_once():
 
 def test_with_a_short_lead_nobody_is_called_before_the_whole_slot_is_within_it():
     for now in range(NOW, NOW + 12_000, 100):
-        answer = call_for_step(Standing(0, None, 1_010), now, 2_000, 1_000, rows_max=10)
+        answer = call_for_step(ShardPositions(0, None, 1_010), now, 2_000, 1_000, rows_max=10)
         assert answer.is_called_for == (target_tick(now, 2_000, 1_000) > 1_010)
 
 

@@ -9,7 +9,7 @@ from timer_harness import SMALL, STORES, ShardHarness
 
 from tidemill.core.errors import DirectoryLocked
 from tidemill.log.disk import RealDisk
-from tidemill.store.entry_format import FLAG_LEVEL, FLAG_NEAR
+from tidemill.store.formats.entry_format import FLAG_LEVEL, FLAG_NEAR
 from tidemill.timer.engine import ShardEngine, StepTarget
 from tidemill.timer.ready_format import Runner
 from tidemill.timer.settings import StepLimits, StoreKind, TimerSettings

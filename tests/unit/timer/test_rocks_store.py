@@ -15,11 +15,11 @@ from timer_harness import SMALL, ShardHarness, WatchedEngine
 
 from tidemill.core.errors import CorruptionError, DiskFull
 from tidemill.log.disk import RealDisk
-from tidemill.timer import rocks_store
 from tidemill.timer.check import check_timer
 from tidemill.timer.cursor import encode_cursor
-from tidemill.timer.rocks_check import all_keys
-from tidemill.timer.rocks_format import (
+from tidemill.timer.rocksdb import rocks_store
+from tidemill.timer.rocksdb.rocks_check import all_keys
+from tidemill.timer.rocksdb.rocks_format import (
     KEY_BYTES,
     NO_KEY,
     TIMER_KEY,

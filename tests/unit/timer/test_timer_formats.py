@@ -24,7 +24,7 @@ from tidemill.timer.ready_row_format import READY
 from tidemill.timer.settings import TimerSettings
 from tidemill.timer.shard_header import decode_header, encode_header
 from tidemill.timer.target import Target, decode_target, encode_target
-from tidemill.timer.timer_log_format import (
+from tidemill.timer.wheel.timer_log_format import (
     MAGIC_DEFAULT,
     MAGIC_ROLL,
     UNIT,
@@ -34,7 +34,7 @@ from tidemill.timer.timer_log_format import (
     slot_ticks_of,
     whole_count,
 )
-from tidemill.timer.wheel_format import SLOT, speaks_for
+from tidemill.timer.wheel.wheel_format import SLOT, speaks_for
 
 _GOLDEN = Path(__file__).parents[2] / "golden"
 _SEGMENT_BYTES = 200

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tidemill.log.disk import RealDisk
-from tidemill.timer.wheel import Wheel
-from tidemill.timer.wheel_format import SLOT
+from tidemill.timer.wheel.wheel import Wheel
+from tidemill.timer.wheel.wheel_format import SLOT
 
 _SLOTS = 5 * 8192 + 100  # the last piece is a short one
 _IN_MEMORY = Path("/dev/shm")

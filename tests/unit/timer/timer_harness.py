@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from tidemill.log.disk import Disk, RealDisk
-from tidemill.store.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
-from tidemill.store.row_check import salts_of, seal
+from tidemill.store.formats.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
+from tidemill.store.formats.row_check import salts_of, seal
 from tidemill.testing.heap_timer import HeapTimer
 from tidemill.timer.check import check_timer
 from tidemill.timer.engine import ShardEngine, StepOutcome, StepTarget

@@ -19,7 +19,7 @@ from tidemill.cli.bench.settling import wait_until_absorbed
 from tidemill.cli.bench.workload import TOPIC, tables
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.model import Draft
-from tidemill.core.ties import when_untied
+from tidemill.core.parent_watch import when_untied
 from tidemill.log.disk import RealDisk
 
 

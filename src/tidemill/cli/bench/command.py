@@ -10,7 +10,7 @@ from tidemill.cli.bench.engine import engine
 from tidemill.cli.bench.levels import levels
 from tidemill.cli.bench.pipeline import pipeline
 from tidemill.cli.bench.timers import timers
-from tidemill.cli.ties import end_in_order
+from tidemill.cli.child_processes import end_in_order
 
 bench = typer.Typer(help="Measures this machine: figures as a table, or with --json.")
 bench.command("engine")(engine)

@@ -21,7 +21,7 @@ import sys
 
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import StorageError
-from tidemill.server.protocol import SERVICE, Code, definition, service
+from tidemill.server.grpc.protocol import SERVICE, Code, definition, service
 
 _PER_SECOND_MAX = 25_000
 _PATIENCE_S = 30.0

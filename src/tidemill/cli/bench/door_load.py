@@ -107,7 +107,7 @@ def _protoset() -> bytes:
     """The service's descriptors with all they stand on, as ghz reads them."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet  # type: ignore[import-untyped]
 
-    from tidemill.server.protocol import service
+    from tidemill.server.grpc.protocol import service
 
     files = FileDescriptorSet()
     seen: set[str] = set()

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from rich.table import Table
 
 from tidemill.broker.broker import Broker
-from tidemill.broker.table_schemas import Wanted
+from tidemill.broker.query.table_schemas import Wanted
 from tidemill.cli.bench.settling import wait_for, wait_until_absorbed
 from tidemill.cli.bench.workload import BATCH_ROWS, table_due_at
 from tidemill.core.clock import SimulatedClock, stopwatch_s
@@ -29,7 +29,7 @@ from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import StorageError
 from tidemill.core.limits import DAY_MS
 from tidemill.log.arrays import I64
-from tidemill.server.pipeline_command import pipeline_command
+from tidemill.server.process.pipeline_command import pipeline_command
 from tidemill.timer.progress import PROGRESS_NAME
 from tidemill.timer.settings import StepLimits
 

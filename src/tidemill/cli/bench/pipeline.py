@@ -30,7 +30,7 @@ from tidemill.cli.output import console
 from tidemill.cli.planned_bar import PlannedStep, planned_bar
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import StorageError
-from tidemill.server.pipeline_command import check_master, why_not_spark
+from tidemill.server.process.pipeline_command import check_master, why_not_spark
 
 _SMALL_STEP = 100
 _COST_STEPS = 3

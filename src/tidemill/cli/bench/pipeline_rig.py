@@ -15,7 +15,7 @@ from types import TracebackType
 
 import numpy as np
 
-from tidemill.broker.pipeline_process import PipelineProcess
+from tidemill.broker.control.pipeline_process import PipelineProcess
 from tidemill.core import processes
 from tidemill.core.clock import SystemClock, machine_ms, stopwatch_s
 from tidemill.core.config import BrokerSettings
@@ -23,10 +23,10 @@ from tidemill.core.errors import StorageError
 from tidemill.core.limits import HOUR_MS
 from tidemill.log.disk import RealDisk
 from tidemill.log.row_table import RowTable
-from tidemill.server.pipeline_command import pipeline_command
-from tidemill.store.entry_format import ENTRY
+from tidemill.server.process.pipeline_command import pipeline_command
+from tidemill.store.formats.entry_format import ENTRY
+from tidemill.store.formats.row_check import salts_of, seal
 from tidemill.store.indexes import IndexSizes
-from tidemill.store.row_check import salts_of, seal
 from tidemill.timer.cursor import Cursor
 from tidemill.timer.ready_format import Runner
 from tidemill.timer.target import (

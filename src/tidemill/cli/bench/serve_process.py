@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tidemill.cli.bench.free_port import free_port
 from tidemill.cli.bench.settling import wait_for
-from tidemill.cli.ties import tied_serve, untie
+from tidemill.cli.child_processes import tied_serve, untie
 from tidemill.client.client import Client
 from tidemill.core.errors import StorageError, TidemillError
 from tidemill.core.processes import children, descendants, is_alive, kill

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 
-from tidemill.core.ties import when_untied
+from tidemill.core.parent_watch import when_untied
 
 
 def _guard(ended_by: signal.Signals, user: str, command: list[str]) -> int:

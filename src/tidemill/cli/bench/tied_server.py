@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tidemill.cli.bench.settling import wait_for
-from tidemill.cli.ties import untie
+from tidemill.cli.child_processes import untie
 from tidemill.core.errors import StorageError
 from tidemill.core.processes import descendants, is_alive, kill
 

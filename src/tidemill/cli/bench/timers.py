@@ -28,8 +28,8 @@ from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import StorageError
 from tidemill.core.limits import DAY_MS, HOUR_MS, MINUTE_MS
 from tidemill.log.disk import RealDisk
-from tidemill.store.entry_format import ENTRY, Entries
-from tidemill.store.memory import give_back_memory, keep_memory_flat
+from tidemill.store.formats.entry_format import ENTRY, Entries
+from tidemill.store.upkeep.memory import give_back_memory, keep_memory_flat
 from tidemill.timer.embedded_runner import EmbeddedRunner
 from tidemill.timer.settings import StoreKind, TimerSettings
 from tidemill.timer.target import raise_epoch

@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from tidemill.cli.child_processes import end_in_order
 from tidemill.cli.connecting import usage
 from tidemill.cli.data_directory import open_quietly, shape_of
 from tidemill.cli.demo.lateness_picture import lateness_lines
@@ -27,11 +28,10 @@ from tidemill.cli.demo.stage import Stage
 from tidemill.cli.demo.story import LEAD_MS, ORDER_COUNT, script
 from tidemill.cli.demo.verdict import Verdict, by_path, judge, percentile
 from tidemill.cli.output import console
-from tidemill.cli.ties import end_in_order
-from tidemill.client.retrying import Unreachable
+from tidemill.client.transport.retrying import Unreachable
 from tidemill.core.clock import SystemClock
 from tidemill.core.errors import StorageError
-from tidemill.server.pipeline_command import why_not_spark
+from tidemill.server.process.pipeline_command import why_not_spark
 
 _FRAMES_PER_SECOND = 12
 _LOOK_EVERY_MS = 50

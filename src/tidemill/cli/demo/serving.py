@@ -14,8 +14,8 @@ import subprocess
 import threading
 from pathlib import Path
 
+from tidemill.cli.child_processes import tied_serve, untie
 from tidemill.cli.demo.story import LEAD_MS, TICK_MS
-from tidemill.cli.ties import tied_serve, untie
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import StorageError
 from tidemill.core.processes import children, command_line, descendants

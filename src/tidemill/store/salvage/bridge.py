@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tidemill.core.model import TopicType
 from tidemill.log.frame import Frame
-from tidemill.store.frames import GAP_FORMAT, Base, Gap, Kind, TopicChange
+from tidemill.store.formats.frames import GAP_FORMAT, Base, Gap, Kind, TopicChange
 from tidemill.store.message_store import MessageStore
 from tidemill.store.salvage.demands import Demands, demands_of
 from tidemill.store.salvage.hints import Hints

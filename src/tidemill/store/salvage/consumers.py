@@ -19,14 +19,14 @@ import numpy as np
 
 from tidemill.log.frame import Frame
 from tidemill.log.read_only_disk import ReadOnlyDisk
-from tidemill.store.consumer_log import (
+from tidemill.store.consumers.consumer_log import (
     CONSUMER_FORMAT,
     CONSUMERS_NAME,
     KIND_CHANGES,
     KIND_GROUP,
     decode_consumers,
 )
-from tidemill.store.consumer_state import (
+from tidemill.store.consumers.consumer_state import (
     ACT_CURSOR,
     ACT_NAMES,
     ACT_SETTLE,

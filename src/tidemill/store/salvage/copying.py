@@ -21,7 +21,7 @@ import numpy as np
 from tidemill.log.arrays import I64
 from tidemill.log.disk import Bytes
 from tidemill.log.frame import Frame, frame_bytes
-from tidemill.store.frames import (
+from tidemill.store.formats.frames import (
     Base,
     End,
     Half,

@@ -12,9 +12,9 @@ import numpy as np
 from tidemill.core.model import NO_TIME_MS
 from tidemill.log.arrays import I64
 from tidemill.log.frame import Frame
-from tidemill.store.frame_contents import messages_in
-from tidemill.store.frames import Cancel, Half, Kind, ReEnter, Release
-from tidemill.store.message_format import Columns, Section
+from tidemill.store.formats.frame_contents import messages_in
+from tidemill.store.formats.frames import Cancel, Half, Kind, ReEnter, Release
+from tidemill.store.formats.message_format import Columns, Section
 from tidemill.store.salvage.region import LaneKey
 
 _QUEUE_BITS = 16

@@ -15,8 +15,8 @@ import numpy as np
 
 from tidemill.log.arrays import Rows
 from tidemill.log.read_only_disk import ReadOnlyDisk
-from tidemill.store.entry_format import ENTRY
-from tidemill.store.row_check import salts_of, sealed_mask
+from tidemill.store.formats.entry_format import ENTRY
+from tidemill.store.formats.row_check import salts_of, sealed_mask
 
 _CHUNK = re.compile(r"\d{20}")
 _READ_ROWS = 1 << 18

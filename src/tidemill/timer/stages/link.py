@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from tidemill.timer.stages.admit import Batch
 from tidemill.timer.stages.place import Placement
-from tidemill.timer.timer_log_format import (
+from tidemill.timer.wheel.timer_log_format import (
     MAGIC_DEFAULT,
     MAGIC_ROLL,
     NO_POSITION,
@@ -29,7 +29,7 @@ from tidemill.timer.timer_log_format import (
     SegmentLayout,
     Units,
 )
-from tidemill.timer.wheel_format import SLOT, SLOT_COUNT_MAX, Slots, speaks_for
+from tidemill.timer.wheel.wheel_format import SLOT, SLOT_COUNT_MAX, Slots, speaks_for
 
 Longs = npt.NDArray[np.int64]
 

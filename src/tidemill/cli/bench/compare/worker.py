@@ -21,7 +21,7 @@ from tidemill.cli.bench.compare.systems import system_of
 from tidemill.core import processes
 from tidemill.core.clock import wall_s
 from tidemill.core.errors import StorageError
-from tidemill.core.ties import when_untied
+from tidemill.core.parent_watch import when_untied
 
 _CONSUME, _MOVE = "consume", "move"
 

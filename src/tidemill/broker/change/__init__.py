@@ -1,0 +1,1 @@
+"""Changing what is stored: cancel, reschedule, transactions, topics; and the ids of such requests."""

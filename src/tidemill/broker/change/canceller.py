@@ -1,0 +1,334 @@
+"""Cancel and reschedule: by handle, by key, by time range, each with a definite answer.
+
+Owns how a handle finds its message: by seq while that still names it, else by (topic, id), the newest
+winning. What is pending is looked at and acted on under the writer lock, in one frame, and the answer
+leaves after that frame is safe, so every answer is true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypedDict
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.broker.change.requests import Earlier, NamedRows, RequestId, asked, earlier, parts_of
+from tidemill.broker.send.admission import check_delay
+from tidemill.broker.send.write_context import WriteContext
+from tidemill.core.arguments import require_int, require_kind
+from tidemill.core.durations import require_forward
+from tidemill.core.errors import IllegalHandle, RequestError
+from tidemill.core.model import SEQ_MAX, CancelAnswer, Handle
+from tidemill.log.arrays import I64, U8
+from tidemill.store.find.hashing import PURPOSE_ID, hash_slices, topic_seeds
+from tidemill.store.formats.message_format import slices_of
+from tidemill.store.formats.request_format import Request
+from tidemill.store.ledger import State
+from tidemill.store.pending_scan import scan_pending
+from tidemill.store.upkeep.moving import move_bounds, move_payloads, reschedule
+
+_NOT_FOUND = -1
+_SEQ_MAX = 1 << 63
+_UNKNOWN = int(State.MOVED)
+_NO_ROWS = np.empty(0, np.int64)
+# What to answer to a cancel, by the state that the message was found in.
+ANSWERS = {
+    State.PENDING: CancelAnswer.CANCELLED,
+    State.RELEASED: CancelAnswer.RELEASED,
+    State.CANCELLED: CancelAnswer.ALREADY_CANCELLED,
+    State.MOVED: CancelAnswer.UNKNOWN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rescheduled:
+    """The answer to one reschedule: the new handle, or why nothing moved."""
+
+    handle: Handle | None
+    deliver_at_ms: int
+    answer: CancelAnswer | None = None  # None: it was moved
+
+
+class To(TypedDict, total=False):
+    """The arguments of a reschedule that say where to: a time, a delay from now, or a span to move by."""
+
+    deliver_at_ms: int | None
+    delay_ms: int | None
+    by_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewTime:
+    """Where a reschedule moves messages to: exactly one is given."""
+
+    deliver_at_ms: int | None = None
+    delay_ms: int | None = None
+    by_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        given = {name: value for name, value in self._all().items() if value is not None}
+        if len(given) != 1:
+            raise RequestError("give exactly one of deliver_at_ms, delay_ms and by_ms")
+        for name, value in given.items():
+            require_int(name, value)
+
+    def _all(self) -> dict[str, int | None]:
+        return {"deliver_at_ms": self.deliver_at_ms, "delay_ms": self.delay_ms, "by_ms": self.by_ms}
+
+    def fields(self) -> list[int | None]:
+        return list(self._all().values())
+
+    def due(self, due: I64, now_ms: int, before: Earlier | None) -> tuple[I64, int]:
+        """The times to which messages move that are due at `due`, as base times and a span to add."""
+        if self.by_ms is not None:
+            return due, self.by_ms
+        if self.delay_ms is not None:  # it counts from when the first of them were moved
+            at_ms = now_ms + self.delay_ms if before is None else before.moved_to_ms()
+        else:
+            assert self.deliver_at_ms is not None
+            at_ms = self.deliver_at_ms
+        return np.zeros_like(due), at_ms
+
+
+class Canceller(WriteContext):
+    """The cancel and reschedule verbs. Thread-safe.
+
+    With a request id, a call that is repeated gets the answer of the first one (`requests.py`).
+    """
+
+    # -- cancel -----------------------------------------------------------------------------------
+
+    def cancel(self, handles: Sequence[Handle], request_id: RequestId = None) -> list[CancelAnswer]:
+        """Cancel each message; says of each what became of it."""
+        codes = self._cancel_named(self._named(handles), request_id)
+        return [ANSWERS[State(code)] for code in codes.tolist()]
+
+    def cancel_rows(self, topics: pa.Array, ids: pa.Array, seqs: I64, request_id: RequestId = None) -> U8:
+        """Cancel the message of each row; says of each what became of it, as an index into `ANSWERS`."""
+        return self._cancel_named(NamedRows.of(topics, ids, seqs), request_id)
+
+    def _cancel_named(self, named: NamedRows, request_id: RequestId) -> U8:
+        request = asked(request_id, "cancel", named)
+        with self._store.writer.lock:
+            before = earlier(self._store, request, self._now_ms())
+            codes = self._cancel(self._seqs_of(named), request, before)
+        self._store.writer.finish_written()
+        return codes
+
+    def _cancel(self, seqs: I64, request: Request | None, before: Earlier | None) -> U8:
+        """Cancel what is pending of these seqs; the answer of each. Call under the writer lock."""
+        codes = self._codes(seqs)
+        pending = np.flatnonzero(codes == State.PENDING)
+        if before is not None:
+            codes[pending] = _UNKNOWN  # it came after the request was carried out, which cannot have meant it
+            codes[before.rows] = State.PENDING
+            return codes
+        distinct, firsts = np.unique(seqs[pending], return_index=True)
+        is_repeated = np.ones(len(pending), np.bool_)
+        is_repeated[firsts] = False
+        codes[pending[is_repeated]] = State.CANCELLED
+        if request is not None:
+            request = replace(request, rows=pending[firsts].astype(np.uint32))
+        self._store.writer.cancel(distinct, self._now_ms(), request)
+        return codes
+
+    def cancel_key(self, topic_name: str, key: str, request_id: RequestId = None) -> int:
+        """Cancel every pending message with this key; says how many."""
+        require_kind("key", key, str, "a text")
+        request = asked(request_id, "cancel key", topic_name, key)
+        return self._cancel_found(request, lambda: self._pending_with_key(topic_name, key))
+
+    def cancel_range(self, topic_name: str, from_ms: int, to_ms: int, request_id: RequestId = None) -> int:
+        """Cancel every pending message due in `[from_ms, to_ms)`; says how many."""
+        _check_range(from_ms, to_ms)
+        request = asked(request_id, "cancel range", topic_name, from_ms, to_ms)
+        return self._cancel_found(request, lambda: self._pending_in_range(topic_name, from_ms, to_ms))
+
+    def _cancel_found(self, request: Request | None, find: Callable[[], I64]) -> int:
+        with self._store.writer.lock:
+            before = earlier(self._store, request, self._now_ms())
+            if before is None:
+                seqs = find()
+                count = len(seqs)
+                self._store.writer.cancel(seqs, self._now_ms(), request)
+            else:
+                count = before.count
+        self._store.writer.finish_written()
+        return count
+
+    # -- reschedule -------------------------------------------------------------------------------
+
+    def reschedule(
+        self, handles: Sequence[Handle], to: NewTime, request_id: RequestId = None
+    ) -> list[Rescheduled]:
+        """Move each pending message to a new time, or by a span; says of each where it is now."""
+        named = self._named(handles)
+        request = asked(request_id, "reschedule", named, *to.fields())
+        with self._store.writer.lock:
+            before = earlier(self._store, request, self._now_ms())
+            seqs = self._seqs_of(named)
+            codes = self._codes(seqs)
+            movable, moved = np.flatnonzero(codes == State.PENDING), dict[int, tuple[int, int]]()
+            if before is not None:
+                movable, moved = np.setdiff1d(movable, before.rows), before.moved_rows()
+                if before.is_complete:
+                    is_readable = self._store.are_readable(seqs[movable])
+                    codes[movable[is_readable]] = _UNKNOWN  # as in `_cancel`
+                    movable = movable[~is_readable]  # the answer to the first was the same
+            is_readable = self._store.are_readable(seqs[movable])
+            damaged, movable = movable[~is_readable], movable[is_readable]
+            moved |= self._move_rows(seqs, movable, to, request, before)
+        self._store.writer.finish_written()
+        results = [Rescheduled(None, -1, ANSWERS[State(code)]) for code in codes.tolist()]
+        for row in damaged.tolist():
+            results[row] = Rescheduled(None, -1, CancelAnswer.DAMAGED)
+        for row, (new_seq, due_ms) in moved.items():
+            handle = handles[row]
+            results[row] = Rescheduled(Handle(self._broker_id, handle.topic, handle.id, new_seq), due_ms)
+        return results
+
+    def _move_rows(
+        self, seqs: I64, movable: I64, to: NewTime, request: Request | None, before: Earlier | None
+    ) -> dict[int, tuple[int, int]]:
+        """Move the messages of the rows `movable`; the new seq and time of each row."""
+        distinct, indexes = np.unique(seqs[movable], return_inverse=True)
+        new_seqs, due = self._move(distinct, to, request, before, movable, indexes)
+        pairs = zip(new_seqs[indexes].tolist(), due[indexes].tolist(), strict=True)
+        return dict(zip(movable.tolist(), pairs, strict=True))
+
+    def reschedule_key(self, topic_name: str, key: str, to: NewTime, request_id: RequestId = None) -> int:
+        """Move every pending message with this key that reads back; says how many."""
+        require_kind("key", key, str, "a text")
+        request = asked(request_id, "reschedule key", topic_name, key, *to.fields())
+        return self._move_found(request, to, lambda: self._pending_with_key(topic_name, key))
+
+    def reschedule_range(
+        self, topic_name: str, from_ms: int, to_ms: int, to: NewTime, request_id: RequestId = None
+    ) -> int:
+        """Move every pending message due in `[from_ms, to_ms)` that reads back; says how many."""
+        _check_range(from_ms, to_ms)
+        request = asked(request_id, "reschedule range", topic_name, from_ms, to_ms, *to.fields())
+        return self._move_found(request, to, lambda: self._pending_in_range(topic_name, from_ms, to_ms))
+
+    def _move_found(self, request: Request | None, to: NewTime, find: Callable[[], I64]) -> int:
+        with self._store.writer.lock:
+            before = earlier(self._store, request, self._now_ms())
+            count = before.count if before is not None else 0
+            if before is None or not before.is_complete:
+                seqs = find()
+                seqs = seqs[self._store.are_readable(seqs)]
+                if before is not None:
+                    hashes = self._store.indexes.entries.take(seqs)["id_hash"]
+                    seqs = seqs[~np.isin(hashes, before.moved_ids())]
+                self._move(seqs, to, request, before)
+                count += len(seqs)
+        self._store.writer.finish_written()
+        return count
+
+    def _move(
+        self,
+        seqs: I64,
+        to: NewTime,
+        request: Request | None,
+        before: Earlier | None,
+        rows: I64 = _NO_ROWS,
+        indexes: I64 = _NO_ROWS,
+    ) -> tuple[I64, I64]:
+        """Re-enter pending seqs; the new seq and time of each. The near ones go to the releaser.
+
+        `rows` are the rows of the request that name them, `indexes` which of them each row names.
+        """
+        store, now_ms = self._store, self._now_ms()
+        new_seqs = np.empty(len(seqs), np.int64)
+        if not len(seqs):
+            return new_seqs, new_seqs
+        old_due = store.indexes.entries.take(seqs)["deliver_at_ms"].astype(np.int64)
+        base, span_ms = to.due(old_due, now_ms, before)
+        check_delay(int(base.max()) + span_ms, self._settings, now_ms)
+        due = np.maximum(base + max(span_ms, -SEQ_MAX), 0)
+        bounds = move_bounds(store, seqs)
+        payloads, requests = move_payloads(store, seqs, bounds), list[Request]()
+        if request is not None:
+            requests = parts_of(request, bounds, before, rows, indexes)
+            payloads = [size + part.size for size, part in zip(payloads, requests, strict=True)]
+        store.writer.reserve(payloads, len(seqs))  # all of them move, or none
+        near_below_ms = now_ms + self._settings.lead_ms
+        moving = reschedule(store, seqs, due, bounds, near_below_ms, now_ms, requests)
+        for (start, end), part in zip(bounds, moving, strict=True):
+            first = part.appended.first_seq
+            new_seqs[start:end] = np.arange(first, first + end - start)
+            store.writer.finish(part.appended)
+            self._sender.hand_over(part.deliver_at_ms, first, part.flags)
+        return new_seqs, due
+
+    # -- finding, under the writer lock -----------------------------------------------------------
+
+    def _named(self, handles: Sequence[Handle]) -> NamedRows:
+        """The messages that handles name. A handle of another broker has no topic here."""
+        _require_handles(handles)
+        topics = [handle.topic if handle.broker == self._broker_id else "" for handle in handles]
+        ids = pa.array([handle.id for handle in handles], pa.string())
+        seqs = np.array([handle.seq for handle in handles], np.int64)
+        return NamedRows.of(pa.array(topics, pa.string()), ids, seqs)
+
+    def _seqs_of(self, rows: NamedRows) -> I64:
+        """The seq of the message that each topic, id and (perhaps outdated) seq mean, -1 for none."""
+        named = self._store.indexes.topics.named
+        topic_of_name = np.array([topic.id if (topic := named(name)) else 0 for name in rows.names], np.int64)
+        topic_ids, ids, seqs = topic_of_name[rows.which], rows.ids, rows.seqs.copy()
+        indexes = self._store.indexes
+        ledger = indexes.ledger
+        hashes = hash_slices(*slices_of(ids), topic_seeds(topic_ids, PURPOSE_ID))
+        known = (seqs >= ledger.head_seq) & (seqs < ledger.next_seq) & (topic_ids > 0)
+        candidates = np.flatnonzero(known)
+        entries = indexes.entries.take(seqs[candidates])
+        matches = entries["id_hash"] == hashes[candidates]
+        # What is damaged is listed with a handle that has no id: its seq alone names it.
+        has_no_id = pc.equal(pc.binary_length(ids), 0).fill_null(False).to_numpy(zero_copy_only=False)
+        matches |= has_no_id[candidates] & (entries["topic_id"] == topic_ids[candidates])
+        matches &= ledger.states(seqs[candidates]) != State.MOVED
+        direct = np.zeros(len(seqs), np.bool_)
+        direct[candidates] = matches
+        others = np.flatnonzero(~direct)
+        seqs[others] = _NOT_FOUND
+        # Few of the others are known by their id; only those are read back.
+        suspects = np.unique(others[indexes.find.find_many(hashes[others])[0]])
+        for index in suspects[topic_ids[suspects] > 0].tolist():
+            found = self._store.seqs_with_id(int(topic_ids[index]), ids[index].as_py())
+            seqs[index] = found[0] if found else _NOT_FOUND
+        return seqs
+
+    def _codes(self, seqs: I64) -> U8:
+        """The state of each seq, as an index into `ANSWERS`."""
+        codes = np.full(len(seqs), _UNKNOWN, np.uint8)
+        found = np.flatnonzero(seqs != _NOT_FOUND)
+        codes[found] = self._store.indexes.ledger.states(seqs[found])
+        return codes
+
+    def _pending_with_key(self, topic_name: str, key: str) -> I64:
+        topic = self._topics.require(topic_name)
+        return np.array(self._store.seqs_with_key(topic.id, key), np.int64)
+
+    def _pending_in_range(self, topic_name: str, from_ms: int, to_ms: int) -> I64:
+        topic = self._topics.require(topic_name)
+        found = [seqs for seqs, _ in scan_pending(self._store, topic.id, from_ms, to_ms)]
+        return np.concatenate(found) if found else np.empty(0, np.int64)
+
+
+def _check_range(from_ms: int, to_ms: int) -> None:
+    require_int("from_ms", from_ms)
+    require_int("to_ms", to_ms)
+    require_forward(from_ms, to_ms)
+    if from_ms == to_ms:
+        raise RequestError("the range is empty: it ends when it begins; let it end later")
+
+
+def _require_handles(handles: Sequence[Handle]) -> None:
+    require_kind("what is named", handles, (list, tuple), "a list of Handle")
+    for handle in handles:
+        require_kind("a handle", handle, Handle, "a Handle (Handle.parse reads one from text)")
+        if type(handle.seq) is not int or not -_SEQ_MAX <= handle.seq < _SEQ_MAX:
+            raise IllegalHandle(f"no message has the number {handle.seq!r}; pass the handle of the receipt")

@@ -1,0 +1,1 @@
+"""Consuming: receive, ack, retries and dead letters."""

@@ -1,0 +1,89 @@
+"""What becomes of a delivery: settled, or visible again at another time.
+
+Owns the verbs that a receipt is for, and who is woken by them. A receipt counts as long as its delivery
+is the message's last one and nothing has settled it. All deliveries of a call are one frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tidemill.broker.consume.receipts import decode_receipt, lane_held
+from tidemill.broker.consume.receiver import INVISIBLE_MS_MAX, Receiver
+from tidemill.core.arguments import require_kind, require_whole
+from tidemill.store.consumers.consumer_state import ACT_CHANGE, ACT_SETTLE, CHANGE, Lane
+from tidemill.store.message_store import MessageStore
+
+
+class Acks:
+    """The ack and change-invisibility verbs. Thread-safe."""
+
+    def __init__(self, store: MessageStore, receiver: Receiver, now_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._receiver = receiver
+        self._now_ms = now_ms
+
+    def ack(self, receipts: Sequence[str]) -> list[bool]:
+        """Settle deliveries; False where the receipt is no longer the valid one."""
+        return self._settle_or_change(receipts, None)
+
+    def change_invisibility(
+        self, receipts: Sequence[str], invisible_ms: int, *, is_untried: bool = False
+    ) -> list[bool]:
+        """Let messages become visible again `invisible_ms` from now (0: at once).
+
+        With `is_untried` nobody has tried them: these deliveries do not count among their attempts.
+        """
+        require_whole("invisible_ms", invisible_ms, 0, INVISIBLE_MS_MAX)
+        require_kind("untried", is_untried, bool, "True or False")
+        require_kind("what is settled", receipts, (list, tuple), "a list of receipts")
+        visible_at_ms = self._now_ms() + invisible_ms
+        return self._settle_or_change(receipts, [visible_at_ms] * len(receipts), is_untried=is_untried)
+
+    def put_off(self, receipts: Sequence[str], visible_at_ms: Sequence[int]) -> list[bool]:
+        """Let messages become visible again, each at its own time."""
+        return self._settle_or_change(receipts, visible_at_ms)
+
+    def _settle_or_change(
+        self, receipts: Sequence[str], visible_at_ms: Sequence[int] | None, *, is_untried: bool = False
+    ) -> list[bool]:
+        require_kind("what is settled", receipts, (list, tuple), "a list of receipts")
+        times_ms: Sequence[int | None] = visible_at_ms or [None] * len(receipts)
+        parsed = [decode_receipt(receipt) for receipt in receipts]
+        consumers, answers, end = self._store.consumers, [], 0
+        freed: set[tuple[str, str]] = set()
+        act = ACT_SETTLE if visible_at_ms is None else ACT_CHANGE
+        rows: list[tuple[int, ...]] = []
+        settled: set[tuple[Lane, int]] = set()
+        with consumers.lock:
+            for delivery, at_ms in zip(parsed, times_ms, strict=True):
+                lane = lane_held(delivery, consumers.state, self._store.indexes.topics)
+                is_valid = lane is not None and (lane, delivery.offset) not in settled
+                is_valid = is_valid and (lane, delivery.offset) not in consumers.settling
+                answers.append(is_valid)
+                if is_valid and lane:
+                    group_id, topic_id, queue_id = lane
+                    number, offset = delivery.number, delivery.offset
+                    if self._frees_others(lane, offset, at_ms):
+                        freed.add((self._receiver.received_as(delivery.topic, queue_id), delivery.group))
+                    place = (queue_id, group_id, topic_id)
+                    rows.append((act, int(is_untried), *place, number, offset, at_ms or 0))
+                    if act == ACT_SETTLE:
+                        settled.add((lane, offset))
+            if rows:  # one frame for all of them
+                end = consumers.append(np.array(rows, CHANGE), self._now_ms())
+        consumers.wait(end)
+        if freed:
+            self._store.writer.arrivals.announce(freed)
+        return answers
+
+    def _frees_others(self, lane: Lane, offset: int, visible_at_ms: int | None) -> bool:
+        """Whether a message may be had sooner: this one, or, in a FIFO group, the one behind it."""
+        state = self._store.consumers.state
+        if visible_at_ms is not None:
+            progress = state.progress(lane)
+            return progress is not None and visible_at_ms < progress.taken[offset][1]
+        group = state.group(state.group_name(lane[0]))
+        return group is not None and group.is_fifo

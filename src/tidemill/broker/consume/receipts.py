@@ -1,0 +1,71 @@
+"""The text of a receipt: which delivery it settles. Opaque to consumers, short as every ack carries it.
+
+A receipt names group, topic, queue, offset, the number of the delivery and how often the group's way through
+that queue had been reset: after a reset the same message is handed out as a first one again, and a receipt
+from before must not settle that delivery. It also says which attempt the delivery is: fewer than its number
+where some were given back untried.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import NamedTuple
+
+from tidemill.core.arguments import require_kind
+from tidemill.core.errors import IllegalHandle
+from tidemill.store.consumers.consumer_state import ConsumerState, Lane
+from tidemill.store.topics import TopicTable
+
+
+class DeliveryName(NamedTuple):
+    """The delivery that a receipt settles."""
+
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+    number: int  # of the deliveries of this message
+    resets: int
+    attempt: int  # of those that were tried
+
+
+def encode_receipt(delivery: DeliveryName) -> str:
+    # The short form where it says all: an earlier version can read it, should it be back.
+    parts = ("r2", *delivery[:-1]) if delivery.attempt == delivery.number else ("r3", *delivery)
+    text = "\n".join(map(str, parts))
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def decode_receipt(receipt: str) -> DeliveryName:
+    """`IllegalHandle` if it never was a receipt."""
+    require_kind("a receipt", receipt, str, "a text, that of the delivery")
+    try:
+        text = base64.urlsafe_b64decode(receipt + "=" * (-len(receipt) % 4)).decode()
+        version, group, topic, *numbers = text.split("\n")
+        if version == "r1":  # given before resets were counted
+            numbers.append("0")
+        elif version not in ("r2", "r3"):
+            raise ValueError(version)
+        if version != "r3":
+            numbers.append(numbers[2])
+        queue_id, offset, number, resets, attempt = map(int, numbers)
+        return DeliveryName(group, topic, queue_id, offset, number, resets, attempt)
+    except (ValueError, binascii.Error, UnicodeError):
+        raise IllegalHandle(f"not a receipt: {receipt[:60]!r}; pass the receipt of the delivery") from None
+
+
+def lane_held(delivery: DeliveryName, state: ConsumerState, topics: TopicTable) -> Lane | None:
+    """The lane of a delivery that is still out under this very receipt; None if it is not (any more).
+
+    Call under the consumer log's lock.
+    """
+    group, topic = state.group(delivery.group), topics.named(delivery.topic)
+    if group is None or topic is None:
+        return None
+    lane = (group.id, topic.id, delivery.queue_id)
+    progress = state.progress(lane)
+    if progress is None or progress.resets != delivery.resets:
+        return None
+    held = progress.taken.get(delivery.offset)
+    return lane if held is not None and held[0] == delivery.number else None

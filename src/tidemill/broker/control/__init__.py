@@ -1,0 +1,1 @@
+"""Control of the timer: which runner takes its steps, its process, its repair, and simulated time."""

@@ -1,0 +1,91 @@
+"""Moving a simulated clock: forty days in seconds, each message still at its own millisecond, up to a point.
+
+Owns the hops: from one moment at which something is due to the next, taking the services' steps by hand
+between them. A moment costs a record and its sync; so that a million of them do not take a quarter of an
+hour, an advance goes in hops of some length after the first thousands: never early, late by a hop at most.
+Whoever turns the wheel first hands over everything due on the way, so the number of its steps depends on how
+many timers there are, not on how far the clock goes. At the end nothing is left that the timer forgot in a
+minute that is over: the releaser sweeps in every step with a new minute.
+
+While an operator holds releases or absorbing the clock moves all the same: what is held stays pending, and
+goes when it is resumed.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from tidemill.broker.control.timer_controller import TimerController
+from tidemill.broker.loop import Service
+from tidemill.core.clock import Clock, SimulatedClock
+from tidemill.core.durations import format_time
+from tidemill.core.errors import RequestError
+from tidemill.release.releaser import Releaser
+
+# An advance is exact for so many moments; the hops after that are so many for what is left, or fewer.
+_EXACT_HOPS = 5_000
+_LOOK_AGAIN_S = 0.02
+
+
+class SimulatedTime:
+    """Takes the steps of a broker's services while its clock is moved."""
+
+    def __init__(
+        self, clock: Clock, turning: TimerController, releaser: Releaser, services: list[Service]
+    ) -> None:
+        self._clock = clock
+        self._turning = turning
+        self._releaser = releaser
+        self._release, self._turn, self._keep = services
+
+    def advance_to(self, until_ms: int) -> None:
+        """Move the clock; returns when everything due by then is in its topic, or is held."""
+        clock = self._clock
+        if not isinstance(clock, SimulatedClock):
+            raise RequestError("only a simulated clock can be moved; start with --clock simulated")
+        now_ms = clock.now_ms()
+        if until_ms < now_ms:
+            raise RequestError(
+                f"the clock cannot be moved back to {format_time(until_ms)}: it is {format_time(now_ms)}; "
+                "name a later time"
+            )
+        self._turning.aim_at(until_ms)
+        hops = 0
+        while (now_ms := clock.now_ms()) < until_ms:
+            self._turn_until_done()
+            release_ms = self._release.run_once()
+            if self._turning.repair:  # a sweep found that a shard has lost something, or a damaged file
+                continue
+            wakes = [self._turning.next_call_ms, release_ms, self._next_look_ms(now_ms)]
+            next_ms = min((wake for wake in wakes if wake is not None), default=until_ms)
+            hops += 1
+            least_ms = now_ms + (1 if hops < _EXACT_HOPS else max(1, (until_ms - now_ms) // _EXACT_HOPS))
+            clock.advance_to(min(until_ms, max(next_ms, least_ms)))
+            self._keep.run_once()
+        self._turn_until_done()
+        self._reach(until_ms)
+        while self._turning.repair:
+            self._turn.run_once()
+            self._reach(until_ms)
+        clock.keep()
+
+    def _next_look_ms(self, now_ms: int) -> int | None:
+        """When to sweep next. What is held leaves a look behind that would always be overdue."""
+        look_ms, holds = self._releaser.sweeper.next_look_ms(), self._turning.holds
+        is_held = holds.holds_releases or holds.holds_absorbing
+        return None if is_held and look_ms is not None and look_ms <= now_ms else look_ms
+
+    def _reach(self, until_ms: int) -> None:
+        """Have everything due by then handed over, and let it go."""
+        self._turn.run_once(lambda _: self._turning.reach(until_ms, self._releaser))
+        self._release.run_once()
+
+    def _turn_until_done(self) -> None:
+        """Return when no step is called for: all that is due within the lead is handed over."""
+        self._turn.run_once()
+        pause = threading.Event()
+        while self._turning.is_called_for:
+            if self._turning.is_turned_elsewhere:
+                # Another process takes the step, in real time; nothing here can hurry it.
+                pause.wait(_LOOK_AGAIN_S)
+            self._turn.run_once()

@@ -1,0 +1,1 @@
+"""Queries: pending messages, history, forecast, status and tables. Reads only."""

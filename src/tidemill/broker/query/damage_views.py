@@ -1,0 +1,72 @@
+"""Messages whose bytes in the commit log are damaged, listed for people. Reads and shapes only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+
+from tidemill.core.model import NO_OFFSET, NO_SEQ, NO_TIME_MS, Handle
+from tidemill.store.damaged_messages import DamagedMessage, damaged_messages
+from tidemill.store.formats.entry_format import row_of
+from tidemill.store.message_store import MessageStore
+
+TopicFilter = Callable[[str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedView:
+    """A message whose bytes are damaged, as far as it is known without them."""
+
+    topic: str
+    state: str  # pending, released, sent (at once), or open (a transaction)
+    queue: int
+    offset: int | None  # in its queue; None: in none
+    seq: int | None  # None: not timed
+    message_id: str  # empty where it is not known
+    id_hash: str  # of topic and id, in hexadecimal; empty where it is not known
+    handle: str | None  # cancels it, if it waits
+    deliver_at_ms: int | None
+    stored_at_ms: int | None
+    released_at_ms: int | None
+    size: int | None
+    file: str
+    position: int  # byte of the file at which its frame begins
+    log_offset: int
+    row: int  # which message of its frame it is, from 0
+
+
+def damage_views(
+    store: MessageStore, broker_id: str, limit: int, accepts_topic: TopicFilter = lambda _: True
+) -> list[DamagedView]:
+    """The first `limit` in the order of the log, of topics that are accepted."""
+    views = (_view(store, broker_id, message) for message in damaged_messages(store))
+    return list(islice((view for view in views if accepts_topic(view.topic)), limit))
+
+
+def _view(store: MessageStore, broker_id: str, message: DamagedMessage) -> DamagedView:
+    topic = store.indexes.topics.by_id(message.topic_id)
+    name = topic.name if topic is not None else ""
+    is_pending = message.state == "pending"
+    return DamagedView(
+        topic=name,
+        state=message.state,
+        queue=message.queue_id,
+        offset=_known(message.offset, NO_OFFSET),
+        seq=_known(message.seq, NO_SEQ),
+        message_id=message.message_id,
+        id_hash=f"{message.id_hash:016x}" if message.id_hash else "",
+        handle=str(Handle(broker_id, name, "", message.seq)) if is_pending else None,
+        deliver_at_ms=_known(message.deliver_at_ms, NO_TIME_MS),
+        stored_at_ms=_known(message.stored_at_ms, NO_TIME_MS),
+        released_at_ms=_known(message.released_at_ms, NO_TIME_MS),
+        size=_known(message.size, 0),
+        file=message.frame.path,
+        position=message.frame.position,
+        log_offset=message.frame.offset,
+        row=row_of(message.place),
+    )
+
+
+def _known(value: int, nothing: int) -> int | None:
+    return None if value == nothing else value

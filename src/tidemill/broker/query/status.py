@@ -1,0 +1,93 @@
+"""How the broker is at one moment: counts, lateness, who turns the wheel, room, what releases wait for.
+
+Reads and shapes; decides nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemill.broker.control.holds import HoldsState
+from tidemill.broker.control.timer_controller import TimerController
+from tidemill.broker.health import Health, HealthView
+from tidemill.broker.query.level_views import LevelView, level_views
+from tidemill.broker.query.metrics_history import sample_of
+from tidemill.broker.query.overdue_views import OverdueView, overdue_views
+from tidemill.broker.query.views import PipelineView
+from tidemill.broker.query.wait_views import WaitView, wait_views
+from tidemill.broker.send.sender import Sender
+from tidemill.core.clock import Clock
+from tidemill.core.config import BrokerSettings
+from tidemill.release.clock_guard import ClockGuard
+from tidemill.release.lateness import LatenessSummary
+from tidemill.release.releaser import Releaser
+from tidemill.store.damaged_messages import DamageCounts, damage_counts
+from tidemill.store.disk_space import RoomView
+from tidemill.store.message_store import MessageStore
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    now_ms: int
+    pending: int
+    sent: int
+    released: int
+    cancelled: int
+    swept: int  # due messages that were forgotten, found by a sweep and released
+    near: int
+    ready: int
+    backlog: int
+    open_transactions: int
+    in_flight_bytes: int  # bodies of sends that are not answered yet
+    lateness_ms: LatenessSummary
+    pipeline: PipelineView
+    clock_leaps: int
+    log_bytes: int
+    room: RoomView
+    damage: DamageCounts  # of the commit log, as far as it is known
+    levels: list[LevelView]
+    clamped_levels: dict[str, int]  # by topic: messages whose level was above the highest, since the start
+    holds: HoldsState
+    waits: list[WaitView]
+    overdue: list[OverdueView]
+    health: HealthView
+
+
+def status_of(
+    store: MessageStore,
+    releaser: Releaser,
+    turning: TimerController,
+    sender: Sender,
+    guard: ClockGuard,
+    *,
+    settings: BrokerSettings,
+    clock: Clock,
+    health: Health,
+) -> Status:
+    now_ms, sample = clock.now_ms(), sample_of(store, releaser.lateness)
+    waits = wait_views(store, releaser, turning, guard, now_ms, clock.boot_ms())
+    return Status(
+        now_ms=now_ms,
+        pending=sample.pending,
+        sent=sample.sent,
+        released=sample.released,
+        cancelled=sample.cancelled,
+        swept=releaser.sweeper.swept_count,
+        near=releaser.near_count,
+        ready=releaser.ready_count,
+        backlog=releaser.backlogs.count,
+        open_transactions=len(store.indexes.open_halves),
+        in_flight_bytes=sender.in_flight_bytes,
+        lateness_ms=releaser.lateness.summary(),
+        pipeline=turning.view(now_ms),
+        clock_leaps=guard.leap_count,
+        log_bytes=store.log.written_end - store.log.head,
+        room=store.room.view(),
+        damage=damage_counts(store),
+        levels=level_views(store, settings, now_ms),
+        clamped_levels=sender.clamped_levels.counts(),
+        holds=turning.holds.state,
+        waits=waits,
+        overdue=overdue_views(store, releaser, waits, now_ms),
+        health=health.view(),
+    )

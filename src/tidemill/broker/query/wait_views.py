@@ -1,0 +1,89 @@
+"""What releases wait for, as people look at it: topics by name, what an operator holds, a leap of the clock.
+
+Reads and shapes; decides nothing. While releases are held, every message that is due waits for that, but
+for those of a paused topic and those that the timer may not absorb: a resume of releases does not free them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidemill.broker.control.timer_controller import TimerController
+from tidemill.broker.control.unabsorbed import due_unabsorbed
+from tidemill.core.limits import MINUTE_MS
+from tidemill.release.clock_guard import ClockGuard
+from tidemill.release.hold_reasons import HoldReason, ReleaseWait
+from tidemill.release.releaser import Releaser
+from tidemill.store.message_store import MessageStore
+
+
+@dataclass(frozen=True, slots=True)
+class WaitView:
+    waits_for: HoldReason
+    topic: str  # whose own affair it is; empty: the whole broker's
+    messages: int
+
+
+def wait_views(
+    store: MessageStore,
+    releaser: Releaser,
+    turning: TimerController,
+    guard: ClockGuard,
+    now_ms: int,
+    boot_ms: int,
+) -> list[WaitView]:
+    """Every reason that holds just now."""
+    topics, views = store.indexes.topics, []
+    unabsorbed: Counter[int] = Counter()
+    if turning.holds.holds_absorbing:
+        unabsorbed = due_unabsorbed(store, turning.absorbed_ends, now_ms)
+    if turning.holds.holds_releases:
+        waits = _held(store, releaser, turning, now_ms)
+    else:
+        waits = releaser.waits(now_ms)
+    for wait in waits:
+        topic = None if wait.topic_id is None else topics.by_id(wait.topic_id)
+        views.append(WaitView(wait.waits_for, topic.name if topic else "", wait.messages))
+    if count := unabsorbed.total():
+        views.append(WaitView(HoldReason.ABSORB, "", count))
+    if guard.is_holding(boot_ms):
+        views.append(WaitView(HoldReason.CLOCK, "", releaser.near_due_count(now_ms)))
+    return sorted(views, key=lambda view: (view.waits_for, view.topic))
+
+
+def _held(
+    store: MessageStore, releaser: Releaser, turning: TimerController, now_ms: int
+) -> list[ReleaseWait]:
+    """The messages that are due while releases are held."""
+    found, held = list[ReleaseWait](), 0
+    due = _due(store, releaser, turning, now_ms)
+    for topic_id, count in due.items():
+        topic = store.indexes.topics.by_id(topic_id)
+        if count > 0 and topic is not None:
+            if topic.is_paused:
+                found.append(ReleaseWait(HoldReason.PAUSE, count, topic_id))
+            else:
+                held += count
+    return [*found, ReleaseWait(HoldReason.HOLD, held)] if held else found
+
+
+def _due(store: MessageStore, releaser: Releaser, turning: TimerController, now_ms: int) -> Counter[int]:
+    """Pending messages that are due and that the timer may absorb or has, by topic id.
+
+    The due counts know the minutes that are over; of the minute that runs, what the releaser has is counted.
+    """
+    minute = now_ms // MINUTE_MS
+    before = store.indexes.due_counts.before(minute)
+    found = Counter({topic_id: sum(minutes.values()) for topic_id, minutes in before.items()})
+    if turning.holds.holds_absorbing:
+        found.subtract(due_unabsorbed(store, turning.absorbed_ends, minute * MINUTE_MS - 1))
+    seqs = np.unique(releaser.due_seqs(minute * MINUTE_MS, now_ms))
+    with store.writer.lock:
+        seqs = seqs[store.indexes.ledger.pending_mask(seqs)]
+        topic_ids = store.indexes.entries.take(seqs)["topic_id"]
+    ids, counts = np.unique(topic_ids, return_counts=True)
+    found.update(dict(zip(ids.tolist(), counts.tolist(), strict=True)))
+    return found

@@ -1,0 +1,1 @@
+"""Sending: from drafts or columns to stored messages, with all checks, deduplication and limits."""

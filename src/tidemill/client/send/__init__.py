@@ -1,0 +1,1 @@
+"""The client's sends: drafts, ids, and requests that many sends share."""

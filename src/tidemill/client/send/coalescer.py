@@ -1,0 +1,215 @@
+"""Sends of many threads become one request: whoever comes first leads, the others ride along.
+
+There is no thread of its own. A caller that finds a free lane becomes its leader: it takes everything that
+waits, sends it as one request, hands each caller its answer, and passes the lane to one of those who came
+meanwhile. So a lone caller pays nothing, neither a hop nor a wait, and a crowd shares requests as large as
+itself. A few callers have a second lane, so that none waits for another's answer; more of them go by one,
+because one large request costs the broker half of what two of half its size do; and a crowd has two again,
+each of which is called and makes its next request while the broker stores the other's. When the last request
+was shared by many, they come back within microseconds of each other; the next leader waits for them, but
+never longer than the linger.
+
+Those who have their answers are called one after the other, each by the one before it: a crowd that is called
+at once only queues up again, for the interpreter.
+
+The main thread sends alone. There a signal's handler may raise between any two steps (Ctrl-C, a time limit),
+and what was half done would be the others' loss; so it shares nothing with them.
+
+Invariants: every caller gets exactly one answer; nobody waits while no request is under way. A caller into
+whose thread something else is raised takes no lane along: who travelled with it is sent again by another
+leader, which ids make harmless, and those behind it are called all the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Final
+
+from tidemill.client.send.request_limits import BYTES_MAX, MESSAGES_MAX, weight_of
+from tidemill.core.errors import TidemillError
+from tidemill.core.model import Draft
+from tidemill.core.send_answers import Answer
+
+LINGER_S: Final = 0.002
+LANES: Final = 2
+_FEW: Final = 8  # fewer callers go by all lanes, and so does
+_CROWD: Final = 28  # a crowd of so many; those between go by one
+
+SendBatch = Callable[[Sequence[Draft]], Sequence[Answer]]
+
+
+class _Seat:
+    """A caller that waits: for its answer, or to be told to lead."""
+
+    __slots__ = ("answer", "batch", "draft", "fault", "following", "gate", "has_left", "leads")
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self.answer: Answer | None = None
+        self.fault: TidemillError | None = None
+        self.leads = False  # it has a lane
+        self.batch: Sequence[_Seat] = ()  # a leader and those who travel with it
+        self.following: _Seat | None = None  # whom to call next
+        self.has_left = False  # it was interrupted
+        self.gate = threading.Lock()
+        self.gate.acquire()
+
+    @property
+    def waits(self) -> bool:
+        return self.answer is None and self.fault is None and not self.has_left
+
+
+class Coalescer:
+    """Joins concurrent sends. Thread-safe."""
+
+    def __init__(self, send_batch: SendBatch, *, linger_s: float = LINGER_S, lanes: int = LANES) -> None:
+        self._send_batch = send_batch
+        self._linger_s = min(linger_s, LINGER_S)
+        self._lanes = lanes
+        self._main_thread = threading.main_thread().ident
+        self._lock = threading.Lock()  # protects everything below
+        self._waiting: list[_Seat] = []  # callers without a leader's role
+        self._free_lanes = lanes
+        self._travelling = 0  # callers whose request is under way
+        self._is_crowd = False  # there were many when the last request was answered
+        self._expected = 1  # how many are likely to travel with the next leader
+        self._lingering: _Seat | None = None  # a leader that waits for company
+
+    def send(self, draft: Draft) -> Answer:
+        """The answer to one send: a receipt or an error of this message. Raises if the request failed."""
+        if threading.get_ident() == self._main_thread:
+            return self._send_batch([draft])[0]
+        seat = _Seat(draft)
+        try:
+            if not self._takes_a_lane(seat):
+                seat.gate.acquire()
+                _call_following(seat)
+            if seat.answer is None and seat.fault is None:
+                self._lead(seat)
+                seat.batch = ()  # which it is in itself: nobody would let go of those who travelled with it
+        except BaseException:
+            self._leave(seat)
+            raise
+        if seat.fault is not None:
+            try:
+                raise seat.fault
+            finally:
+                del seat  # and with it what is raised, which holds this frame
+        assert seat.answer is not None
+        return seat.answer
+
+    def _takes_a_lane(self, seat: _Seat) -> bool:
+        """Whether the caller leads; if not, it is among those who wait."""
+        with self._lock:
+            is_open = self._free_lanes > 0 and self._lingering is None
+            if is_open and (self._travelling < _FEW or self._is_crowd):
+                self._free_lanes -= 1
+                seat.leads = True
+                return True
+            self._waiting.append(seat)
+            # The lingering leader itself counts too.
+            if self._lingering is not None and len(self._waiting) + 1 >= self._expected:
+                self._lingering.gate.release()
+                self._lingering = None
+        return False
+
+    def _lead(self, leader: _Seat) -> None:
+        batch = self._gather(leader)
+        try:
+            answers = self._send_batch([seat.draft for seat in batch])
+        except TidemillError as fault:  # of the request, so of everybody in it
+            self._pass_on(leader)
+            fault.with_traceback(None)  # which leads here, and so to all of them
+            for seat in batch:
+                seat.fault = fault
+        else:
+            self._pass_on(leader)
+            for seat, answer in zip(batch, answers, strict=True):
+                seat.answer = answer
+        _call_one_after_the_other(batch)
+
+    def _gather(self, leader: _Seat) -> list[_Seat]:
+        """The leader and everybody who goes along, after waiting for those who are likely to come."""
+        with self._lock:
+            lingers = len(self._waiting) + 1 < self._expected and self._linger_s > 0
+            if lingers:
+                self._lingering = leader
+        if lingers:
+            leader.gate.acquire(timeout=self._linger_s)
+        with self._lock:
+            if self._lingering is leader:
+                self._lingering = None
+            count, size = 0, weight_of(leader.draft)
+            for seat in self._waiting:
+                size += weight_of(seat.draft)
+                if count + 1 >= MESSAGES_MAX or size > BYTES_MAX:
+                    break
+                count += 1
+            leader.batch = [leader, *self._waiting[:count]]
+            del self._waiting[:count]
+            self._travelling += len(leader.batch)
+        return leader.batch
+
+    def _leave(self, seat: _Seat) -> None:
+        """A caller was interrupted: its lane goes to somebody else, and who travelled with it waits again."""
+        seat.has_left = True
+        _call_following(seat)
+        with self._lock:
+            if seat in self._waiting:
+                self._waiting.remove(seat)
+            if self._lingering is seat:
+                self._lingering = None
+            self._waiting[:0] = [other for other in seat.batch if other.waits]
+            # Where it has passed its lane on and was not ready, those who wait need another.
+            takes_another = not seat.leads and self._free_lanes > 0 and bool(self._waiting)
+            if takes_another:
+                self._free_lanes -= 1
+        for other in seat.batch:
+            if not other.waits:
+                _call(other)
+        if seat.leads or takes_another:
+            self._pass_on(seat)
+
+    def _pass_on(self, leader: _Seat) -> None:
+        """Give the lane to somebody who waits, or set it free."""
+        heir: _Seat | None = None
+        with self._lock:
+            callers = self._travelling + len(self._waiting)
+            self._is_crowd = callers >= _CROWD
+            goes_by_one = callers >= _FEW and not self._is_crowd
+            self._expected = max(1, callers if goes_by_one else callers // self._lanes)
+            if leader.leads:
+                self._travelling -= len(leader.batch)
+                leader.leads = False
+            if self._waiting and self._lingering is None:
+                heir = self._waiting.pop(0)
+                heir.leads = True
+            else:
+                self._free_lanes += 1
+        if heir is not None:
+            heir.gate.release()
+
+
+def _call_one_after_the_other(batch: Sequence[_Seat]) -> None:
+    """Call all but the leader, who is at work: the first of them now, each other by the one before."""
+    for seat, following in pairwise(batch):
+        seat.following = following
+    _call_following(batch[0])
+
+
+def _call_following(seat: _Seat) -> None:
+    """Call whoever comes next, and in the place of one that has left, those behind it."""
+    following = seat.following
+    while following is not None:
+        _call(following)
+        following = following.following if following.has_left else None
+
+
+def _call(seat: _Seat) -> None:
+    """To call twice does no harm: one who leaves may do what the one before it has just done."""
+    try:  # noqa: SIM105 - it is quicker so, and done for every message
+        seat.gate.release()
+    except RuntimeError:
+        pass  # called before

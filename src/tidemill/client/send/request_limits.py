@@ -1,0 +1,43 @@
+"""How many messages travel in one request: by their number and by their bytes.
+
+The broker refuses a request of more than `FRAME_BYTES_MAX`. What is counted here is bodies and properties, as
+characters; the rest of a message is small, and what JSON makes of a character is at most six bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from tidemill.client.send.drafts import with_id
+from tidemill.core.limits import BODY_BYTES_MAX, FRAME_BYTES_MAX, MIB
+from tidemill.core.model import Draft
+
+MESSAGES_MAX: Final = 4096
+BYTES_MAX: Final = 8 * MIB
+
+assert BODY_BYTES_MAX < BYTES_MAX and 6 * BYTES_MAX < FRAME_BYTES_MAX
+
+
+def weight_of(draft: Draft) -> int:
+    """What a message adds to a request."""
+    try:
+        weight = len(draft.body)
+        return weight + len(str(draft.properties)) if draft.properties else weight
+    except (TypeError, AttributeError):
+        return 0  # no message: it is refused in words where it is encoded
+
+
+def in_requests(drafts: Iterable[Any]) -> Iterator[list[Draft]]:
+    """The drafts, each with an id, in lists that fit into a request."""
+    part: list[Draft] = []
+    room = BYTES_MAX
+    for draft in drafts:
+        weight = weight_of(draft)
+        if part and (weight > room or len(part) == MESSAGES_MAX):
+            yield part
+            part, room = [], BYTES_MAX
+        part.append(with_id(draft) if isinstance(draft, Draft) else draft)
+        room -= weight
+    if part:
+        yield part

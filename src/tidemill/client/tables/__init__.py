@@ -1,0 +1,1 @@
+"""The client's verbs for whole tables, over Flight."""

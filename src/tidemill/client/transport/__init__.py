@@ -1,0 +1,1 @@
+"""Connections to the broker: endpoints, sockets, retries."""

@@ -1,0 +1,136 @@
+"""Who calls over Flight, whom they mean, and whether they may: the headers of each call.
+
+Owns the way from a call's headers to its token, and the form of a refusal. A call may name the broker it is
+for (`BROKER_HEADER`): a kept connection comes back by itself to whoever listens on the port by then, and
+another broker must not take what is not its own. What a token allows is the
+authorizer's to say; without one everybody may do everything, as at the other doors.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Protocol
+
+from pyarrow import flight
+
+from tidemill.core.addresses import BROKER_HEADER
+from tidemill.core.errors import (
+    BrokerClosed,
+    BusyError,
+    Forbidden,
+    TidemillError,
+    TooManyRequests,
+    Unauthorized,
+)
+from tidemill.server.flight.flight_limits import FlightLimits
+from tidemill.server.rejects import REJECTS
+from tidemill.server.security.authority import Authority
+from tidemill.server.security.permissions import Verb
+
+MIDDLEWARE = "tidemill-token"
+
+
+class Authorizer(Protocol):
+    """Decides on each call. Must be thread-safe."""
+
+    def authorize(self, authorization: str, verb: Verb, topic: str | None) -> None:
+        """Return if the caller with this `authorization` header may; raise `Unauthorized` or `Forbidden`.
+
+        A topic of None means all of them.
+        """
+        ...
+
+    def user_of(self, authorization: str) -> str:
+        """The name of the caller with this header, empty where nobody is asked; raises `Unauthorized`."""
+        ...
+
+
+class AllowAll:
+    """Nobody is asked who they are."""
+
+    def authorize(self, authorization: str, verb: Verb, topic: str | None) -> None:
+        return
+
+    def user_of(self, authorization: str) -> str:
+        return ""
+
+
+class FileAuthorizer:
+    """Asks the permissions file that the other doors ask too."""
+
+    def __init__(self, authority: Authority) -> None:
+        self._authority = authority
+
+    def user_of(self, authorization: str) -> str:
+        return self._authority.user_of_token(authorization).name
+
+    def authorize(self, authorization: str, verb: Verb, topic: str | None) -> None:
+        user = self._authority.user_of_token(authorization)
+        if topic is None:
+            user.require_everywhere(verb)
+        else:
+            user.require(verb, topic=topic)
+
+
+class _Bearer(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no types
+    """Carries the header of one call to its handler, and says when the call is over."""
+
+    def __init__(self, authorization: str, gate: FlightLimits) -> None:
+        super().__init__()
+        self.authorization = authorization
+        self._gate = gate
+
+    def call_completed(self, exception: Any) -> None:
+        self._gate.leave()
+
+
+class BearerFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
+    """Meets every call before a stream of it is read: an unknown caller's batches are not even gathered.
+
+    (A request that is one message, such as a ticket, is there already; `flight_connections.py` bounds it.)
+    """
+
+    def __init__(self, gate: FlightLimits, authorizer: Authorizer, broker_id: str) -> None:
+        super().__init__()
+        self._gate = gate
+        self._authorizer = authorizer
+        self._broker_id = broker_id
+
+    def start_call(self, info: Any, headers: dict[str, list[str | bytes]]) -> _Bearer:
+        authorization, meant = _header(headers, "authorization"), _header(headers, BROKER_HEADER)
+        if meant and meant != self._broker_id:  # before the token: ours may not be theirs
+            raise flight.FlightUnavailableError(
+                f"this is broker {self._broker_id}, not {meant}; ask that one's /healthz for its Flight port"
+            )
+        try:
+            self._authorizer.user_of(authorization)
+            self._gate.enter()
+        except (Unauthorized, TooManyRequests) as error:
+            raise refusal_of(error) from None
+        return _Bearer(authorization, self._gate)
+
+
+def _header(headers: dict[str, list[str | bytes]], name: str) -> str:
+    value = (headers.get(name) or [""])[0]
+    return value if isinstance(value, str) else value.decode("utf-8", "surrogateescape")
+
+
+def refusal_of(error: TidemillError) -> Exception:
+    """An error that Flight can carry; its code is in `extra_info`."""
+    REJECTS.add("flight", error.code)
+    kind = flight.FlightServerError
+    if isinstance(error, Unauthorized):
+        kind = flight.FlightUnauthenticatedError
+    elif isinstance(error, Forbidden):
+        kind = flight.FlightUnauthorizedError
+    elif isinstance(error, BusyError | BrokerClosed):
+        kind = flight.FlightUnavailableError
+    extra = json.dumps({"code": error.code, "message": str(error)}).encode()
+    refusal: Exception = kind(str(error), extra_info=extra)
+    return refusal
+
+
+def authorization_of(context: Any) -> str:
+    """The `authorization` header of a call, empty if it has none."""
+    bearer = context.get_middleware(MIDDLEWARE)
+    return bearer.authorization if bearer is not None else ""

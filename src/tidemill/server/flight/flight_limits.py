@@ -1,0 +1,52 @@
+"""How many Flight calls there may be at once, and how often each client may make one.
+
+Owns both counts. A call holds a thread of the server while it lasts, so only so many are let in; the rest are
+told that the broker is busy, before anything of them is read. It says when they become many, so that silent
+callers can be sent away before that (`flight_connections.py`). A client's calls, and the batches within them,
+are counted in the buckets that the other doors use too.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from tidemill.core.errors import TooManyRequests
+from tidemill.server.flight.flight_traffic import caller_of
+from tidemill.server.security.rates import Rates
+
+CALLS_MAX = 256
+
+
+class FlightLimits:
+    """Lets calls in or refuses them. Thread-safe."""
+
+    def __init__(self, rates: Rates | None = None, calls_max: int = CALLS_MAX) -> None:
+        self._rates = rates
+        self._calls_max = calls_max
+        self._lock = threading.Lock()  # protects _calls
+        self._calls = 0
+
+    def enter(self) -> None:
+        """A call begins; `TooManyRequests` if there are enough."""
+        with self._lock:
+            if self._calls >= self._calls_max:
+                raise TooManyRequests(
+                    f"{self._calls} Flight calls are under way, no more are taken; try again shortly"
+                )
+            self._calls += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._calls -= 1
+
+    @property
+    def crowd(self) -> int:
+        """How many calls too many there are for callers to stay who say nothing: over three quarters."""
+        return max(0, self._calls - self._calls_max * 3 // 4)
+
+    def spend(self, user: str, context: Any) -> None:
+        """Count a call or a batch of it; `TooManyRequests` if its client comes too often."""
+        if self._rates is not None:
+            address, _, _ = caller_of(context.peer()).partition(" ")
+            self._rates.spend(f"user {user}" if user else f"address {address}")

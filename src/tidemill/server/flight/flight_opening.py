@@ -1,0 +1,156 @@
+"""Opens the Flight door that a plan asks for: where, with which certificate, asking whom.
+
+Owns the door's life. Flight's server takes its certificate once and for all, so for another one the door is
+closed and opened again on the same port: streams under way are told to come again, as at a restart. Where the
+certificate cannot be used, half replaced when the broker had to start again, it stays closed until it can:
+nothing else of the broker waits for that. Nor for the port, which Flight's server shares with nobody, so that
+it cannot be held as the others are (`reserved_port.py`): who takes it while the broker starts again keeps
+Flight out, and nothing else, for as long as that lasts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import socket
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+
+from tidemill.broker.broker import Broker
+from tidemill.core.errors import StorageError, TidemillError
+from tidemill.server.flight.flight_auth import FileAuthorizer
+from tidemill.server.flight.flight_connections import FlightConnections
+from tidemill.server.flight.flight_limits import CALLS_MAX, FlightLimits
+from tidemill.server.flight.flight_server import FlightServer
+from tidemill.server.process.serve_plan import FLIGHT_PORT, ServePlan
+from tidemill.server.security.authority import Authority
+from tidemill.server.security.live_certificate import check_certificate
+from tidemill.server.security.rates import Rates
+
+logger = logging.getLogger(__name__)
+
+
+class FlightService:
+    """The door and the watch over its connections, if the plan has one. Thread-safe."""
+
+    def __init__(
+        self,
+        plan: ServePlan,
+        broker: Broker,
+        rates: Rates | None = None,
+        authority: Authority | None = None,
+    ) -> None:
+        self._plan = plan
+        self._broker = broker
+        self._rates = rates
+        self._authority = authority
+        self._lock = threading.Lock()  # protects all below
+        self._door: FlightServer | None = None
+        self._watch: FlightConnections | None = None
+        self._is_closed = False
+        self.awaits_port = False  # somebody else has it: to be opened when that ends
+        try:
+            if plan.tls_port is not None:
+                check_certificate(Path(plan.tls_cert), Path(plan.tls_key))
+        except TidemillError as error:
+            logger.error("nobody gets in by TLS or Flight until the certificate is in order: %s", error)
+        else:
+            self._open_at_start()
+
+    @property
+    def port(self) -> int | None:
+        """Where it listens; None where it does not."""
+        return self._plan.flight_port if self._watch is not None else None
+
+    def _open_at_start(self) -> None:
+        try:
+            self._open()
+        except StorageError as error:
+            if not self._plan.is_again:  # else nobody is there to choose another
+                raise
+            self.awaits_port = True
+            logger.error("nobody gets in by Flight until its port is free: %s", error)
+
+    def open_if_free(self) -> bool:
+        """Open it where its port was somebody else's; whether that is over."""
+        with self._lock:
+            if self.awaits_port and self._door is None and not self._is_closed:
+                try:
+                    self._open()
+                except (StorageError, OSError):  # the second: its certificate is being replaced
+                    return False
+                logger.warning("Flight is open on port %s", self.port)
+            self.awaits_port = False
+        return True
+
+    def _open(self) -> None:
+        self._door = open_flight(self._plan, self._broker, self._rates, self._authority)
+        if self._door is not None:
+            # Whatever comes, it stays where callers have found it.
+            self._plan = dataclasses.replace(self._plan, flight_port=self._door.port)
+            traffic, gate = self._door.traffic, self._door.gate
+            self._watch = FlightConnections(self._door.port, self._plan.connections_max, traffic, gate=gate)
+            self._watch.start()
+
+    def reopen(self) -> None:
+        """Go on with the certificate as it is now; `StorageError` if the port cannot be had again yet."""
+        with self._lock:
+            if not self._is_closed:
+                self._shut()
+                self._open()
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            self._shut()
+
+    def _shut(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
+        if self._door is not None:
+            self._door.close()
+            self._door = None
+        if self._watch is not None:
+            # Who has a stream open by now says nothing, or does not read; the process cannot end before.
+            self._watch.shut_all()
+
+
+def open_flight(
+    plan: ServePlan, broker: Broker, rates: Rates | None, authority: Authority | None
+) -> FlightServer | None:
+    """The door, listening; None where the plan has none.
+
+    A port that was asked for must be free. Where none was, the one of the process before this is taken, the
+    usual one, or any if they are in use.
+    """
+    if plan.flight_port is not None and plan.flight_port < 0:
+        return None
+    authorizer = FileAuthorizer(authority) if authority is not None else None
+    tls = None
+    if plan.tls_port is not None:
+        tls = (Path(plan.tls_cert).read_bytes(), Path(plan.tls_key).read_bytes())
+    gate = FlightLimits(rates, min(CALLS_MAX, plan.connections_max))
+    ports: tuple[int, ...] = (FLIGHT_PORT, 0) if plan.flight_port is None else (plan.flight_port,)
+    if plan.flight_port_before is not None and not plan.flight_port:
+        ports = (plan.flight_port_before, *ports)
+    for port in ports:
+        if _is_free(plan.host, port):
+            try:
+                return FlightServer(broker, plan.host, port, authorizer=authorizer, tls=tls, gate=gate)
+            except pa.ArrowException:  # what Flight makes of a port that was taken meanwhile
+                continue
+    wanted = f"{plan.host}:{plan.flight_port or FLIGHT_PORT}"
+    raise StorageError(f"cannot listen on {wanted} for Flight; choose another --flight-port, or -1 for none")
+
+
+def _is_free(host: str, port: int) -> bool:
+    # Asked first, because the server would write about it to the terminal.
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,1 @@
+"""The gRPC endpoint: RocketMQ's MessagingService."""

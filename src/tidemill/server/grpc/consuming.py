@@ -1,0 +1,327 @@
+"""The calls of consumers: receive, ack, change invisibility, forward to the dead letters.
+
+Owns how a poll waits (`long_poll.py`), how push clients keep what they hold (`leases.py`), and that what was
+taken for a client that has gone is given back at once. The rules of delivery are the broker's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tidemill.broker.broker import Broker
+from tidemill.broker.consume.receipts import decode_receipt
+from tidemill.broker.consume.retries import SendBackAnswer
+from tidemill.broker.consume.retry_rule import pause_after
+from tidemill.core.errors import (
+    IllegalHandle,
+    IllegalInvisibility,
+    InvalidReceipt,
+    RequestError,
+    TooManyRequests,
+)
+from tidemill.core.limits import HOUR_MS
+from tidemill.core.model import Delivery
+from tidemill.server.batching import Batcher
+from tidemill.server.grpc.conversion import message_of, resource_name, set_timestamp, tag_filter_of
+from tidemill.server.grpc.framing import Call, Stream
+from tidemill.server.grpc.leases import LEASE_MS, Leases
+from tidemill.server.grpc.protocol import CLIENT_ID, Code, service
+from tidemill.server.grpc.status_codes import OK, status, status_of
+from tidemill.server.grpc.telemetry import BATCH_MAX, LONG_POLL_S
+from tidemill.server.long_poll import LongPolls
+from tidemill.server.response_budget import TAKES_MAX, keep_room_for
+from tidemill.server.security.caller import RECEIVE, own, require
+
+_INVISIBLE_MS_MAX = 12 * HOUR_MS
+# The answer must be on its way before the client's deadline; a client that does not say how long to wait has
+# added its own time for a request to that, and wants it back.
+_DEADLINE_MARGIN_S = 0.25
+_DEADLINE_MARGIN_UNASKED_S = 1.5
+_SIMULATED_WAIT_S = 0.5
+_ATTEMPTS_KEPT = 4096
+_NO_MESSAGE = status(Code.MESSAGE_NOT_FOUND)
+_INVALID = InvalidReceipt(
+    "the receipt is not, or no longer, valid; the message was settled or delivered again"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Poll:
+    """One receive, as asked for."""
+
+    topic: str
+    group: str
+    namespace: str
+    count: int
+    invisible_ms: int
+    accepts_tag: Callable[[str], bool] | None
+    client_id: str
+    attempt_id: str
+    is_renewed: bool
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.topic, self.group
+
+
+class Consuming:
+    """ReceiveMessage, AckMessage and their like. Lives on one event loop."""
+
+    def __init__(self, broker: Broker, executor: ThreadPoolExecutor, leases: Leases) -> None:
+        self._broker = broker
+        self._executor = executor
+        self._leases = leases
+        self._loop = asyncio.get_running_loop()
+        self.polls = LongPolls(broker.store.writer.arrivals, broker.receiver.has_news)
+        self._acks: Batcher[str, bool] = Batcher(broker.ack, executor, in_flight_max=2, batch_max=1024)
+        self._attempts: OrderedDict[str, list[str]] = OrderedDict()
+        self._takes = asyncio.Semaphore(TAKES_MAX)
+
+    async def _call(self, verb: Any, *arguments: Any) -> Any:
+        return await self._loop.run_in_executor(self._executor, partial(verb, *arguments))
+
+    # -- receive ----------------------------------------------------------------------------------
+
+    async def receive(self, request: Any, stream: Stream, call: Call) -> None:
+        poll = _poll_of(request, call)
+        self._leases.heard(poll.client_id, self._broker.clock.boot_ms())
+        await self._give_back_lost(self._attempts.pop(poll.attempt_id, ()))
+        found = await self._wait_for_messages(poll, stream, self._loop.time() + _patience_s(request, call))
+        if not found:
+            await stream.write([service.ReceiveMessageResponse(status=_NO_MESSAGE).SerializeToString()])
+            return
+        receipts = [delivery.receipt for delivery in found]
+        try:
+            await stream.write(self._encode(found, poll.namespace))
+        except OSError:
+            await self._give_back_lost(receipts)
+            raise
+        if poll.is_renewed:
+            self._leases.add(receipts, poll.client_id, self._broker.clock.boot_ms())
+        if poll.attempt_id:
+            self._attempts[poll.attempt_id] = receipts
+            if len(self._attempts) > _ATTEMPTS_KEPT:
+                self._attempts.popitem(last=False)
+
+    async def _wait_for_messages(self, poll: _Poll, stream: Stream, until_s: float) -> list[Delivery]:
+        while True:
+            bell = self.polls.bell
+            async with self._takes:
+                found, visible_ms = await self._take_or_give_back(poll)
+                await self._keep_room_for(found)
+            if visible_ms is not None:
+                self.polls.look_in(poll.key, (visible_ms - self._broker.clock.now_ms()) / 1000)
+            if found:
+                if self._broker.receiver.has_news(*poll.key):
+                    self.polls.nudge(poll.key)
+                return found
+            left_s = until_s - self._loop.time()
+            if left_s <= 0 or self.polls.is_closed:
+                return []
+            await stream.start()
+            if self._broker.clock.is_simulated:  # leases end by a clock that this loop does not see
+                left_s = min(left_s, _SIMULATED_WAIT_S)
+            await self.polls.wait(poll.key, bell, left_s)
+            try:
+                await stream.probe()
+            except OSError:
+                self.polls.nudge(poll.key)  # whatever woke this one is for somebody else
+                raise
+
+    async def _keep_room_for(self, found: list[Delivery]) -> None:
+        """Give messages back untried that there is no room for beside answers which nobody reads."""
+        try:
+            keep_room_for(delivery.message.body for delivery in found)
+        except TooManyRequests:
+            receipts = [delivery.receipt for delivery in found]
+            await self._call(partial(self._broker.change_invisibility, receipts, 0, is_untried=True))
+            raise
+
+    async def _take_or_give_back(self, poll: _Poll) -> tuple[list[Delivery], int | None]:
+        """Take messages; if the call ends meanwhile, they go back as soon as they are taken."""
+        taking = self._loop.run_in_executor(self._executor, self._take, poll)
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            taking.add_done_callback(self._return_late)
+            raise
+
+    def _take(self, poll: _Poll) -> tuple[list[Delivery], int | None]:
+        found = self._broker.receive(
+            poll.topic,
+            poll.group,
+            count=poll.count,
+            invisible_ms=poll.invisible_ms,
+            accepts_tag=poll.accepts_tag,
+        )
+        return found, self._broker.receiver.next_visible_ms(poll.topic, poll.group)
+
+    def _return_late(self, taking: asyncio.Future[tuple[list[Delivery], int | None]]) -> None:
+        if not taking.cancelled() and taking.exception() is None:
+            receipts = [delivery.receipt for delivery in taking.result()[0]]
+            if receipts:
+                self._executor.submit(self._broker.change_invisibility, receipts, 0, is_untried=True)
+
+    async def _give_back(self, receipts: Sequence[str], wait_ms: int = 0) -> None:
+        if receipts:
+            self._leases.drop(receipts)
+            await self._call(self._broker.change_invisibility, receipts, wait_ms)
+            self._look_again(receipts)
+
+    async def _give_back_lost(self, receipts: Sequence[str]) -> None:
+        """Give back what did not reach its client: the first time at once, then later and later.
+
+        The client may be unable to take it (too large for its gRPC library): it must get to what is behind,
+        and the message keep its attempts for somebody who can.
+        """
+        later: defaultdict[int, list[str]] = defaultdict(list)
+        levels_ms = self._broker.settings.level_delays_ms
+        for receipt in receipts:
+            delivery = decode_receipt(receipt)
+            group = self._broker.receiver.group(delivery.group)
+            is_first = delivery.attempt == 1
+            wait_ms = 0 if is_first else pause_after(group, delivery.attempt - 1, levels_ms).ms
+            later[wait_ms].append(receipt)
+        for wait_ms, lost in later.items():
+            await self._give_back(lost, wait_ms)
+
+    def _look_again(self, receipts: Sequence[str]) -> None:
+        """Leases ended or changed: whoever waits there must look, or wait for another moment."""
+        for group, topic, queue_id in {decode_receipt(receipt)[:3] for receipt in receipts}:
+            self.polls.nudge((self._broker.receiver.received_as(topic, queue_id), group))
+
+    def _encode(self, found: Sequence[Delivery], namespace: str) -> list[bytes]:
+        frames = [service.ReceiveMessageResponse(status=OK)]
+        frames += [service.ReceiveMessageResponse(message=message_of(d, namespace)) for d in found]
+        last = service.ReceiveMessageResponse()
+        set_timestamp(last.delivery_timestamp, self._broker.clock.now_ms())
+        frames.append(last)
+        return [frame.SerializeToString() for frame in frames]
+
+    # -- settling ---------------------------------------------------------------------------------
+
+    async def ack(self, request: Any, call: Call) -> Any:
+        group, topic = resource_name(request.group), resource_name(request.topic)
+        receipts = [entry.receipt_handle for entry in request.entries]
+        valid = [self._is_receipt_of(receipt, group) for receipt in receipts]
+        waiting = [
+            self._acks.submit(receipt) for receipt, is_valid in zip(receipts, valid, strict=True) if is_valid
+        ]
+        settled = iter([await waiter for waiter in waiting])
+        answers = [is_valid and next(settled) for is_valid in valid]
+        self._leases.drop(receipts)
+        self._leases.heard(own(call.header(CLIENT_ID)), self._broker.clock.boot_ms())
+        if self._broker.receiver.has_news(topic, group):  # in a FIFO queue the next one may go now
+            self.polls.nudge((topic, group))
+        response = service.AckMessageResponse()
+        for entry, is_settled in zip(request.entries, answers, strict=True):
+            response.entries.add(
+                message_id=entry.message_id,
+                receipt_handle=entry.receipt_handle,
+                status=OK if is_settled else status_of(_INVALID),
+            )
+        if len(set(answers)) > 1:
+            response.status.CopyFrom(status(Code.MULTIPLE_RESULTS))
+        else:
+            response.status.CopyFrom(OK if all(answers) else response.entries[0].status)
+        return response
+
+    async def change_invisibility(self, request: Any, _: Call) -> Any:
+        # The receipt goes back also with an error: clients overwrite theirs with whatever comes.
+        response = service.ChangeInvisibleDurationResponse(status=OK, receipt_handle=request.receipt_handle)
+        try:
+            await self._change(request)
+        except RequestError as error:
+            response.status.CopyFrom(status_of(error))
+        return response
+
+    async def _change(self, request: Any) -> None:
+        receipt = request.receipt_handle
+        if not self._is_receipt_of(receipt, resource_name(request.group)):
+            raise _INVALID
+        invisible_ms = _duration_ms(request.invisible_duration)
+        if not 0 <= invisible_ms <= _INVISIBLE_MS_MAX:
+            which = "too large" if invisible_ms > 0 else "too small"
+            raise IllegalInvisibility(f"the invisible time of {invisible_ms} ms is {which}; use 0 to 12 h")
+        if self._leases.holds(receipt):
+            # A push consumer failed on it. Not its time counts but the group's: it may know an older table,
+            # or none (Node's client), and would spin on a failing message if its pause were nothing.
+            (sent,) = await self._call(self._broker.retry, [receipt])
+            is_changed = sent.answer is not SendBackAnswer.INVALID
+        else:
+            (is_changed,) = await self._call(self._broker.change_invisibility, [receipt], invisible_ms)
+        self._leases.drop([receipt])
+        if not is_changed:
+            raise _INVALID
+        self._look_again([receipt])
+
+    async def forward(self, request: Any, _: Call) -> Any:
+        receipt = request.receipt_handle
+        if not self._is_receipt_of(receipt, resource_name(request.group)):
+            raise _INVALID
+        is_moved = await self._call(self._broker.dead_letters.forward, receipt)
+        self._leases.drop([receipt])
+        if not is_moved:
+            raise _INVALID
+        self.polls.nudge((resource_name(request.topic), resource_name(request.group)))
+        return service.ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+    def _is_receipt_of(self, receipt: str, group: str) -> bool:
+        """Whether it is a receipt of the group; raises if the caller may not settle it."""
+        try:
+            named, topic, queue_id, *_ = decode_receipt(receipt)
+        except IllegalHandle:
+            return False
+        require(RECEIVE, topic=self._broker.receiver.received_as(topic, queue_id), group=named)
+        return named == group
+
+    # -- keeping ----------------------------------------------------------------------------------
+
+    async def renew_leases(self) -> None:
+        """Renew what living push clients hold, give back what the others held."""
+        due = self._leases.due(self._broker.clock.boot_ms())
+        if due.renew:
+            await self._call(self._broker.change_invisibility, due.renew, LEASE_MS)
+        await self._give_back(due.give_back)
+
+    async def goodbye(self, client_id: str) -> None:
+        await self._give_back(self._leases.goodbye(client_id))
+
+
+def _poll_of(request: Any, call: Call) -> _Poll:
+    invisible_ms = LEASE_MS
+    if not request.auto_renew and request.HasField("invisible_duration"):
+        invisible_ms = _duration_ms(request.invisible_duration)
+        if not 0 < invisible_ms <= _INVISIBLE_MS_MAX:
+            which = "too large" if invisible_ms > 0 else "too small"
+            raise IllegalInvisibility(f"the invisible time of {invisible_ms} ms is {which}; use 1 ms to 12 h")
+    return _Poll(
+        topic=resource_name(request.message_queue.topic),
+        group=resource_name(request.group),
+        namespace=request.message_queue.topic.resource_namespace,
+        count=max(1, min(request.batch_size, BATCH_MAX)),
+        invisible_ms=invisible_ms,
+        accepts_tag=tag_filter_of(request.filter_expression),
+        client_id=own(call.header(CLIENT_ID)),
+        attempt_id=own(request.attempt_id) if request.attempt_id else "",
+        is_renewed=request.auto_renew,
+    )
+
+
+def _patience_s(request: Any, call: Call) -> float:
+    """How long a poll may wait: as asked, but never into the client's deadline."""
+    asked_s, margin_s = float(LONG_POLL_S), _DEADLINE_MARGIN_UNASKED_S
+    if request.HasField("long_polling_timeout"):
+        asked_s, margin_s = _duration_ms(request.long_polling_timeout) / 1000, _DEADLINE_MARGIN_S
+    left_s = call.left_s()
+    return asked_s if left_s is None else min(asked_s, left_s - margin_s)
+
+
+def _duration_ms(duration: Any) -> int:
+    return int(duration.seconds) * 1000 + int(duration.nanos) // 1_000_000

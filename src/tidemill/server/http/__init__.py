@@ -1,0 +1,1 @@
+"""The HTTP endpoint: the admin API, its models, and the dashboard."""

@@ -1,0 +1,184 @@
+"""The admin HTTP API: every verb for people and programs that speak JSON, described at `/docs`.
+
+Owns the putting together: routes, the quick doors, figures for Prometheus, health, one form for
+errors. The door's application sends it everything that is not gRPC; it also runs alone under any ASGI
+server, which is how its tests drive it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.types import Receive, Scope, Send
+
+from tidemill.broker.broker import Broker
+from tidemill.server.http.api_page import api_page
+from tidemill.server.http.backup_place import BackupPlace
+from tidemill.server.http.dashboard import PAGE_HEADERS, Dashboard
+from tidemill.server.http.http_charts import me_routes, message_routes, past_routes, picture_routes, timed
+from tidemill.server.http.http_consuming import ConsumerDoor, Consumers, consumer_routes
+from tidemill.server.http.http_damage import damage_routes
+from tidemill.server.http.http_errors import add_error_handlers
+from tidemill.server.http.http_figures import figure_routes
+from tidemill.server.http.http_holds import hold_routes
+from tidemill.server.http.http_messages import change_routes, send_routes
+from tidemill.server.http.http_models import ErrorAnswer
+from tidemill.server.http.http_retries import letter_routes, retry_routes
+from tidemill.server.http.http_views import (
+    find_routes,
+    group_routes,
+    lever_routes,
+    look_routes,
+    topic_routes,
+)
+from tidemill.server.http.send_batch_endpoint import SendBatchEndpoint
+from tidemill.server.long_poll import LongPolls
+from tidemill.server.metrics import registry_of
+from tidemill.server.poll_registry import PollRegistry
+from tidemill.server.send_batch_service import PATH as BATCH_PATH
+from tidemill.server.send_batch_service import SendBatchService
+
+_BATCH_THREADS = 8
+_VERSION = "1"
+_FRAMEWORK_ERRORS = ("HTTPValidationError", "ValidationError")
+_ERRORS: dict[int | str, dict[str, object]] = {
+    status: {"model": ErrorAnswer, "description": text}
+    for status, text in (
+        (400, "The request is wrong; nothing was written"),
+        (401, "No token, or one that is not known"),
+        (403, "The token does not allow this"),
+        (404, "No such topic or message"),
+        (409, "The topic exists or is in use"),
+        (413, "The body is too large"),
+        (429, "Too much at once; come again shortly"),
+        (503, "The broker is closed or its storage needs attention"),
+        (507, "The disk is full; sends are refused until there is room"),
+    )
+}
+
+
+class AdminApp(FastAPI):
+    """FastAPI, but for the quick doors, which are asked before any of its machinery."""
+
+    batch_door: SendBatchEndpoint
+    consumer_door: ConsumerDoor
+    dashboard: Dashboard
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+        elif scope["path"] == BATCH_PATH and scope["method"] == "POST":
+            await self.batch_door(scope, receive, send)
+        elif self.consumer_door.has(scope):
+            await self.consumer_door(scope, receive, send)
+        elif self.dashboard.has(scope["path"]):
+            await self.dashboard(scope, receive, send)
+        else:
+            await self.by_routes(scope, receive, send)
+
+    async def by_routes(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The framework's own way."""
+        await super().__call__(scope, receive, timed(send))
+
+    def openapi(self) -> dict[str, Any]:
+        """The description, without what the framework says of wrong requests: here they answer 400."""
+        if self.openapi_schema is None:
+            spec = super().openapi()
+            for operations in spec["paths"].values():
+                for operation in operations.values():
+                    operation["responses"].pop("422", None)
+            for name in _FRAMEWORK_ERRORS:
+                spec["components"]["schemas"].pop(name, None)
+        return super().openapi()
+
+
+def admin_app(
+    broker: Broker,
+    *,
+    polls: Callable[[], LongPolls] | None = None,
+    executor: ThreadPoolExecutor | None = None,
+    backups: BackupPlace | None = None,
+) -> AdminApp:
+    """The API of an open broker.
+
+    `polls` gives the process's long polls where another door has them already; `executor` runs the quick
+    doors' blocking calls (its own threads otherwise); `backups` says where backups may go (anywhere).
+    """
+    waiting = PollRegistry(broker, polls)
+    threads = executor or ThreadPoolExecutor(_BATCH_THREADS, "tidemill-batch")
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        waiting.close()
+        if executor is None:
+            threads.shutdown(wait=False)
+
+    app = AdminApp(
+        title="Tidemill",
+        version=_VERSION,
+        summary="Holds messages until their time, then puts each into its topic: once, never early.",
+        lifespan=lifespan,
+        responses=_ERRORS,
+        docs_url=None,  # FastAPI's own pages fetch scripts from other hosts
+        redoc_url=None,
+    )
+    add_error_handlers(app)
+    app.batch_door = SendBatchEndpoint(SendBatchService(broker), threads)
+    consumers = Consumers(broker, waiting, threads)
+    app.consumer_door = ConsumerDoor(consumers, app.by_routes)
+    app.dashboard = Dashboard()
+    for routes in (
+        send_routes(broker),
+        consumer_routes(consumers),
+        change_routes(broker),
+        retry_routes(broker),
+        letter_routes(broker),
+        look_routes(broker),
+        picture_routes(broker),
+        past_routes(broker),
+        figure_routes(broker),
+        message_routes(broker),
+        me_routes(broker),
+        find_routes(broker),
+        damage_routes(broker),
+        topic_routes(broker),
+        group_routes(broker),
+        hold_routes(broker),
+        lever_routes(broker, backups or BackupPlace()),
+    ):
+        app.include_router(routes)
+    _add_health(app, broker)
+    _add_description(app)
+    return app
+
+
+def _add_description(app: FastAPI) -> None:
+    @app.get("/docs", include_in_schema=False)
+    def docs() -> Response:
+        """The API for people."""
+        return Response(api_page(app.openapi()), media_type="text/html", headers=PAGE_HEADERS)
+
+
+def _add_health(app: FastAPI, broker: Broker) -> None:
+    registry = registry_of(broker)
+
+    @app.get("/metrics", tags=["health"], response_class=Response)
+    def metrics() -> Response:
+        """Figures for Prometheus."""
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/healthz", tags=["health"])
+    def healthz() -> JSONResponse:
+        """200 while the broker is well, 503 with the reason otherwise."""
+        broker.require_open()
+        health = broker.health.view()
+        if health.is_ok:
+            return JSONResponse({"status": "ok", "broker": broker.id})
+        return JSONResponse({"status": health.state, "reason": health.reason, "broker": broker.id}, 503)

@@ -1,0 +1,254 @@
+"""The admin API's verbs for consumers: receive, ack, put off.
+
+Owns what they do, once, for two ways in. The routes are the web framework's: they check, describe themselves
+in OpenAPI and answer whatever is wrong. `ConsumerDoor` is plain ASGI in front of them, because consumers call
+so often that the framework would cost more than the broker: it takes the two busiest requests when they are
+right as they stand, and hands everything else on, with what it has read.
+
+A consumer that waits holds no thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import ValidationError
+
+from tidemill.broker.broker import Broker
+from tidemill.broker.consume.receipts import decode_receipt
+from tidemill.broker.consume.receiver import TagFilter
+from tidemill.core.clock import stopwatch_s
+from tidemill.core.errors import TidemillError, TooManyRequests
+from tidemill.core.limits import MIB
+from tidemill.core.model import Delivery
+from tidemill.core.property_names import split_properties
+from tidemill.server.asgi import Event, Receive, Scope, Send, is_gone
+from tidemill.server.http.http_errors import error_response
+from tidemill.server.http.http_messages import body_out, time_out
+from tidemill.server.http.http_models import InvisibilityIn, ReceiptsIn, ReceiveIn, ReceiveOut, SettledOut
+from tidemill.server.poll_registry import PollRegistry
+from tidemill.server.response_budget import TAKES_MAX, keep_room_for
+from tidemill.server.security.caller import RECEIVE, caller, require
+
+_RECEIVE_PATH, _ACK_PATH = "/v1/receive", "/v1/ack"
+_JSON = b"application/json"
+_PLAIN_BYTES_MAX = MIB
+_dumps = json.JSONEncoder(separators=(",", ":")).encode
+
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Consumers:
+    """What consumers ask for over HTTP; answers are JSON. Use on the event loop only."""
+
+    def __init__(self, broker: Broker, waiting: PollRegistry, executor: ThreadPoolExecutor) -> None:
+        self._broker = broker
+        self._waiting = waiting
+        self._executor = executor
+        self._takes = asyncio.Semaphore(TAKES_MAX)
+
+    async def _call(self, verb: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, partial(verb, *arguments, **named))
+
+    async def receive(self, request: ReceiveIn, client: Receive) -> bytes:
+        """A `ReceiveOut` with what is there, after waiting for the first message if asked to."""
+        require(RECEIVE, topic=request.topic, group=request.group)
+        waiting, key = self._waiting, (request.topic, request.group)
+        # Whoever waits does so in real time, also where the broker's clock is simulated.
+        until_s = stopwatch_s() + request.wait_ms / 1000
+        has_waited = False
+        while True:
+            bell = waiting.bell
+            async with self._takes:
+                found = await self._call(
+                    self._broker.receive,
+                    *key,
+                    count=request.count,
+                    invisible_ms=request.invisible_ms,
+                    accepts_tag=_tag_filter(request.tags),
+                    one_per_message_group=request.one_per_message_group,
+                )
+                await self._keep_room_for(found)
+            left_ms = round((until_s - stopwatch_s()) * 1000)
+            if has_waited and await is_gone(client):
+                receipts = [d.receipt for d in found]
+                await self._call(self._broker.change_invisibility, receipts, 0, is_untried=True)
+                found = []
+                left_ms = 0
+            if found or left_ms <= 0 or waiting.is_closed:
+                waiting.nudge(key)
+                return _deliveries_out(found)
+            has_waited = True
+            await waiting.wait(key, bell, left_ms)
+
+    async def _keep_room_for(self, found: list[Delivery]) -> None:
+        """Give messages back untried that there is no room for beside answers which nobody reads."""
+        try:
+            keep_room_for(delivery.message.body for delivery in found)
+        except TooManyRequests:
+            receipts = [delivery.receipt for delivery in found]
+            await self._call(self._broker.change_invisibility, receipts, 0, is_untried=True)
+            raise
+
+    async def ack(self, request: ReceiptsIn) -> bytes:
+        """A `SettledOut`."""
+        require_receipts(self._broker, request.receipts)
+        return _dumps({"settled": await self._call(self._broker.ack, request.receipts)}).encode()
+
+    async def put_off(self, request: InvisibilityIn) -> bytes:
+        """A `SettledOut`."""
+        require_receipts(self._broker, request.receipts)
+        settled = await self._call(
+            self._broker.change_invisibility,
+            request.receipts,
+            request.invisible_ms,
+            is_untried=request.untried,
+        )
+        return _dumps({"settled": settled}).encode()
+
+
+def consumer_routes(consumers: Consumers) -> APIRouter:
+    """Routes for consumers."""
+    routes = APIRouter(prefix="/v1", tags=["messages"])
+
+    @routes.post("/receive", response_model=ReceiveOut)
+    async def receive(request: ReceiveIn, http: Request) -> Response:
+        """Take messages for a group; waits up to `wait_ms` for the first one."""
+        return _json_response(await consumers.receive(request, http.receive))
+
+    @routes.post("/ack", response_model=SettledOut)
+    async def ack(request: ReceiptsIn) -> Response:
+        """Settle deliveries."""
+        return _json_response(await consumers.ack(request))
+
+    @routes.post("/invisibility", response_model=SettledOut)
+    async def change_invisibility(request: InvisibilityIn) -> Response:
+        """Let deliveries become visible again after `invisible_ms`; 0: at once."""
+        return _json_response(await consumers.put_off(request))
+
+    return routes
+
+
+class ConsumerDoor:
+    """Receives and acks, before any of the framework's machinery."""
+
+    def __init__(self, consumers: Consumers, framework: Application) -> None:
+        self._consumers = consumers
+        self._framework = framework
+
+    def has(self, scope: Scope) -> bool:
+        """Whether the request is one of the two."""
+        return scope["path"] in (_RECEIVE_PATH, _ACK_PATH) and scope["method"] == "POST"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        events = await _read(receive)
+        request = _plain_request(scope, events)
+        if request is None:
+            await self._framework(scope, _beginning_with(events, receive), send)
+            return
+        try:
+            if isinstance(request, ReceiveIn):
+                content = await self._consumers.receive(request, receive)
+            else:
+                content = await self._consumers.ack(request)
+        except TidemillError as error:
+            await error_response(error)(scope, receive, send)
+            return
+        headers = [(b"content-type", _JSON), (b"content-length", str(len(content)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+
+async def _read(receive: Receive) -> list[Event]:
+    """The request's body as it came; of one that is unusually large only the beginning."""
+    events = [await receive()]
+    size = len(events[0].get("body", b""))
+    while events[-1].get("more_body", False) and size < _PLAIN_BYTES_MAX:
+        events.append(await receive())
+        size += len(events[-1].get("body", b""))
+    return events
+
+
+def _plain_request(scope: Scope, events: Sequence[Event]) -> ReceiveIn | ReceiptsIn | None:
+    """The request, if it is whole, JSON and right."""
+    if events[-1]["type"] != "http.request" or events[-1].get("more_body", False):
+        return None
+    if not any(name == b"content-type" and value.startswith(_JSON) for name, value in scope["headers"]):
+        return None
+    model = ReceiveIn if scope["path"] == _RECEIVE_PATH else ReceiptsIn
+    try:
+        return model.model_validate(json.loads(b"".join(event.get("body", b"") for event in events)))
+    except (ValidationError, ValueError, RecursionError):
+        return None
+
+
+def _beginning_with(events: Sequence[Event], receive: Receive) -> Receive:
+    """A `receive` that first brings what was read already."""
+    read = deque(events)
+
+    async def replayed() -> Event:
+        return read.popleft() if read else await receive()
+
+    return replayed
+
+
+def _json_response(content: bytes) -> Response:
+    return Response(content, media_type="application/json")
+
+
+def _deliveries_out(deliveries: Sequence[Delivery]) -> bytes:
+    """A `ReceiveOut`, written without the models: here they would cost more than the broker."""
+    return _dumps({"deliveries": list(map(_delivery_out, deliveries))}).encode()
+
+
+def _delivery_out(delivery: Delivery) -> dict[str, object]:
+    """The fields of a `DeliveryOut`."""
+    message = delivery.message
+    text, encoded = body_out(message.body)
+    own, added = split_properties(message.properties)
+    fields: dict[str, object] = {
+        "message_id": message.id,
+        "topic": delivery.topic,
+        "body": text,
+        "body_base64": encoded,
+        "receipt": delivery.receipt,
+        "attempt": delivery.attempt,
+        "keys": message.keys,
+        "tag": message.tag,
+        "message_group": message.message_group,
+        "properties": own,
+        "queue": delivery.queue_id,
+        "offset": delivery.offset,
+        "born_at_ms": message.born_at_ms,
+        "stored_at_ms": message.stored_at_ms,
+        "deliver_at_ms": time_out(message.deliver_at_ms),
+        "released_at_ms": delivery.released_at_ms,
+        "invisible_until_ms": delivery.invisible_until_ms,
+        "via": delivery.via.name.lower(),
+        "rolls": delivery.rolls,
+    }
+    if added:
+        fields["broker_properties"] = added
+    return fields
+
+
+def require_receipts(broker: Broker, receipts: list[str]) -> None:
+    """`Forbidden` unless the caller may settle all of these."""
+    if caller() is not None:
+        for group, topic, queue_id in {decode_receipt(receipt)[:3] for receipt in receipts}:
+            require(RECEIVE, topic=broker.receiver.received_as(topic, queue_id), group=group)
+
+
+def _tag_filter(tags: list[str] | None) -> TagFilter | None:
+    if tags is None:
+        return None
+    wanted = frozenset(tags)
+    return lambda tag: tag in wanted

@@ -1,0 +1,196 @@
+"""The admin API's verbs for what failed: retry, send back, list dead letters, resend them.
+
+Owns their shapes and translates between those and the broker's values, nothing more. All run in the
+server's thread pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+
+from tidemill.broker.broker import Broker
+from tidemill.broker.consume.dead_letters import DeadLetter
+from tidemill.broker.consume.retries import SendBackAnswer, SentBack
+from tidemill.core.errors import RequestError
+from tidemill.core.limits import ANSWER_BYTES_MAX, FRAME_ROWS_MAX, MAX_DELAY_MS
+from tidemill.core.model import NO_TIME_MS
+from tidemill.core.property_names import split_properties
+from tidemill.server.http.http_consuming import require_receipts
+from tidemill.server.http.http_messages import body_out
+from tidemill.server.http.http_models import LOOK_COUNT_MAX, Name, ReceiptsIn, Request, Token
+from tidemill.server.response_budget import BodiesRoute, keep_room_for
+from tidemill.server.security.caller import ADMIN, LOOK, may, require
+
+_LEVEL_MAX = 1 << 31
+
+
+class SendBackIn(ReceiptsIn):
+    """Deliveries to give back; they come again after the delay of a level."""
+
+    level: Annotated[int, Field(ge=-1, le=_LEVEL_MAX)] = Field(
+        0, description="0: the pause of the group's table; -1: to the dead letters"
+    )
+
+
+class RetryIn(ReceiptsIn):
+    """Deliveries that failed; they are tried again where they are."""
+
+    delay_ms: Annotated[int, Field(ge=0, le=MAX_DELAY_MS)] | None = Field(
+        None, description="null: the pause of the group's table after this attempt"
+    )
+
+
+class SentBackOut(BaseModel):
+    answer: SendBackAnswer
+    deliver_at_ms: int | None
+    handle: str | None = Field(description="to cancel or reschedule it by; null where it stays in its queue")
+    note: str = ""
+
+
+class SendBackOut(BaseModel):
+    answers: list[SentBackOut]
+
+
+class DeadLetterOut(BaseModel):
+    message_id: str
+    group: str
+    topic: str = Field(description="the topic it was sent to")
+    body: str | None
+    body_base64: str | None
+    keys: list[str]
+    tag: str
+    properties: dict[str, str] = Field(description="as the sender gave them")
+    broker_properties: dict[str, str] = Field(description="what the broker adds")
+    attempts: int
+    died_at_ms: int
+    stored_at_ms: int
+    queue: int
+    offset: int
+
+
+class DeadLetterListOut(BaseModel):
+    dead_letters: list[DeadLetterOut]
+
+
+class ResendIn(Request):
+    """Which letters of a group: those with these ids, or all."""
+
+    group: Name
+    ids: Annotated[list[Token], Field(max_length=FRAME_ROWS_MAX)] | None = None
+    all: bool = False
+
+
+class ResentOut(BaseModel):
+    resent: int
+
+
+def retry_routes(broker: Broker) -> APIRouter:
+    """Routes for what failed."""
+    routes = APIRouter(prefix="/v1", tags=["retries"])
+
+    @routes.post("/send-back", response_model=SendBackOut)
+    def send_back(request: SendBackIn) -> SendBackOut:
+        """Give deliveries back; each comes again, to its group alone, after the delay of a level."""
+        require_receipts(broker, request.receipts)
+        return _answers_out(broker.send_back(request.receipts, request.level))
+
+    @routes.post("/retry", response_model=SendBackOut)
+    def retry(request: RetryIn) -> SendBackOut:
+        """Say that deliveries failed: each comes again after its group's pause, or is dead after the last."""
+        require_receipts(broker, request.receipts)
+        return _answers_out(broker.retry(request.receipts, request.delay_ms))
+
+    @routes.post("/dead-letters/resend", response_model=ResentOut)
+    def resend(request: ResendIn) -> ResentOut:
+        """Give dead letters to their group once more, with all attempts before them.
+
+        Letters of topics that the caller may not administer for this group stay where they are.
+        """
+        require(ADMIN, group=request.group)
+        if (request.ids is None) != request.all:
+            raise RequestError("say which dead letters: give either ids, or all = true")
+        # As to reset the group in a topic, which also lets it have messages again.
+        resent = broker.dead_letters.resend(
+            request.group,
+            request.ids,
+            accepts_topic=lambda topic: may(ADMIN, topic=topic, group=request.group),
+        )
+        return ResentOut(resent=resent)
+
+    return routes
+
+
+def _answers_out(answers: Sequence[SentBack]) -> SendBackOut:
+    return SendBackOut(
+        answers=[
+            SentBackOut(
+                answer=sent.answer,
+                deliver_at_ms=None if sent.deliver_at_ms == NO_TIME_MS else sent.deliver_at_ms,
+                handle=str(sent.handle) if sent.handle is not None else None,
+                note=sent.note,
+            )
+            for sent in answers
+        ]
+    )
+
+
+def letter_routes(broker: Broker) -> APIRouter:
+    """Routes that show what failed."""
+    routes = APIRouter(prefix="/v1", tags=["retries"], route_class=BodiesRoute)
+
+    @routes.get("/dead-letters", response_model=DeadLetterListOut)
+    def dead_letters(
+        group: Name | None = None, limit: Annotated[int, Query(ge=1, le=LOOK_COUNT_MAX)] = 100
+    ) -> DeadLetterListOut:
+        """Messages that groups gave up on and nobody has dealt with, of one group or of all, up to 16 MiB.
+
+        Oldest first, and only of topics that the caller may look at.
+        """
+        if group is not None:
+            require(LOOK, group=group)
+        names = (
+            [group] if group is not None else [g for g in broker.dead_letters.groups() if may(LOOK, group=g)]
+        )
+        found: list[DeadLetter] = []
+        room = ANSWER_BYTES_MAX
+        for name in names:
+            if len(found) < limit and room > 0:
+                letters = broker.dead_letters.waiting(
+                    name,
+                    limit=limit - len(found),
+                    bytes_max=room,
+                    accepts_topic=lambda topic: may(LOOK, topic=topic),
+                )
+                room -= sum(len(letter.message.body) for letter in letters)
+                found += letters
+        keep_room_for(letter.message.body for letter in found)
+        found.sort(key=lambda letter: letter.died_at_ms)
+        return DeadLetterListOut(dead_letters=[_letter_out(letter) for letter in found])
+
+    return routes
+
+
+def _letter_out(letter: DeadLetter) -> DeadLetterOut:
+    message = letter.message
+    text, encoded = body_out(message.body)
+    own, added = split_properties(message.properties)
+    return DeadLetterOut(
+        message_id=message.id,
+        group=letter.group,
+        topic=letter.topic,
+        body=text,
+        body_base64=encoded,
+        keys=list(message.keys),
+        tag=message.tag,
+        properties=dict(own),
+        broker_properties=added,
+        attempts=letter.attempts,
+        died_at_ms=letter.died_at_ms,
+        stored_at_ms=message.stored_at_ms,
+        queue=letter.queue_id,
+        offset=letter.offset,
+    )

@@ -1,0 +1,88 @@
+"""The quick way in for many sends at once: `POST /v1/send-batch`, plain ASGI, one frame for all who wait.
+
+Requests that arrive while the broker is busy are joined into one call of the desk (`send_batch_service.py`),
+so several clients share a frame and a sync; each request gets its own messages' answers. An answer also says
+where a caller on this machine finds the local door (`unix_listener.py`), if there is one.
+
+Invariant: no more than the limit of bytes is gathered for a request, whatever length it announces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from tidemill.broker.send.column_send import Answers
+from tidemill.core.addresses import LOCAL_DOOR_HEADER
+from tidemill.core.errors import BodyTooLarge, RequestError, TidemillError
+from tidemill.core.limits import FRAME_BYTES_MAX
+from tidemill.core.send_batch import SendColumns, decode_columns
+from tidemill.server.batching import Batcher
+from tidemill.server.http.http_errors import error_bytes, status_of
+from tidemill.server.send_batch_service import JOINED_MESSAGES_MAX, SendBatchService
+
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+
+_JOINED_MAX = 64
+_TYPE = (b"content-type", b"application/json")
+
+
+class SendBatchEndpoint:
+    """The ASGI application behind one path."""
+
+    def __init__(self, desk: SendBatchService, executor: ThreadPoolExecutor) -> None:
+        self._desk = desk
+        self._executor = executor
+        self._headers = [_TYPE]
+        self._batcher: Batcher[SendColumns, Answers] = Batcher(
+            desk.store,
+            executor,
+            in_flight_max=1,  # what comes meanwhile is joined, which saves more than overlapping gains
+            batch_max=_JOINED_MAX,
+            size_max=JOINED_MESSAGES_MAX,
+            size_of=len,
+        )
+
+    def point_to(self, local_door: str) -> None:
+        """Tell callers from now on what the local door is called."""
+        self._headers = [_TYPE, (LOCAL_DOOR_HEADER.encode(), local_door.encode())]
+
+    async def _stored(self, columns: SendColumns) -> Answers:
+        refusals = self._desk.refusals(columns)
+        if refusals is None:
+            return await self._batcher.submit(columns)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, self._desk.store_allowed, columns, refusals)
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        try:
+            columns = decode_columns(await _body(receive))
+            answers = await self._stored(columns) if len(columns) else []
+            status, content = 200, self._desk.encoded(answers)
+        except TidemillError as error:
+            status, content = status_of(error), error_bytes(error)
+        headers = [*self._headers, (b"content-length", str(len(content)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+
+async def _body(receive: Receive) -> bytes:
+    """The whole request body, at most what fits a frame."""
+    event = await receive()
+    if not event.get("more_body", False):
+        return bytes(event.get("body", b""))
+    parts = [event.get("body", b"")]
+    size = len(parts[0])
+    while event.get("more_body", False):
+        event = await receive()
+        if event["type"] == "http.disconnect":
+            raise RequestError("the request ended in the middle")
+        parts.append(event.get("body", b""))
+        size += len(parts[-1])
+        if size > FRAME_BYTES_MAX:
+            raise BodyTooLarge(f"a batch has over {FRAME_BYTES_MAX} bytes; send it in parts")
+    return b"".join(parts)

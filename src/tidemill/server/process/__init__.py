@@ -1,0 +1,1 @@
+"""The processes: supervisor, broker process, and the ASGI servers it runs on."""

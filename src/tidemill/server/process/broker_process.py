@@ -1,0 +1,286 @@
+"""The broker process: the application that Envoy or hypercorn runs, with the broker inside.
+
+Owns the life of that process. It opens the broker while the door already answers "opening", tells its parent
+on standard output what happens (one JSON object a line: opening, opened, failed, closed), and watches
+standard input, a pipe that only its parent holds: when that closes, for whatever reason, it stops in order.
+In order means: no more calls, those under way answered, the broker closed, what is pending said.
+
+It ends itself after a fault: with the event `fault` where opening the directory again cures it (the parent
+starts it again), with `failed` where a person must look. An opening that a disk error stops is such a fault
+for a process that was started again; the first one fails, so that whoever starts it sees why.
+
+Imported only in that process: by pyvoy, as `tidemill.server.process.broker_process:application`, and by
+`server/process/hypercorn_process.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy.ma  # noqa: F401  `np.unique` asks for it: half a tenth of a second of the first step under load
+
+from tidemill.broker.broker import Broker
+from tidemill.broker.control.kept_clock import KeptClock
+from tidemill.broker.health import Health, Remedy, text_of
+from tidemill.broker.identity import require_broker
+from tidemill.broker.loop import let_services_in
+from tidemill.core.clock import Clock, SystemClock, stopwatch_s
+from tidemill.core.errors import DiskError, DiskFull, TidemillError
+from tidemill.core.parent_watch import when_untied
+from tidemill.log.disk import RealDisk
+from tidemill.server.app import Door, Opened
+from tidemill.server.flight.flight_opening import FlightService
+from tidemill.server.grpc.gateway import Gateway
+from tidemill.server.http.backup_place import backup_place_of
+from tidemill.server.http.http_api import admin_app
+from tidemill.server.http.send_batch_endpoint import SendBatchEndpoint
+from tidemill.server.process.serve_plan import ServePlan
+from tidemill.server.security.authority import Authority, authority_of
+from tidemill.server.security.guard import Guard
+from tidemill.server.security.live_certificate import CertificateWatch, turn
+from tidemill.server.security.rates import Rates
+from tidemill.server.send_batch_service import SendBatchService
+from tidemill.server.unix.unix_listener import UnixListener
+from tidemill.store.without_pandas import keep_pandas_out
+
+logger = logging.getLogger(__name__)
+
+_DRAIN_SECONDS = 10.0
+_EXIT_SECONDS = 20.0
+_TELL_EVERY_S = 0.2
+_PORT_EVERY_S = 1.0
+# Requests make many short-lived objects and no rings worth hurrying for; how many may gather before a look.
+_GARBAGE_THRESHOLDS = (20_000, 20, 20)
+
+
+class BrokerProcess:
+    """Opens and closes the broker behind a door."""
+
+    def __init__(self, plan: ServePlan) -> None:
+        self._plan = plan
+        self._rates = Rates(plan.rate_per_client) if plan.rate_per_client else None
+        self.door = Door(self._start, self.stop)
+        self._flight: FlightService | None = None
+        self._local: UnixListener | None = None
+        self._watches: list[asyncio.Task[None]] = []
+        self._opening: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._told_at_s = 0.0
+        # How the server takes up another certificate; this is how Envoy does.
+        self.renew_certificate: Callable[[], None] = partial(turn, Path(plan.data))
+
+    # -- opening ----------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        keep_pandas_out()
+        let_services_in()
+        # A Ctrl-C in the parent's terminal is for the parent alone: it stops us in order.
+        os.setpgid(0, 0)
+        loop = asyncio.get_running_loop()
+        when_untied(lambda: loop.call_soon_threadsafe(self._begin_stop))
+        self._opening = asyncio.create_task(self._open())
+
+    async def _open(self) -> None:
+        try:
+            authority = authority_of(self._plan)
+            self.door.guard = Guard(authority, self._rates)
+            broker = await asyncio.to_thread(self._open_broker)
+            self._flight = await asyncio.to_thread(self._open_flight, broker, authority)
+        except (TidemillError, OSError) as error:
+            if self._plan.is_again and isinstance(error, DiskError | DiskFull):
+                self._give_up(f"opening: {error}", event="fault")
+            else:
+                self._give_up(_words_of(error))
+            return
+        except Exception as error:
+            logger.critical("the broker did not open", exc_info=error)
+            self._give_up(
+                f"the broker did not open: {text_of(error)}; see the log above and run tidemill check"
+            )
+            return
+        gateway = Gateway(broker, creates_topics=self._plan.creates_topics)
+        http = admin_app(broker, polls=lambda: gateway.consuming.polls, backups=backup_place_of(self._plan))
+        self._say_where_flight_is(self._flight, broker)
+        self._local = self._open_local(broker, http.batch_door)
+        self.door.opened = Opened(broker, gateway, http, http.batch_door)
+        self.door.state = "open"
+        loop = asyncio.get_running_loop()
+        broker.health.when_stopped(lambda: loop.call_soon_threadsafe(self._end_after_fault, broker.health))
+        self._watches = self._start_watches(self._flight, broker)
+        pipeline = "spark" if self._plan.pipeline_command else "embedded"
+        _spare_what_stays()
+        _tell("opened", broker=broker.id, pipeline=pipeline, flight_port=self._flight.port)
+
+    def _give_up(self, message: str, *, event: str = "failed") -> None:
+        self.door.state, self.door.reason = "failed", message
+        _tell(event, message=message)
+        _end_process()
+
+    def _open_broker(self) -> Broker:
+        directory = Path(self._plan.data)
+        if self._plan.broker_before:
+            require_broker(RealDisk(), directory, self._plan.broker_before)
+        if self._plan.clock != "simulated":
+            return self._broker_with(SystemClock())
+        clock = KeptClock(RealDisk(), directory, SystemClock().now_ms())
+        broker = self._broker_with(clock)
+        clock.keep()
+        return broker
+
+    def _broker_with(self, clock: Clock) -> Broker:
+        return Broker(
+            Path(self._plan.data),
+            self._plan.settings,
+            clock=clock,
+            on_progress=self._opening_progress,
+            pipeline_command=self._plan.pipeline_command,
+            pipeline_problem=self._plan.pipeline_problem,
+            last_fault=self._plan.fault_before,
+        )
+
+    def _opening_progress(self, done: int, total: int) -> None:
+        """So much of the log is read: for those who knock meanwhile, and for the parent's terminal."""
+        self.door.opening_share = done / max(total, 1)
+        if stopwatch_s() - self._told_at_s > _TELL_EVERY_S:
+            self._told_at_s = stopwatch_s()
+            _tell("opening", done=done, total=total)
+
+    def _open_flight(self, broker: Broker, authority: Authority | None) -> FlightService:
+        try:
+            return FlightService(self._plan, broker, self._rates, authority)
+        except (TidemillError, OSError):
+            broker.close()
+            raise
+
+    def _open_local(self, broker: Broker, batch_door: SendBatchEndpoint) -> UnixListener | None:
+        try:
+            local = UnixListener(SendBatchService(broker), self.door.guard, self._plan.port)
+        except OSError as error:
+            logger.warning("no local door, all go by the port: %s", error.strerror or error)
+            return None
+        batch_door.point_to(local.name)
+        return local
+
+    def _say_where_flight_is(self, flight: FlightService, broker: Broker) -> None:
+        if flight.port is not None:
+            is_tls = self._plan.tls_port is not None
+            self.door.facts = {
+                **self.door.facts,
+                "flight": {"port": flight.port, "tls": is_tls, "broker": broker.id},
+            }
+
+    def _start_watches(self, flight: FlightService, broker: Broker) -> list[asyncio.Task[None]]:
+        plan, say = self._plan, partial(self._say_where_flight_is, flight, broker)
+        found = []
+        if plan.tls_port is not None:
+            acts = (self.renew_certificate, flight.reopen, say)
+            found.append(CertificateWatch(Path(plan.tls_cert), Path(plan.tls_key), acts).run())
+        if flight.awaits_port:
+            found.append(_open_when_free(flight, say))
+        return [asyncio.create_task(watch) for watch in found]
+
+    # -- stopping ---------------------------------------------------------------------------------
+
+    def _begin_stop(self) -> None:
+        """The parent has let go of us, or the broker has stopped after a fault."""
+        # Should anything hang, the process ends all the same; the log is safe at every moment.
+        timer = threading.Timer(_EXIT_SECONDS, os._exit, [1])
+        timer.daemon = True
+        timer.start()
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop_and_end())
+
+    def _end_after_fault(self, health: Health) -> None:
+        """The broker takes no more requests: tell the parent why, and end."""
+        fault = health.fault
+        assert fault is not None
+        if self._stopping is None:
+            self.door.reason = fault.reason
+            if fault.remedy is Remedy.REOPEN:
+                _tell("fault", message=fault.reason)
+            else:
+                _tell("failed", message=f"the broker stopped: {fault.reason}")
+        self._begin_stop()
+
+    async def _stop_and_end(self) -> None:
+        await self.stop()
+        _end_process()
+
+    async def stop(self) -> None:
+        """Stop in order; nothing more to do for one that has stopped."""
+        if self._opening is not None:
+            await self._opening
+        for watch in self._watches:
+            watch.cancel()
+        opened, self.door.opened = self.door.opened, None
+        self.door.state = "failed" if self.door.reason else "stopping"
+        if opened is not None:
+            if self._flight is not None:
+                await asyncio.to_thread(self._flight.close)
+            if self._local is not None:
+                await asyncio.to_thread(self._local.close, _DRAIN_SECONDS)
+            await opened.gateway.drain(_DRAIN_SECONDS)
+            try:
+                farewell = await asyncio.to_thread(opened.broker.close)
+            except (TidemillError, OSError) as error:  # what was answered is in the log all the same
+                if self.door.reason:  # told before
+                    logger.error("the broker did not close in order: %s", error)
+                else:
+                    _tell("failed", message=f"the broker did not close in order: {_words_of(error)}")
+            else:
+                if not self.door.reason:
+                    _tell("closed", **asdict(farewell))
+
+
+async def _open_when_free(flight: FlightService, say: Callable[[], None]) -> None:
+    while True:
+        if await asyncio.to_thread(flight.open_if_free):
+            say()
+            return
+        await asyncio.sleep(_PORT_EVERY_S)
+
+
+def _spare_what_stays() -> None:
+    """Take what lives as long as the process out of the garbage collector's sight.
+
+    A look through all of it stops every thread for tens of milliseconds, the releaser too.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GARBAGE_THRESHOLDS)
+
+
+def _words_of(error: Exception) -> str:
+    """What went wrong and what to do, in one line."""
+    if not isinstance(error, OSError):
+        return str(error)
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}; check the path of the data directory and its permissions"
+
+
+def _tell(what: str, **facts: Any) -> None:
+    line = json.dumps({"event": what, **facts}) + "\n"
+    try:
+        os.write(1, line.encode())
+    except OSError:  # the parent is gone; nobody is there to be told
+        return
+
+
+def _end_process() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+process = BrokerProcess(ServePlan.from_variable(os.environ))
+application = process.door

@@ -1,0 +1,47 @@
+"""Ports kept for the door, from before it listens until the last broker process behind it has ended.
+
+Owns one socket for each, bound and never listening, which the door shares (`SO_REUSEPORT`). So nobody takes
+the port while a broker process starts, or is started again: neither another program nor, where the port is
+one of those that the system hands out, a connection that somebody happens to open. The door itself would not
+find out: it would share the port of another door, and half the calls would go astray.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tidemill.core.errors import RequestError, StorageError
+from tidemill.server.http.backup_place import LOOPBACK
+
+_PORT_PROBLEMS = (errno.EADDRINUSE, errno.EACCES)
+
+
+def require_guarded(host: str, *, is_guarded: bool) -> None:
+    """Refuse an address that is open to others without a word."""
+    if host not in LOOPBACK and not is_guarded:
+        raise RequestError(
+            f"{host} is reachable from outside and nobody would be asked who they are; "
+            "bind to 127.0.0.1, give a permissions file with --auth, or say --insecure"
+        )
+
+
+@contextmanager
+def hold_port(host: str, port: int, flag: str = "--port") -> Iterator[int]:
+    """Keep a port, chosen if 0; `StorageError` if it is somebody else's."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that ended linger on it
+        try:
+            held.bind((host, port))
+        except OSError as error:
+            # A name that is none, or an address of another machine, is not mended by another port.
+            wrong = flag if error.errno in _PORT_PROBLEMS else "--host: an address or name of this machine"
+            raise StorageError(
+                f"cannot listen on {host}:{port}: {error.strerror}; choose another {wrong}"
+            ) from None
+        # From here on it is shared with who asks for that, as Envoy does, and with nobody else.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        yield int(held.getsockname()[1])

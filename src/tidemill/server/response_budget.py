@@ -1,0 +1,159 @@
+"""How many bytes of answers may wait for callers that do not read, and how many large ones are made at once.
+
+Owns both counts. Whoever asks for much and never reads it, a thousand times over, is stopped here: the call
+over the limit is refused, those under way go on. Calls that begin together all find room, so each asks again
+when it knows what it would answer, and keeps its room from then until its caller has the last byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterable
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from tidemill.core.errors import TooManyRequests
+from tidemill.core.limits import KIB
+from tidemill.server.asgi import Event, Send
+from tidemill.server.http.http_errors import error_response
+
+# Takes of messages under way at once, of each door: their bodies are in memory before anybody counts them.
+TAKES_MAX = 8
+# The same of looks at bodies; while one is made it is in memory up to four times.
+_LOOKS_MAX = 4
+
+_OF_CALL: ContextVar[Answer | None] = ContextVar("answer", default=None)  # the answer of the call under way
+_PIECE_BYTES = 256 * KIB  # what has no more is not large
+_START = "http.response.start"
+
+
+class Unread:
+    """Bytes of answers that their callers have not taken yet. Thread-safe but for `looks`."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()  # protects held
+        self.held = 0
+        self.looks = asyncio.Semaphore(_LOOKS_MAX)  # of the one event loop that makes answers
+
+    def require_room(self) -> None:
+        """Return if there is room for another large answer; `TooManyRequests` if not."""
+        if self.held > self._bytes_max:
+            raise self._refusal()
+
+    def grow(self, kept: int, size: int, *, is_certain: bool = False) -> None:
+        """Keep `size` bytes for an answer that has `kept`; `TooManyRequests` if they are too much.
+
+        The first answer always has room, however large, and so has one that `is_certain` to be sent.
+        """
+        with self._lock:
+            others = self.held - kept
+            if not is_certain and others and others + size > self._bytes_max:
+                raise self._refusal()
+            self.held = others + size
+
+    def give_back(self, size: int) -> None:
+        with self._lock:
+            self.held -= size
+
+    def answer(self, send: Send, *, may_refuse: bool = False) -> Answer:
+        """A `send` for the answer of the call under way, counted. Use it as a context."""
+        return Answer(self, send, may_refuse)
+
+    def _refusal(self) -> TooManyRequests:
+        return TooManyRequests(
+            f"{self.held} bytes of answers wait for callers that do not read them; ask again shortly"
+        )
+
+
+class Answer:
+    """One call's `send`. With `may_refuse`, a large answer that there is no room for becomes a refusal.
+
+    Not so where something was done that the caller must hear of: there room is asked for before it is done.
+    """
+
+    def __init__(self, unread: Unread, send: Send, may_refuse: bool) -> None:
+        self.unread = unread
+        self._send = send
+        self._may_refuse = may_refuse
+        self._is_refused = False
+        self._kept = 0
+
+    def __enter__(self) -> Answer:
+        self._before = _OF_CALL.set(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _OF_CALL.reset(self._before)
+        self.unread.give_back(self._kept)
+        self._kept = 0
+
+    def keep(self, size: int, *, is_certain: bool = False) -> None:
+        """Keep room for at least so many bytes until the answer has been taken."""
+        if size > self._kept:
+            self.unread.grow(self._kept, size, is_certain=is_certain)
+            self._kept = size
+
+    async def __call__(self, event: Event) -> None:
+        if self._is_refused:
+            return
+        if self._may_refuse and event["type"] == _START and (size := _announced(event)) > _PIECE_BYTES:
+            try:
+                self.keep(size)
+            except TooManyRequests as error:
+                self._is_refused = True
+                await error_response(error)({"type": "http"}, _hear_nothing, self._send)
+                return
+        body = event.get("body", b"")
+        self.keep(len(body), is_certain=True)
+        await self._in_pieces(event, body)
+
+    async def _in_pieces(self, event: Event, body: bytes) -> None:
+        """The server waits for the caller between two pieces, but takes the first whole, however large."""
+        size = len(body)
+        if size > _PIECE_BYTES:
+            for start in range(0, size - _PIECE_BYTES, _PIECE_BYTES):
+                piece = body[start : start + _PIECE_BYTES]
+                await self._send({"type": event["type"], "body": piece, "more_body": True})
+            event = {**event, "body": body[(size - 1) // _PIECE_BYTES * _PIECE_BYTES :]}
+        await self._send(event)
+
+
+class BodiesRoute(APIRoute):
+    """A route whose answers carry bodies of messages: only so many of them are made at once."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        make = super().get_route_handler()
+
+        async def in_turn(request: Request) -> Response:
+            answer = _OF_CALL.get()
+            if answer is None:
+                return await make(request)
+            async with answer.unread.looks:
+                answer.unread.require_room()
+                return await make(request)
+
+        return in_turn
+
+
+def keep_room_for(bodies: Iterable[bytes]) -> None:
+    """`TooManyRequests` if the answer with these would be too much beside those that nobody reads."""
+    answer = _OF_CALL.get()
+    if answer is not None:
+        answer.keep(sum(map(len, bodies)))
+
+
+def _announced(event: Event) -> int:
+    """How many bytes the answer that begins will have; 0 if it does not say."""
+    return next((int(value) for name, value in event["headers"] if name == b"content-length"), 0)
+
+
+async def _hear_nothing() -> Event:
+    return {"type": "http.disconnect"}

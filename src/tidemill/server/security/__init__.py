@@ -1,0 +1,1 @@
+"""Authentication, permissions, rates and certificates."""

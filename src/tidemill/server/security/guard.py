@@ -1,0 +1,165 @@
+"""The guard at the door: asks every call who it is and whether it comes too often, before a byte is read.
+
+Owns the refusals: over gRPC the method's own answer with a status (clients understand nothing else), over
+HTTP a status and the one form of error. What the caller may then do is asked where it is done (`caller.py`).
+
+Wrong tokens and signatures are counted by address, at the rate of any client. An address that is over it is
+refused before anybody looks at what it shows, or it could guess on. Not so on this machine's own address,
+which everybody on the TLS port has: there one who guesses would shut out all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from ipaddress import IPv6Address, ip_address
+from typing import Any
+
+from tidemill.core.errors import BusyError, Forbidden, TidemillError, Unauthorized
+from tidemill.server.asgi import Receive, Scope, Send
+from tidemill.server.grpc.framing import Status, Stream
+from tidemill.server.grpc.protocol import SERVICE, service
+from tidemill.server.grpc.status_codes import status_of
+from tidemill.server.http.http_errors import error_bytes
+from tidemill.server.http.http_errors import status_of as http_status_of
+from tidemill.server.response_budget import Unread
+from tidemill.server.security.authority import Authority
+from tidemill.server.security.caller import set_caller
+from tidemill.server.security.permissions import User
+from tidemill.server.security.rates import Rates
+
+# They keep a client alive and cost nothing; refusing them would only make it come more often.
+_UNCOUNTED = {SERVICE + name for name in ("Heartbeat", "Telemetry", "NotifyClientTermination")}
+_LOOKS = ("GET", "HEAD")
+_OWN_SITE = ("same-origin", "none")  # none: a person typed the address
+_CHALLENGE = (b"www-authenticate", b"Bearer")
+
+
+class Guard:
+    """Lets calls in or refuses them. Thread-safe."""
+
+    def __init__(self, authority: Authority | None = None, rates: Rates | None = None) -> None:
+        self._authority = authority
+        self._rates = rates
+
+    async def admits_grpc(
+        self, scope: Scope, receive: Receive, send: Send, unread: Unread | None = None
+    ) -> bool:
+        """Whether a gRPC call may go on; if not, it has been answered. `unread`: its answer may be large."""
+        try:
+            user = None
+            if self._authority is not None:
+                authorization, date_time = _headers(scope, b"authorization", b"x-mq-date-time")
+                find = partial(self._authority.user_of_signature, authorization, date_time)
+                user = self._found(find, _peer(scope), is_guess=bool(authorization))
+            set_caller(user)
+            if self._rates is not None and scope["path"] not in _UNCOUNTED:
+                self._rates.spend(_payer(user, _peer(scope)))
+            if unread is not None:
+                unread.require_room()
+        except TidemillError as error:
+            await _refuse_grpc(scope["path"], error, Stream(receive, send, 0))
+            return False
+        return True
+
+    async def admits_http(self, scope: Scope, send: Send, unread: Unread | None = None) -> bool:
+        """Whether an HTTP request may go on; if not, it has been answered."""
+        try:
+            authorization, *whence = _headers(scope, b"authorization", b"sec-fetch-site", b"origin", b"host")
+            _refuse_other_sites(scope["method"], *whence)
+            self.admit_http(authorization, _peer(scope))
+            if unread is not None:
+                unread.require_room()
+        except TidemillError as error:
+            await _refuse_http(error, send)
+            return False
+        return True
+
+    def admit_http(self, authorization: str, peer: str) -> None:
+        """Return if a request may go on, its caller known from now on; raises why not."""
+        user = None
+        if self._authority is not None:
+            find = partial(self._authority.user_of_token, authorization)
+            user = self._found(find, peer, is_guess=bool(authorization))
+        set_caller(user)
+        if self._rates is not None:
+            self._rates.spend(_payer(user, peer))
+
+    def _found(self, find: Callable[[], User], peer: str, *, is_guess: bool) -> User:
+        """Who shows what `find` looks at; counted if it is wrong. Who shows nothing does not guess."""
+        rates, address = self._rates, _payer(None, peer)
+        if rates is None or not is_guess:
+            return find()
+        if not _is_shared(peer):
+            rates.require(address)
+        try:
+            return find()
+        except Unauthorized:
+            rates.spend(address)
+            raise
+
+
+def _refuse_other_sites(method: str, relation: str, origin: str, host: str) -> None:
+    """`Forbidden` if a browser says that a page of another site is behind a request that changes something.
+
+    Any page that somebody looks at can have its browser ask the broker on the same machine. Only browsers
+    send these headers; of those that do not tell the relation, the origin is compared.
+    """
+    if method in _LOOKS:
+        return
+    is_own = relation in _OWN_SITE if relation else not origin or origin.partition("://")[2] == host
+    if not is_own:
+        raise Forbidden("a page of another site may not do this; use the broker's own dashboard")
+
+
+def _payer(user: User | None, peer: str) -> str:
+    """Whose calls are counted."""
+    return f"user {user.name}" if user is not None else f"address {peer}"
+
+
+def _peer(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else "unknown"
+
+
+@lru_cache(maxsize=1024)
+def _is_shared(peer: str) -> bool:
+    """Whether others may have the same address: this machine's own, or none that is known."""
+    try:
+        address = ip_address(peer)
+    except ValueError:
+        return True
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def _headers(scope: Scope, *names: bytes) -> list[str]:
+    found = dict.fromkeys(names, b"")
+    for name, value in scope["headers"]:
+        if name in found:
+            found[name] = value
+    return [str(value, "utf-8", "surrogateescape") for value in found.values()]
+
+
+async def _refuse_grpc(path: str, error: TidemillError, stream: Stream) -> None:
+    name = path.removeprefix(SERVICE)
+    response: Any = getattr(service, "TelemetryCommand" if name == "Telemetry" else f"{name}Response", None)
+    try:
+        if response is None or not path.startswith(SERVICE):
+            await stream.end(Status.UNIMPLEMENTED, f"there is no method {path}")
+            return
+        await stream.write([response(status=status_of(error)).SerializeToString()])
+        await stream.end(Status.OK, "")
+    except OSError:
+        return  # gone already
+
+
+async def _refuse_http(error: TidemillError, send: Send) -> None:
+    content = error_bytes(error)
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
+    if isinstance(error, Unauthorized):
+        headers.append(_CHALLENGE)
+    elif isinstance(error, BusyError):
+        headers.append((b"retry-after", b"1"))
+    await send({"type": "http.response.start", "status": http_status_of(error), "headers": headers})
+    await send({"type": "http.response.body", "body": content, "more_body": False})

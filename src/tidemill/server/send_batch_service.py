@@ -1,0 +1,122 @@
+"""What becomes of a request with many sends, whichever way it came: what of it is allowed, stored, answered.
+
+Owns no way in: `send_batch_endpoint.py` brings requests from the port, `unix_listener.py` from this machine.
+Reads and writes the form of `core/send_batch.py`. Kept free of the web framework, because here every
+microsecond is paid per message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from typing import NamedTuple
+
+from tidemill.broker.broker import Broker
+from tidemill.broker.send.column_send import Answers, PlainAnswers
+from tidemill.broker.send.planned_send import Answer
+from tidemill.core.errors import Forbidden, RequestError, TidemillError
+from tidemill.core.model import Once
+from tidemill.core.send_answers import encode_answers, encode_plain_answers
+from tidemill.core.send_batch import SendColumns, decode_columns
+from tidemill.server.http.http_errors import error_bytes, status_of
+from tidemill.server.rejects import REJECTS
+from tidemill.server.security.caller import caller
+
+PATH = "/v1/send-batch"
+# So many messages of several requests are stored in one go.
+JOINED_MESSAGES_MAX = 4096
+
+Refusals = list[Forbidden | None]
+
+
+class Asked(NamedTuple):
+    """A request that was read."""
+
+    columns: SendColumns
+    refusals: Refusals | None  # None: its caller may send all of it
+
+
+class SendBatchService:
+    """Serves requests in columns. Thread-safe."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def read(self, content: bytes) -> Asked:
+        """What a request of the present caller asks for; raises if it cannot be read."""
+        columns = decode_columns(content)
+        return Asked(columns, self.refusals(columns))
+
+    def answers(self, asked: Sequence[Asked]) -> list[tuple[int, bytes]]:
+        """Status and content of the answers to these requests, as many as may be stored in one go."""
+        answers: list[tuple[int, bytes]] = []
+        for part in _in_parts(asked):
+            answers.extend(self._answers_of_part(part))
+        return answers
+
+    def _answers_of_part(self, asked: Sequence[Asked]) -> list[tuple[int, bytes]]:
+        allowed = [one.columns for one in asked if one.refusals is None]
+        try:
+            stored: Iterator[Answers | TidemillError] = iter(self.store(allowed) if allowed else [])
+        except TidemillError as error:
+            stored = repeat(error)
+        return [self._answer(next(stored) if one.refusals is None else self._partly(one)) for one in asked]
+
+    def _partly(self, asked: Asked) -> Answers | TidemillError:
+        """What became of a request of which some is refused: its own errors are nobody else's."""
+        assert asked.refusals is not None
+        try:
+            return self.store_allowed(asked.columns, asked.refusals)
+        except TidemillError as error:
+            return error
+
+    def _answer(self, answers: Answers | TidemillError) -> tuple[int, bytes]:
+        if isinstance(answers, TidemillError):
+            return status_of(answers), error_bytes(answers)
+        return 200, self.encoded(answers)
+
+    def refusals(self, columns: SendColumns) -> Refusals | None:
+        """Which messages the caller may not send; None where it may send all."""
+        user = caller()
+        if user is None:
+            return None
+        replaces = columns.once is not None and Once.REPLACE.value in columns.once
+        if not any(user.refusal_to_send(topic, replaces=replaces) for topic in columns.topics):
+            return None
+        drafts = columns.drafts()
+        return [user.refusal_to_send(d.topic, replaces=d.once is Once.REPLACE) for d in drafts]
+
+    def store(self, requests: Sequence[SendColumns]) -> list[Answers]:
+        """Store what several requests ask for in one go."""
+        try:
+            return self._broker.send_columns(requests)
+        except UnicodeError as error:
+            if len(requests) > 1:  # nothing was stored; the text is in one of them, and the others are sound
+                return [self.store([request])[0] for request in requests]
+            refusal = RequestError(f"a text is not valid Unicode: {error.reason}")  # type: ignore[attr-defined]
+            return [[refusal] * len(request) for request in requests]
+
+    def store_allowed(self, columns: SendColumns, refusals: Refusals) -> list[Answer]:
+        """Store what is not refused; a message for another topic is refused alone."""
+        allowed = [draft for draft, refusal in zip(columns.drafts(), refusals, strict=True) if not refusal]
+        answers = iter(self._broker.send_each(allowed) if allowed else [])
+        return [refusal or next(answers) for refusal in refusals]
+
+    def encoded(self, answers: Answers) -> bytes:
+        if isinstance(answers, PlainAnswers):
+            return encode_plain_answers(self._broker.id, *answers)
+        for refusal in [answer for answer in answers if isinstance(answer, TidemillError)]:
+            REJECTS.add("http", refusal.code)
+        return encode_answers(self._broker.id, answers)
+
+
+def _in_parts(asked: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
+    """The requests in parts of not too many messages; nobody waits long for what others send."""
+    start = count = 0
+    for index, one in enumerate(asked):
+        count += len(one.columns)
+        if index > start and count > JOINED_MESSAGES_MAX:
+            yield asked[start:index]
+            start, count = index, len(one.columns)
+    if start < len(asked):
+        yield asked[start:]

@@ -1,0 +1,1 @@
+"""The Unix socket for clients on the same machine."""

@@ -1,0 +1,1 @@
+"""The consumers' state and its log."""

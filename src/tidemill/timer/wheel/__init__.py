@@ -1,0 +1,1 @@
+"""The default timer store: TimerLog and TimerWheel."""

@@ -1,0 +1,83 @@
+"""A look at the TimerWheels from outside: how full their slots are, whoever turns them.
+
+Owns read-only maps of the shards' wheel files. It takes no lock and changes nothing: a slot that is being
+written while it is read may show its old count or its new one, which is good enough for a picture.
+Leaves to others: what the timers are (TimerLog), what is still pending (the ledger; a cancelled timer stays
+in its slot until its tick comes).
+
+Invariant: a count is given to the tick that its slot speaks for, so what a former lap left does not show.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tidemill.core.errors import StorageError
+from tidemill.log.disk import Disk, DiskFile
+from tidemill.timer.settings import TimerSettings
+from tidemill.timer.target import shard_directory
+from tidemill.timer.wheel.wheel_format import SLOT, SLOT_BYTES, Slots, speaks_for
+from tidemill.timer.wheel.wheel_store import WHEEL_NAME
+
+Longs = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _Open:
+    file: DiskFile
+    slots: Slots
+
+
+class WheelView:
+    """Counts by tick over all shards. One user at a time."""
+
+    def __init__(self, disk: Disk, timer_directory: Path, settings: TimerSettings) -> None:
+        self._disk = disk
+        self._directory = timer_directory
+        self._settings = settings
+
+    def counts(self, from_tick: int, until_tick: int) -> Longs:
+        """How many timers the slots of `[from_tick, until_tick)` hold; at most one lap of them."""
+        count = min(until_tick - from_tick, self._settings.slots)
+        ticks = np.arange(from_tick, from_tick + count, dtype=np.int64)
+        total = np.zeros(count, np.int64)
+        for shard in range(self._settings.shards):
+            opened = self._open(shard)
+            if opened is None:
+                continue
+            try:
+                total += _counts_in(opened.slots, ticks)
+            finally:
+                opened.file.close()
+        return total
+
+    @property
+    def has_wheel(self) -> bool:
+        """Whether there is a wheel to look at; another timer store has none."""
+        return any(self._disk.exists(self._path(shard)) for shard in range(self._settings.shards))
+
+    def _path(self, shard: int) -> Path:
+        return shard_directory(self._directory, shard) / WHEEL_NAME
+
+    def _open(self, shard: int) -> _Open | None:
+        """The wheel of a shard; None while it is being made, or was set aside in a takeover."""
+        path = self._path(shard)
+        try:
+            file = self._disk.open(path)
+        except (StorageError, OSError):
+            return None
+        if file.size() != self._settings.slots * SLOT_BYTES:
+            file.close()
+            return None
+        return _Open(file, file.map(file.size()).view(SLOT))
+
+
+def _counts_in(slots: Slots, ticks: Longs) -> Longs:
+    first = int(ticks[0]) % len(slots) if len(ticks) else 0
+    head = slots[first : first + len(ticks)]
+    rows = head if len(head) == len(ticks) else np.concatenate((head, slots[: len(ticks) - len(head)]))
+    return np.where(speaks_for(rows, ticks), rows["num"], 0).astype(np.int64)
