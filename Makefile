@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format pytest bench simulate docs lock bare-machine clean
+.PHONY: help setup demo test lint format pytest bench simulate docs reference lock bare-machine clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,9 +19,9 @@ $(READY): requirements.lock pyproject.toml scripts/setup.sh scripts/need_libpyth
 demo: $(READY) ## the order-payment-timeout story, live, against a real broker
 	@$(BIN)/tidemill demo
 
-test: lint pytest ## everything CI runs: style, types, floors, tests
+test: lint pytest ## everything CI runs: style, types, layers, tests
 
-lint: $(READY) ## style, types, floors
+lint: $(READY) ## style, types, layers
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
@@ -43,6 +43,9 @@ simulate: $(READY) ## the full simulation of crashes and of damage; SEEDS=5000 f
 docs: $(READY) ## the site, into build/docs; a warning is an error
 	@$(BIN)/sphinx-build -E -W --keep-going -q -b html docs build/docs
 	@echo "docs: open build/docs/index.html"
+
+reference: $(READY) ## write the tables of docs/reference from the code
+	@$(BIN)/python docs/reference_pages.py
 
 lock: $(READY) ## make requirements.lock again from the ranges in pyproject.toml
 	@scripts/lock.sh

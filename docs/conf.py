@@ -1,20 +1,14 @@
 """How the site is built: `make docs`. Every warning is an error, and nothing is fetched from anywhere.
 
-Reference pages hold a line `<!-- generated: NAME -->`; its place is taken, when the site is built, by what
-`reference_pages.py` reads from the code. So they are never out of date, and nothing generated is kept.
+The tables of the reference pages are in the repository; `make reference` writes them from the code.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from reference_pages import PAGES
 
 project = "Tidemill"
 author = "The Tidemill authors"
@@ -37,14 +31,12 @@ html_theme_options = {
 
 _DOCS = Path(__file__).parent.resolve()
 _LINK = re.compile(r"\[([^\]]+)\]\((\.\./[^)#]+)\)")
-_MARK = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
 
 
-def fill(app: Any, name: str, source: list[str]) -> None:
-    """Put what the code says in the place of every mark of a page; mere words for links to no page."""
+def name_outside_files(app: Any, name: str, source: list[str]) -> None:
+    """Links to files that are no page of the site become their names."""
     folder = (_DOCS / name).parent
-    filled = _MARK.sub(lambda mark: PAGES[mark[1]](), source[0])
-    source[0] = _LINK.sub(lambda link: _kept_inside(link, folder), filled)
+    source[0] = _LINK.sub(lambda link: _kept_inside(link, folder), source[0])
 
 
 def _kept_inside(link: re.Match[str], folder: Path) -> str:
@@ -54,4 +46,4 @@ def _kept_inside(link: re.Match[str], folder: Path) -> str:
 
 
 def setup(app: Any) -> None:
-    app.connect("source-read", fill)
+    app.connect("source-read", name_outside_files)

@@ -1,4 +1,8 @@
-"""The reference, read from the code: commands, settings, errors, metrics, HTTP. Markdown comes out."""
+"""The reference, read from the code: commands, settings, errors, metrics, HTTP.
+
+Owns what stands between the marks `<!-- generated: NAME -->` and `<!-- end -->` of `docs/reference/*.md`.
+`make reference` runs it to write them again; `tests/test_reference.py` fails while one is not current.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +119,7 @@ def errors_page() -> str:
 
 _FAMILIES = (
     (errors.RequestError, "the caller"),
-    (errors.BusyError, "nobody: come again"),
+    (errors.BusyError, "the caller: retry later"),
     (TidemillError, "the operator"),
 )
 
@@ -189,3 +193,20 @@ PAGES: dict[str, Callable[[], str]] = {
     "metrics": metrics_page,
     "http": http_page,
 }
+
+_FOLDER = Path(__file__).resolve().parent / "reference"
+_BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
+
+
+def current(page: str) -> str:
+    """A page with the text between its marks made again from the code."""
+    return _BLOCK.sub(lambda block: f"{block[1]}\n{PAGES[block[2]]()}\n\n{block[3]}", page)
+
+
+def generated_pages() -> list[Path]:
+    return [path for path in sorted(_FOLDER.glob("*.md")) if _BLOCK.search(path.read_text())]
+
+
+if __name__ == "__main__":
+    for path in generated_pages():
+        path.write_text(current(path.read_text()))

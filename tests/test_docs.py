@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,20 @@ def test_every_example_of_the_readme_runs_against_a_served_broker(
 
     monkeypatch.setattr(tidemill.Worker, "run", run_shortly)
     exec(compile(block.replace(_SERVED, served.endpoint), "README.md", "exec"), {})
+
+
+def test_the_commands_of_the_readme_show_what_they_say(served: Served) -> None:
+    (block,) = [block for block in _blocks(_README, "sh") if "tidemill receive" in block]
+    printed = {}
+    for line in filter(None, block.splitlines()):
+        _, *words = shlex.split(line, comments=True)
+        if "--watch" not in words:  # runs until Ctrl-C
+            result = CliRunner().invoke(_APP, [*words, "--endpoint", served.endpoint])
+            assert result.exit_code == 0, result.output
+            printed[words[0]] = result.output
+    assert "close order 17" in printed["receive"]
+    assert "order-17" in printed["pending"]
+    assert "fall due" in printed["forecast"]
 
 
 def test_every_command_named_in_the_readme_exists() -> None:
