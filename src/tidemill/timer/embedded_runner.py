@@ -86,6 +86,15 @@ class EmbeddedRunner:
         """No absorbed message waits below this tick, in any shard; far in the future where none waits."""
         return min(cursor.clear_tick for cursor in self.cursors)
 
+    @property
+    def highest_epoch(self) -> int:
+        """The highest epoch that a shard's cursor carries."""
+        return max(cursor.epoch for cursor in self.cursors)
+
+    def work_under(self, epoch: int) -> None:
+        """Go on under a newer epoch. The shards are held, so no other runner can have taken a step."""
+        self._epoch = epoch
+
     def open(self, epoch: int, start_seq: int) -> None:
         """Take the shards; no message below `start_seq` is pending. Raises `DirectoryLocked`."""
         self._epoch = epoch

@@ -106,9 +106,11 @@ def raise_epoch(
     now_ms: int,
     synced_end_seq: int,
     runner: Runner = Runner.EMBEDDED,
+    *,
+    above: int = 0,
 ) -> int:
-    """Begin a new epoch, above every one the directory shows, and make it durable. Returns it."""
-    epochs = [0]
+    """Begin a new epoch, higher than `above` and than all that the directory shows, durably. Returns it."""
+    epochs = [above]
     try:
         target = read_target(disk, timer_directory)
         if target is not None:

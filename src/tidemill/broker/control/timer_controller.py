@@ -247,6 +247,11 @@ class TimerController:
             for directory in shard_directories(self._disk, self._directory):
                 free_shard(self._disk, directory, self._epoch)
         self._runner.open(self._epoch, first_pending(self._store))
+        if (known := self._runner.highest_epoch) >= self._epoch:
+            # Damage had hidden it: in the target and the newest cursor, while the timer store kept its own.
+            args = (self._disk, self._directory, now_ms, self._absorb_end(), Runner.EMBEDDED)
+            self._epoch = raise_epoch(*args, above=known)
+            self._runner.work_under(self._epoch)
         self._turner, self._since_ms = Runner.EMBEDDED, now_ms
         self._handed_over = -1  # look at the ready files that others left
 
