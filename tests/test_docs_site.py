@@ -26,7 +26,11 @@ from tidemill.core.errors import TidemillError
 _ROOT = Path(__file__).resolve().parent.parent
 _DOCS = _ROOT / "docs"
 _SERVED = "127.0.0.1:8081"
-_PAGES = [_DOCS / "start.md", *sorted(_DOCS.glob("concepts/*.md")), *sorted(_DOCS.glob("how-to/*.md"))]
+_PAGES = [
+    *(_DOCS / name for name in ("start.md", "clients.md")),
+    *sorted(_DOCS.glob("concepts/*.md")),
+    *sorted(_DOCS.glob("how-to/*.md")),
+]
 # Quotes an example that needs a database; tests/acceptance/test_polled_table.py runs it.
 _PAGES.remove(_DOCS / "how-to" / "from-a-polled-table.md")
 # A sample, and behind it the lines that it must print.
