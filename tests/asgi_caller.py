@@ -11,12 +11,12 @@ import httpx
 class AsgiCaller:
     """An HTTP client without a network."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, *, raises: bool = True) -> None:
         self._runner = asyncio.Runner()
         self._life = app.router.lifespan_context(app)
         self._runner.run(self._life.__aenter__())
         self._client = httpx.AsyncClient(
-            transport=httpx.ASGITransport(app, raise_app_exceptions=True), base_url="http://broker"
+            transport=httpx.ASGITransport(app, raise_app_exceptions=raises), base_url="http://broker"
         )
 
     def request(self, method: str, path: str, **given: Any) -> httpx.Response:

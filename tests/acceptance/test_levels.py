@@ -84,7 +84,7 @@ def test_every_door_refuses_levels_that_are_none_and_notes_those_too_high(served
     assert (code, "level -3 is negative; use 1 to 18" in err) == (2, True)
     assert cli("send", "doors", "x", "--level", "three")[0] == 2
     with pytest.raises(urllib.error.HTTPError) as refused:
-        _http(served, "/v1/messages", {"topic": "doors", "level": -1})
+        _http(served, "/v1/messages", {"topic": "doors", "body": "x", "level": -1})
     refused.value.close()
     assert refused.value.code == 400
     noted = _http(served, "/v1/messages", {"topic": "doors", "body": "x", "level": 99})

@@ -24,6 +24,7 @@ _ODDITIES = [
     {"tag": "a|b"},
     {"delay_ms": 4_000 * 24 * HOUR_MS},
     {"delay_ms": 5, "deliver_at_ms": 7},
+    {"delay_ms": -1},
     {"properties": {"": "no name"}},
     {"topic": "no such topic yet"},
     {"topic": "new"},
@@ -48,7 +49,7 @@ def _draft(chance: random.Random, number: int) -> Draft:
     }
     if chance.random() < 0.7:
         name = chance.choice(["delay_ms", "deliver_at_ms"])
-        fields[name] = chance.choice([0, -3, 10, 29_998, 30_000, HOUR_MS])
+        fields[name] = chance.choice([0, 3 if name == "delay_ms" else -3, 10, 29_998, 30_000, HOUR_MS])
         if chance.random() < 0.2:
             fields["jitter_ms"] = chance.choice([1, 100, HOUR_MS])
     if chance.random() < 0.3:

@@ -28,9 +28,7 @@ def test_a_message_without_a_time_is_in_its_topic_at_once(small):
     assert small.bodies("orders") == [b"now"]
 
 
-@pytest.mark.parametrize(
-    "fields", [{"delay_ms": 0}, {"delay_ms": -5_000}, {"deliver_at_ms": 0}, {"deliver_at_ms": -7}]
-)
+@pytest.mark.parametrize("fields", [{"delay_ms": 0}, {"deliver_at_ms": 0}, {"deliver_at_ms": -7}])
 def test_a_time_that_has_passed_is_due_now(small, fields):
     small.send("orders", b"late", **fields)
     small.advance(1)

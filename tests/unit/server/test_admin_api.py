@@ -335,8 +335,8 @@ def test_the_batch_door_refuses_garbage(http, content) -> None:
     [
         ("POST", "/v1/receive", {"topic": "none", "group": "g"}, 404, "unknown-topic"),
         ("POST", "/v1/messages", {"topic": "t", "bdy": "x"}, 400, "bad-request"),
-        ("POST", "/v1/messages", {"topic": "t", "delay_ms": 1, "level": 1}, 400, "bad-request"),
-        ("POST", "/v1/messages", {"topic": "t", "delay_ms": 1 << 50}, 400, "illegal-delay"),
+        ("POST", "/v1/messages", {"topic": "t", "body": "", "delay_ms": 1, "level": 1}, 400, "bad-request"),
+        ("POST", "/v1/messages", {"topic": "t", "body": "", "delay_ms": 1 << 50}, 400, "illegal-delay"),
         ("POST", "/v1/messages", {"topic": "t", "body": "x" * (4 << 20) + "x"}, 413, "body-too-large"),
         ("POST", "/v1/cancel", {"handles": ["???"]}, 400, "illegal-handle"),
         ("POST", "/v1/cancel", {"topic": "t"}, 400, "bad-request"),
@@ -426,6 +426,66 @@ def test_what_is_no_json_is_told(http) -> None:
     assert "`Content-Type: application/json`" in form
     broken = http.post("/v1/messages", content=b"{bad", headers={"content-type": "application/json"})
     assert broken.json()["message"] == "the request: not JSON, from character 1 on; see /docs"
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "says"),
+    [
+        ("/v1/messages", b'{"topic": "t", "body": "\xff"}', "the body is not UTF-8 text, byte 24 is 0xff"),
+        ("/v1/receive", b'{"topic": "\xff", "group": "g"}', "the body is not UTF-8 text, byte 11 is 0xff"),
+        ("/v1/messages", b"[" * 100_000, "nested too deeply"),
+        (
+            "/v1/messages",
+            b'{"topic": "t", "body": "", "delay": 5}',
+            "delay: unknown field; use `delay_ms`, in",
+        ),
+        (
+            "/v1/messages",
+            b'{"topic": "t", "body": "", "key": "k"}',
+            "key: unknown field; did you mean `keys`?",
+        ),
+        ("/v1/clock/advance", b'{"zzz": 1}', "zzz: unknown field; known are by_ms, to_ms"),
+        (
+            "/v1/messages/many",
+            b'{"messages": [{"topic": "t", "body": "", "jitter": 5}]}',
+            "messages.0.jitter: unknown field; use `jitter_ms`, in milliseconds",
+        ),
+        (
+            "/v1/messages",
+            b'{"topic": "t", "body": "", "delay_ms": -5}',
+            "delay_ms: -5 is not possible; use 0 or more",
+        ),
+        (
+            "/v1/receive",
+            b'{"topic": "t", "group": "g", "invisible_ms": 0}',
+            "invisible_ms: 0 is not possible; use 1 or more",
+        ),
+        ("/v1/messages", b'{"topic": "t"}', "the message has no body; give `body`"),
+    ],
+)
+def test_a_wrong_body_is_named_with_value_and_limit(http, small, path, content, says) -> None:
+    answer = http.post(path, content=content, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad-request")
+    assert says in answer.json()["message"]
+    assert small.broker.store.indexes.ledger.next_seq == 0 and not list(small.broker.store.indexes.topics)
+
+
+def test_an_empty_body_is_sent_where_it_is_given_and_only_there(http) -> None:
+    sent = {"messages": [{"topic": "t", "body": ""}, {"topic": "t"}, {"topic": "t", "body_base64": ""}]}
+    answers = http.post("/v1/messages/many", json=sent).json()["answers"]
+    assert [answer["error"] is None for answer in answers] == [True, False, True]
+    assert "no body" in answers[1]["error"]["message"]
+
+
+def test_a_fault_of_the_broker_answers_in_the_form_of_every_error(small, monkeypatch) -> None:
+    def broken(*arguments: object, **named: object) -> None:
+        raise KeyError("no such thing")
+
+    monkeypatch.setattr(small.broker.views, "pending", broken)
+    with AsgiCaller(admin_app(small.broker), raises=False) as http:
+        answer = http.get("/v1/pending")
+    assert (answer.status_code, answer.json()["code"]) == (500, "error")
+    assert "the broker failed at this request (KeyError: 'no such thing')" in answer.json()["message"]
 
 
 def test_takeovers_and_leaps_are_counters_and_the_settings_are_there(http) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.broker.change.requests import Earlier, NamedRows, RequestId, asked, earlier, parts_of
-from tidemill.broker.send.admission import check_delay
+from tidemill.broker.send.admission import check_delay, check_not_negative
 from tidemill.broker.send.write_context import WriteContext
 from tidemill.core.arguments import require_int, require_kind
 from tidemill.core.durations import require_forward
@@ -74,6 +74,8 @@ class NewTime:
             raise RequestError("give exactly one of deliver_at_ms, delay_ms and by_ms")
         for name, value in given.items():
             require_int(name, value)
+        if self.delay_ms is not None:
+            check_not_negative(self.delay_ms)
 
     def _all(self) -> dict[str, int | None]:
         return {"deliver_at_ms": self.deliver_at_ms, "delay_ms": self.delay_ms, "by_ms": self.by_ms}
@@ -309,11 +311,11 @@ class Canceller(WriteContext):
         return codes
 
     def _pending_with_key(self, topic_name: str, key: str) -> I64:
-        topic = self._topics.require(topic_name)
+        topic = self._topics.existing(topic_name)
         return np.array(self._store.seqs_with_key(topic.id, key), np.int64)
 
     def _pending_in_range(self, topic_name: str, from_ms: int, to_ms: int) -> I64:
-        topic = self._topics.require(topic_name)
+        topic = self._topics.existing(topic_name)
         found = [seqs for seqs, _ in scan_pending(self._store, topic.id, from_ms, to_ms)]
         return np.concatenate(found) if found else np.empty(0, np.int64)
 

@@ -69,6 +69,13 @@ class TopicAdmin:
             )
         return topic
 
+    def existing(self, name: str) -> Topic:
+        """The topic, for a verb that a new one would not serve: to change, delete, look or cancel."""
+        topic = self._store.indexes.topics.named(name)
+        if topic is None:
+            raise UnknownTopic(f"topic {name!r} does not exist; `tidemill topics list` shows those that do")
+        return topic
+
     def find_or_create(self, name: str, *, is_internal: bool = False) -> Topic:
         """The topic, made as type mixed if it is missing."""
         topic = self._store.indexes.topics.named(name)
@@ -103,7 +110,7 @@ class TopicAdmin:
         if is_paused is not None:
             require_kind("paused", is_paused, bool, "True or False")
         with self._store.writer.lock:
-            topic = self.require(name)
+            topic = self.existing(name)
             topic = replace(
                 topic,
                 is_paused=topic.is_paused if is_paused is None else is_paused,
@@ -117,7 +124,7 @@ class TopicAdmin:
     def delete(self, name: str, *, is_forced: bool = False) -> int:
         """Delete a topic; returns how many waiting messages were cancelled with it (only when forced)."""
         with self._store.writer.lock:
-            topic = self.require(name)
+            topic = self.existing(name)
             waiting = self._store.indexes.due_counts.pending(topic.id)
             if waiting and not is_forced:
                 raise TopicInUse(

@@ -58,7 +58,7 @@ class DueWindows:
         require_whole("the start in ms", from_ms, 0, _LATEST_MS)
         if step_ms * steps > MAX_DELAY_MS:
             raise RequestError("the window is longer than any delay; take fewer or smaller steps")
-        topic_id = self._topics.require(topic_name).id if topic_name is not None else None
+        topic_id = self._topics.existing(topic_name).id if topic_name is not None else None
         with self._store.writer.lock:
             counted = self._store.indexes.due_counts.snapshot(topic_id)
         total = sum(sum(minutes.values()) for minutes in counted.values())

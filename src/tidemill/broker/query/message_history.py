@@ -99,7 +99,7 @@ class MessageHistory:
 
         An id that several messages share means the newest, unless `seq` names one of them.
         """
-        topic = self._topics.require(topic_name)
+        topic = self._topics.existing(topic_name)
         with self._store.writer.lock:
             seqs = self._seqs(topic.id, message_id) if message_id else self._seq_alone(topic.id, seq)
             if not seqs:
@@ -132,7 +132,7 @@ class MessageHistory:
 
         Ends with the one whose body takes it over `bytes_max`.
         """
-        topic = self._topics.require(topic_name)
+        topic = self._topics.existing(topic_name)
         with self._store.writer.lock:
             keyed = self._store.messages_with_key(topic.id, key, bytes_max, count_max)
             noted = [self._noted(one) for one in keyed]

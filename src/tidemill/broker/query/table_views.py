@@ -59,7 +59,7 @@ class TableViews:
     def topics_of(self, wanted: Wanted) -> list[Topic]:
         """The topics whose rows may come. One asked for must be there; one in a condition need not."""
         if wanted.topic is not None:
-            return [self._topics.require(wanted.topic)]
+            return [self._topics.existing(wanted.topic)]
         if wanted.only_topic is None:
             return list(self._store.indexes.topics)
         topic = self._store.indexes.topics.named(wanted.only_topic)

@@ -114,7 +114,7 @@ class Views:
         require_int("from_ms", from_ms)
         require_int("to_ms", to_ms)
         require_forward(from_ms, to_ms)
-        topic_id = self._topics.require(topic_name).id if topic_name is not None else None
+        topic_id = self._topics.existing(topic_name).id if topic_name is not None else None
         if key is not None:
             with self._store.writer.lock:
                 keyed = self._with_key(topic_id, key, from_ms, to_ms, limit)
@@ -189,7 +189,7 @@ class Views:
     def forecast(self, *, topic_name: str | None = None, horizon_ms: int) -> list[tuple[int, int]]:
         """(start of the minute, messages due in it) over the horizon; overdue ones count now."""
         require_whole("the horizon in ms", horizon_ms, 1, MAX_DELAY_MS)
-        topic_id = self._topics.require(topic_name).id if topic_name is not None else None
+        topic_id = self._topics.existing(topic_name).id if topic_name is not None else None
         now_ms = self._now_ms()
         # The minute that is under way, and all until the horizon, which ends within one too.
         first, end = now_ms // MINUTE_MS, -(-(now_ms + horizon_ms) // MINUTE_MS)
@@ -258,7 +258,7 @@ class Views:
 
         Ends with the one whose body takes it over `bytes_max`.
         """
-        topic = self._topics.require(topic_name)
+        topic = self._topics.existing(topic_name)
         rows = self._store.queues.read((topic.id, queue_id), first_offset, first_offset + count)
         found: list[QueuedMessage] = []
         room = bytes_max

@@ -215,6 +215,8 @@ def due_time_ms(draft: Draft, settings: BrokerSettings, now_ms: int) -> tuple[in
         if draft.jitter_ms:
             check_jitter(draft.jitter_ms, None, 0, draft.message_group, settings, now_ms)
         return None, 0, ""
+    if draft.delay_ms is not None:
+        check_not_negative(draft.delay_ms)
     due_ms = draft.deliver_at_ms if draft.deliver_at_ms is not None else now_ms + (draft.delay_ms or 0)
     check_delay(due_ms, settings, now_ms)
     due_ms = max(due_ms, 0)
@@ -228,6 +230,12 @@ def level_due_ms(level: int, settings: BrokerSettings, now_ms: int) -> tuple[int
     delays_ms = settings.level_delays_ms
     clamped, note = clamped_level(level, delays_ms)
     return now_ms + delays_ms[clamped - 1], clamped, note
+
+
+def check_not_negative(delay_ms: int, *, where: str = "") -> None:
+    """A delay counts forward; a delivery time that has passed is due at once."""
+    if delay_ms < 0:
+        raise IllegalDelay(f"{where}delay_ms {delay_ms} is negative; use 0 or more")
 
 
 def check_delay(due_ms: int, settings: BrokerSettings, now_ms: int, *, where: str = "") -> None:

@@ -17,6 +17,7 @@ from tidemill.broker.send.admission import (
     check_delay,
     check_keys,
     check_named_bytes,
+    check_not_negative,
     check_properties,
     check_topic_name,
     level_due_ms,
@@ -83,6 +84,9 @@ def _due_times(batch: pa.RecordBatch, settings: BrokerSettings, now_ms: int, fir
     is_timed = column.is_valid().to_numpy(zero_copy_only=False)
     due = column.fill_null(0).to_numpy()
     if len(due):
+        if name == "delay_ms":
+            least = int(due.argmin())
+            check_not_negative(int(due[least]), where=f"row {first_row + least}: ")
         worst = int(due.argmax())
         check_delay(int(due[worst]) + start_ms, settings, now_ms, where=f"row {first_row + worst}: ")
     return np.where(is_timed, np.maximum(due + start_ms, 0), NO_TIME_MS)

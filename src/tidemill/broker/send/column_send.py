@@ -271,8 +271,10 @@ def _plain_ids(ids: list[str | None] | None) -> list[bytes] | None:
 
 
 def _due(columns: SendColumns, now_ms: int, latest_ms: int) -> I64 | int | None:
-    """When each message is due, or all are, if none is too late and none has both a time and a delay."""
+    """When each message is due, or all are; None if one is too late, has two times, or a negative delay."""
     given, start_ms = (columns.due, 0) if columns.delay is None else (columns.delay, now_ms)
+    if columns.delay is not None and min(filter(None, columns.delay), default=0) < 0:
+        return None
     if columns.due is not None and columns.delay is not None:
         if any(a is not None and b is not None for a, b in zip(columns.due, columns.delay, strict=True)):
             return None

@@ -28,6 +28,7 @@ from tidemill.core.errors import (
     UnknownMessage,
     UnknownTopic,
 )
+from tidemill.server.http.wrong_fields import body_model, unread_body, what_is_wrong
 from tidemill.server.rejects import REJECTS
 
 # The first class that fits counts, so the special stands before its family.
@@ -78,19 +79,32 @@ def add_error_handlers(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
         where = ".".join(str(part) for part in first.get("loc", ())[1:]) or "the request"
-        what = first.get("msg", "not valid")
         if first.get("type") == "json_invalid":  # its place is a number of characters
             where, what = "the request", f"not JSON, from character {where} on"
         elif not _is_json(request) and first.get("loc") == ("body",):
             what = "it is JSON with the header `Content-Type: application/json`"
+        else:
+            what = what_is_wrong(first, body_model(request.scope.get("route")))
         return _response(400, "bad-request", f"{where}: {what}; see /docs")
 
     async def on_http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
+        if error.status_code == 400 and error.__cause__ is not None:
+            return _response(400, "bad-request", f"the request: {unread_body(error.__cause__)}; see /docs")
         words = {404: "no such page; see /docs", 405: "this page takes other methods; see /docs"}
         message = words.get(error.status_code, str(error.detail))
         return _response(error.status_code, f"http-{error.status_code}", message, error.headers)
 
+    async def on_fault(request: Request, error: Exception) -> JSONResponse:
+        # Starlette raises it again behind this answer, so the server logs it with its traceback.
+        return _response(
+            500,
+            TidemillError.code,
+            f"the broker failed at this request ({type(error).__name__}: {str(error)[:200]}), and whether it "
+            "was carried out is not known; its log has the traceback",
+        )
+
+    app.add_exception_handler(Exception, on_fault)
     app.add_exception_handler(TidemillError, on_tidemill_error)
     app.add_exception_handler(RequestValidationError, on_invalid)
     app.add_exception_handler(HTTPException, on_http)

@@ -187,6 +187,10 @@ def _draft(message: MessageIn) -> Draft:
 def _body(message: MessageIn) -> bytes:
     try:
         if message.body_base64 is None:
+            if "body" not in message.model_fields_set:
+                raise RequestError(
+                    "the message has no body; give `body` (a text, which may be empty) or `body_base64`"
+                )
             return message.body.encode()
         if message.body:
             raise RequestError("give either body or body_base64")

@@ -47,7 +47,7 @@ class MessageIn(Request):
     """A message to send. At most one of `deliver_at_ms`, `delay_ms` and `level`."""
 
     topic: Name
-    body: str = ""
+    body: str = Field("", description="the text, which may be empty; this or `body_base64` must be given")
     body_base64: str | None = Field(None, description="a body that is not text; instead of `body`")
     deliver_at_ms: Annotated[int, Field(ge=-_LATEST_MS, le=_LATEST_MS)] | None = None
     delay_ms: Span | None = None
