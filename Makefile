@@ -55,4 +55,4 @@ bare-machine: ## demo and test in minimal Debian 12 and 13 roots; needs root and
 
 clean: ## remove the environment and everything generated
 	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache src/*.egg-info
-	@find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+	@find src tests benchmarks -type d -name __pycache__ -prune -exec rm -rf {} +

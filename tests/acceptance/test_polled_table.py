@@ -25,7 +25,7 @@ import pytest
 import tidemill
 from acceptance.official_client import EXAMPLES
 from acceptance.serving import Served, wait_until
-from tidemill.cli.bench.compare.postgres_system import PostgresSystem
+from benchmarks.compare.postgres_system import PostgresSystem
 from tidemill.core.clock import SystemClock
 
 sys.path.insert(0, str(EXAMPLES / "polled_table"))

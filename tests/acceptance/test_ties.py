@@ -20,10 +20,10 @@ pytestmark = pytest.mark.slow
 
 @contextmanager
 def _measuring(place: Path) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
-    """`tidemill bench door`, caught while its broker runs: the process, and those below it."""
+    """`tidemill bench server`, caught while its broker runs: the process, and those below it."""
     # A test run under nohup ignores hang-ups, and would have its children ignore them.
     command = ["env", "--default-signal=HUP,INT", sys.executable, "-m", "tidemill"]
-    command += ["bench", "door", "--quick", "--json", "--data", str(place)]
+    command += ["bench", "server", "--quick", "--json", "--data", str(place)]
     with place.with_suffix(".errors").open("wb") as errors:
         bench = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True)
     below: list[int] = []

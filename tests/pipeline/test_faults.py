@@ -2,7 +2,7 @@
 
 After each fault Spark turns the wheel again; after all of them nothing is lost, doubled or early. One serve
 and one load go through all of it, because starting Spark is what costs. How late messages were is no
-matter of a test: `tidemill bench pipeline --faults` measures it, with the same faults.
+matter of a test: `python -m benchmarks faults` measures it, with the same faults.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Iterator
 import pytest
 
 from acceptance.command_line import run
+from benchmarks.fault_load import Load
+from benchmarks.faults import FAULTS, Fault, hurt
+from benchmarks.served_spark import LEAD_MS, ServedSpark, wait_until_gone
 from pipeline.small_disk import filled, small_disk_at
-from tidemill.cli.bench.fault_load import Load
-from tidemill.cli.bench.faults import FAULTS, Fault, hurt
-from tidemill.cli.bench.served_spark import LEAD_MS, ServedSpark, wait_until_gone
 from tidemill.cli.bench.settling import wait_for
 from tidemill.core.clock import machine_ms
 from tidemill.core.limits import HOUR_MS

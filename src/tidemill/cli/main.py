@@ -69,11 +69,11 @@ def main() -> None:
     sys.exit(code)
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run one command line; returns its exit code."""
+def run(arguments: Sequence[str], app: typer.Typer | None = None, name: str = "tidemill") -> int:
+    """Run one command line; returns its exit code. `app` has other commands than those of `tidemill`."""
     try:
-        app = application(_wanted(arguments))
-        code = app(args=list(arguments) or ["--help"], prog_name="tidemill", standalone_mode=False)
+        app = app or application(_wanted(arguments))
+        code = app(args=list(arguments) or ["--help"], prog_name=name, standalone_mode=False)
     except _UsageError as error:
         return _complain(_usage_text(error), _BAD_USAGE)
     except TidemillError as error:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import typer
 
-from tidemill.cli.bench.compare.command import compare
-from tidemill.cli.bench.door import door
 from tidemill.cli.bench.engine import engine
 from tidemill.cli.bench.levels import levels
 from tidemill.cli.bench.pipeline import pipeline
+from tidemill.cli.bench.server import server
 from tidemill.cli.bench.timers import timers
 from tidemill.cli.child_processes import end_in_order
 
 bench = typer.Typer(help="Measures this machine: figures as a table, or with --json.")
 bench.command("engine")(engine)
-bench.command("door")(door)
+bench.command("server")(server)
 bench.command("pipeline")(pipeline)
 bench.command("levels")(levels)
 bench.command("timers")(timers)
-bench.command("compare")(compare)
 bench.callback()(end_in_order)

@@ -75,7 +75,7 @@ FIGURES = (
 
 THREADS_TARGET_PER_S = 40_000
 
-DOOR_FIGURES = (
+SERVER_FIGURES = (
     Figure(
         "grpc_send_per_s", "single sends over gRPC, 64 in flight", "> 10,000 /s", lambda v: v > 10_000, "/s"
     ),

@@ -1,15 +1,12 @@
 """`tidemill bench pipeline`: what the timer pipeline on Spark does on this machine, and what it takes.
 
 Starts a pipeline of its own over entries made for it (no broker, no messages), and prints the figures beside
-their targets. With `--faults` it is another measurement: a whole broker under load, whose processes are hurt
-one after another; with `--downtime` a third: a million messages, overdue after weeks, are worked off.
-A missed target is a figure, not a failure: the exit code is 0.
+their targets. A missed target is a figure, not a failure: the exit code is 0.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 import threading
 from dataclasses import dataclass
@@ -19,13 +16,9 @@ from typing import Annotated
 
 import typer
 
-from tidemill.cli.bench.downtime import downtime_table, sleep_for_weeks
-from tidemill.cli.bench.fault_figures import fault_figures, faults_table
-from tidemill.cli.bench.faults import FAULTS, run_faults
 from tidemill.cli.bench.figures import PIPELINE_FIGURES, figures_table
 from tidemill.cli.bench.options import DataOption, JsonOption, QuickOption
 from tidemill.cli.bench.pipeline_rig import PipelineRig
-from tidemill.cli.connecting import usage
 from tidemill.cli.output import console
 from tidemill.cli.planned_bar import PlannedStep, planned_bar
 from tidemill.core.clock import stopwatch_s
@@ -34,9 +27,7 @@ from tidemill.server.process.pipeline_command import check_master, why_not_spark
 
 _SMALL_STEP = 100
 _COST_STEPS = 3
-# About how many seconds Spark takes to start, and a fault until it is over: for the time that is left.
-_START_S = 20.0
-_FAULT_S = 20.0
+_START_S = 20.0  # about how long Spark takes to start: for the time that is left
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +38,10 @@ class _Scale:
     small_steps: int
     idle_s: float
     soak_s: float
-    overdue: int  # after weeks of sleep
 
 
-_FULL = _Scale(10_000, 1 << 18, 10_000_000, 15, 15.0, 45.0, 1_000_000)
-_QUICK = _Scale(1_000, 50_000, 100_000, 3, 1.0, 3.0, 20_000)
+_FULL = _Scale(10_000, 1 << 18, 10_000_000, 15, 15.0, 45.0)
+_QUICK = _Scale(1_000, 50_000, 100_000, 3, 1.0, 3.0)
 
 
 def pipeline(
@@ -59,27 +49,13 @@ def pipeline(
     spark_master: Annotated[str, typer.Option(help="where Spark runs")] = "local[2]",
     is_json: JsonOption = False,
     quick: QuickOption = False,
-    faults: Annotated[
-        bool, typer.Option("--faults", help="instead: how late messages are while processes are killed")
-    ] = False,
-    downtime: Annotated[
-        bool, typer.Option("--downtime", help="instead: how a million overdue messages are worked off")
-    ] = False,
 ) -> None:
     """Measure the timer pipeline on Spark. Some minutes."""
-    if faults and downtime:
-        raise usage("give only one of --faults and --downtime")
     check_master(spark_master)
     if problem := why_not_spark():
         raise StorageError(problem)
     scale = _QUICK if quick else _FULL
     directory = Path(tempfile.mkdtemp(prefix="tidemill-bench-", dir=data))
-    if faults:
-        _measure_faults(directory, spark_master, is_json=is_json)
-        return
-    if downtime:
-        _measure_downtime(directory, spark_master, scale.overdue, is_json=is_json)
-        return
     figures: dict[str, float] = {}
     with planned_bar(_plan(scale)) as next_step, PipelineRig(directory, spark_master) as rig:
         next_step()
@@ -101,33 +77,6 @@ def _plan(scale: _Scale) -> list[PlannedStep]:
         PlannedStep("small steps, and none", scale.small_steps + scale.idle_s),
         PlannedStep("step after step", scale.soak_s),
     ]
-
-
-def _measure_faults(directory: Path, spark_master: str, *, is_json: bool) -> None:
-    try:
-        steps = [PlannedStep("starting", _START_S), *(PlannedStep(f.meaning, _FAULT_S) for f in FAULTS)]
-        with planned_bar(steps) as next_step:
-            verdict = run_faults(directory, spark_master, lambda fault, number: next_step())
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-    if is_json:
-        print(json.dumps(fault_figures(verdict)))
-    else:
-        console().print(faults_table(verdict))
-
-
-def _measure_downtime(directory: Path, spark_master: str, count: int, *, is_json: bool) -> None:
-    try:
-        plan = [PlannedStep(f"{count:,} messages fall due while the broker sleeps", 2 * _START_S)]
-        with planned_bar(plan) as next_step:
-            found = sleep_for_weeks(directory / "data", count, spark_master)
-            next_step()
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-    if is_json:
-        print(json.dumps(found.figures()))
-    else:
-        console().print(downtime_table(found))
 
 
 def _speed(rig: PipelineRig, scale: _Scale) -> dict[str, float]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from tidemill.cli.bench.free_port import free_port
 from tidemill.cli.bench.settling import wait_for
 from tidemill.cli.child_processes import tied_serve, untie
 from tidemill.client.client import Client
@@ -26,7 +28,7 @@ class ServeProcess:
     """One data directory behind one port, which stays the same when it is started again."""
 
     def __init__(self, directory: Path, *flags: str) -> None:
-        port = free_port()
+        port = _free_port()
         self.directory = directory
         self.endpoint = f"127.0.0.1:{port}"
         self._flags = ("--data", str(directory), "--port", str(port), *flags)
@@ -90,3 +92,20 @@ class ServeProcess:
             self._process.kill()
             self._process.wait()
             untie(self._process)
+
+
+@contextmanager
+def serving(directory: Path, server: str = "auto") -> Iterator[str]:
+    """The endpoint of a broker that serves this directory until the block ends; its runner is embedded."""
+    serve = ServeProcess(directory, "--flight-port", "0", "--pipeline", "embedded", "--server", server)
+    try:
+        serve.start()
+        yield serve.endpoint
+    finally:
+        serve.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

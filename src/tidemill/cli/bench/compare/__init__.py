@@ -1,1 +1,0 @@
-"""`tidemill bench compare`: the same work for Tidemill and for what people use in its place."""
