@@ -1,25 +1,40 @@
 # Everything a person or a CI machine does with this project. `make` alone lists it.
 
 SEEDS ?= 2000
+QUICK_SEEDS := 20
 SUITES ?= bookworm trixie
 BIN := .venv/bin
 READY := .venv/.ready
+READY_TESTS := .venv/.ready-tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format pytest bench simulate docs reference lock bare-machine clean
+.PHONY: help setup demo quick test full lint format pytest bench simulate docs reference lock bare-machine clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## set up .venv from requirements.lock; nothing to do when it is up to date
 
-$(READY): requirements.lock pyproject.toml scripts/setup.sh scripts/need_libpython.sh scripts/need_chromium.sh scripts/need_postgres.sh
+$(READY): requirements.lock pyproject.toml scripts/setup.sh scripts/need_libpython.sh scripts/need_java.sh
 	@scripts/setup.sh
+
+$(READY_TESTS): $(READY) scripts/setup_tests.sh scripts/need_chromium.sh scripts/need_postgres.sh
+	@scripts/setup_tests.sh
 
 demo: $(READY) ## the order-payment-timeout story, live, against a real broker
 	@$(BIN)/tidemill demo
 
-test: lint pytest ## everything CI runs: style, types, layers, tests
+quick: $(READY) ## while you work: style, layers, and the tests that are fast; under 90 seconds
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/lint-imports --no-logo
+	@TIDEMILL_SEEDS=$(QUICK_SEEDS) TIDEMILL_DAMAGE_SEEDS=$(QUICK_SEEDS) $(BIN)/pytest -q -n 2 --dist loadfile -m "not slow" --hypothesis-profile quick
+
+test: lint pytest ## everything CI runs: style, types, layers, tests; before you push
+
+full: lint $(READY_TESTS) ## test, and what is long: other languages' clients, Spark under faults, SEEDS=2000 simulations
+	@$(BIN)/pytest -q -n 3 --dist loadfile --ignore tests/simulation
+	@TIDEMILL_SEEDS=$(SEEDS) TIDEMILL_DAMAGE_SEEDS=$(SEEDS) $(BIN)/pytest -q -n 2 tests/simulation --timeout 0
 
 lint: $(READY) ## style, types, layers
 	@$(BIN)/ruff check .
@@ -31,8 +46,8 @@ format: $(READY) ## put the source into the one layout
 	@$(BIN)/ruff check --fix --quiet .
 	@$(BIN)/ruff format .
 
-pytest: $(READY) ## the tests alone
-	@$(BIN)/pytest -q -n 3 --dist loadfile
+pytest: $(READY_TESTS) ## the tests of `make test` alone
+	@$(BIN)/pytest -q -n 3 --dist loadfile -m "not long"
 
 bench: $(READY) ## the figures of docs/benchmarks.md, on this machine
 	@$(BIN)/tidemill bench engine

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Sets up .venv with exactly what requirements.lock names. Needs Python 3.11+; asks apt for the venv module
-# where that is missing. Safe to run again at any time; `make` runs it only when something changed.
+# where that is missing. What only the tests need is seen to by scripts/setup_tests.sh. Safe to run again at any
+# time; `make` runs it only when something changed.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -42,9 +43,5 @@ say "installing what requirements.lock names"
 scripts/need_libpython.sh || say "going on without it: the broker is served by hypercorn, which is slower"
 # Spark needs Java; without it everything else works, on the embedded runner.
 scripts/need_java.sh >/dev/null || say "going on without Java: the timer runs on the embedded runner"
-# The browser tests and the screenshots need Chromium; without it those tests are skipped, and say so.
-scripts/need_chromium.sh >/dev/null || say "going on without Chromium: the browser tests are skipped"
-# The test of the move from a polled table needs PostgreSQL; without it that half is skipped, and says so.
-scripts/need_postgres.sh >/dev/null || say "going on without PostgreSQL: the tests that need it are skipped"
 touch .venv/.ready
 say "ready"

@@ -1,4 +1,8 @@
-"""What every test stands on: no settings leak in from the environment, and Java starts quickly."""
+"""What all tests share: no settings leak in from the environment, and Java starts quickly.
+
+A test gets its tier here too: `slow` and `long` are markers, which docs/testing.md explains. What is listed
+is slow as a whole; elsewhere files and tests carry the marker themselves.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,14 @@ import gc
 import os
 import resource
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+from hypothesis_examples import register_quick
+
+# They start processes, whole brokers or a browser, or wait in real time.
+_SLOW = ("acceptance", "browser", "deploy", "pipeline", "spark", "test_docs.py", "test_docs_site.py")
 
 # Before anything of ours is imported: a developer's own settings must not change what a test sees.
 for _name in [name for name in os.environ if name.startswith("TIDEMILL_") and not name.endswith("SEEDS")]:
@@ -21,6 +31,28 @@ _FILES_WANTED = 16_384
 _files, _files_most = resource.getrlimit(resource.RLIMIT_NOFILE)
 if 0 <= _files < _FILES_WANTED <= _files_most:
     resource.setrlimit(resource.RLIMIT_NOFILE, (_FILES_WANTED, _files_most))
+
+register_quick()
+
+_ROOT = Path(__file__).parent
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What `make quick` would leave out whole is not even imported."""
+    is_quick = config.option.markexpr == "not slow"
+    return True if is_quick and _place(collection_path) in _SLOW else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _place(item.path) in _SLOW:
+            item.add_marker(pytest.mark.slow)
+
+
+def _place(path: Path) -> str:
+    """The directory or file right in tests/ that a path belongs to."""
+    return path.relative_to(_ROOT).parts[0] if _ROOT in path.parents else ""
+
 
 _MANY_MORE = 300
 _open_after_collection = 0

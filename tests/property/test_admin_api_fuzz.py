@@ -10,12 +10,15 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import response_schema_conformance
 
 from asgi_caller import AsgiCaller
+from hypothesis_examples import examples
 from small_broker import SmallBroker
 from tidemill.server.http.http_api import admin_app
 
 # These move the clock by years or write wherever they are told to.
 _LEFT_OUT = "^/v1/(clock/advance|backup)$"
-_SETTINGS = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+_SETTINGS = settings(
+    max_examples=examples(20), deadline=None, suppress_health_check=list(HealthCheck), database=None
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +48,7 @@ def test_no_request_makes_it_fail(app) -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_bytes_make_the_batch_door_fail(app, content) -> None:
     with AsgiCaller(app) as http:
         assert http.post("/v1/send-batch", content=b"TMB1" + content).status_code in (200, 400)

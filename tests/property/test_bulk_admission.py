@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from hypothesis_examples import examples
 from small_broker import SmallBroker
 from tidemill.core.errors import RequestError
 from tidemill.core.model import Draft
@@ -63,7 +64,9 @@ def _refusal(act) -> tuple[type, str] | None:
 
 
 @pytest.mark.parametrize("field", ["topic", "tag", "key", "id", "message_group", "property"])
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(150)
+)
 @given(text=st.one_of(_TEXT, _LONG))
 @example(text="a\u3000b")
 @example(text="a\x85")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hypothesis_examples import examples
 from small_broker import SmallBroker
 from tidemill.core.config import TIMER_STORES
 from tidemill.core.model import CancelAnswer, Draft, Handle, TopicType
@@ -121,7 +122,7 @@ class _Pair:
 
 
 @pytest.mark.parametrize("timer_store", TIMER_STORES)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(_STEPS, min_size=3, max_size=18))
 def test_the_engine_does_what_a_heap_does(timer_store, steps):
     with tempfile.TemporaryDirectory() as folder:

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pyarrow import flight
 
+from hypothesis_examples import examples
 from small_broker import SmallBroker
 from tidemill.core.errors import TidemillError
 from tidemill.server.flight.flight_requests import (
@@ -24,7 +25,9 @@ from tidemill.server.flight.flight_requests import (
     wanted_of,
 )
 
-_SETTINGS = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+_SETTINGS = settings(
+    max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck), database=None
+)
 _COLUMNS = (
     "topic",
     "id",

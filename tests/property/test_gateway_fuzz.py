@@ -12,12 +12,15 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hypothesis_examples import examples
 from small_broker import SmallBroker
 from tidemill.server.grpc.framing import Status
 from tidemill.server.grpc.gateway import Gateway
 from tidemill.server.grpc.protocol import SERVICE, Code, service
 
-_SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+_SETTINGS = settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck), database=None
+)
 _METHODS = [method.name for method in service.DESCRIPTOR.services_by_name["MessagingService"].methods]
 _SENT_BACK = {"ReceiveMessage", "Telemetry"}  # streams: answered by messages of other names
 _INTEGERS = st.sampled_from([-1, 0, 1, 3, 16, 30_000, 2**31 - 1]) | st.integers(-(2**31), 2**31 - 1)

@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hypothesis_examples import examples
 from small_broker import SmallBroker
 from tidemill.core.model import CancelAnswer, Draft, Handle, TopicType
 from tidemill.store.formats.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
@@ -197,7 +198,7 @@ class _Pair:
         self.small.broker.store.checkpoint()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(_STEPS, min_size=3, max_size=20), st.sampled_from([1, 2, 8]), st.sampled_from([1, 3, 1 << 18])
 )

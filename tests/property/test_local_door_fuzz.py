@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hypothesis_examples import examples
 from small_broker import SmallBroker
 from tidemill.client.transport.endpoint import read_head
 from tidemill.core.addresses import local_door_address
@@ -57,7 +58,9 @@ _inputs = st.one_of(
 
 
 @given(data=_inputs)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_no_bytes_harm_the_local_door(door, data) -> None:
     heard = _said(door, data)
     if heard:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypothesis_examples import examples
 from tidemill.store.formats.entry_format import ENTRY
 from tidemill.store.formats.queue_format import QUEUE_ROW
 from tidemill.store.formats.row_check import salts_of, seal, sealed_mask
@@ -24,7 +25,7 @@ def rows_of(dtype, seed, count, first, table):
 
 @pytest.mark.parametrize("dtype", [ENTRY, QUEUE_ROW], ids=["entry", "queue"])
 @given(seed=st.integers(0, 1 << 30), first=SEQS, table=TABLES)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_every_flipped_bit_is_found(dtype, seed, first, table):
     (row,) = rows_of(dtype, seed, 1, first, table)[:1]
     bits = dtype.itemsize * 8
@@ -59,7 +60,7 @@ def test_the_same_bits_flipped_in_every_word_are_found(dtype, pattern):
 
 @pytest.mark.parametrize("dtype", [ENTRY, QUEUE_ROW], ids=["entry", "queue"])
 @given(seed=st.integers(0, 1 << 30), first=SEQS, table=TABLES, count=st.integers(1, 40))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_single_rows_many_rows_and_many_tables_agree(dtype, seed, first, table, count):
     rows = rows_of(dtype, seed, count, first, table)
     positions = np.arange(first, first + count)
@@ -71,7 +72,7 @@ def test_single_rows_many_rows_and_many_tables_agree(dtype, seed, first, table, 
 
 @pytest.mark.parametrize("dtype", [ENTRY, QUEUE_ROW], ids=["entry", "queue"])
 @given(first=SEQS, table=TABLES)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_zeros_never_pass(dtype, first, table):
     rows = np.zeros(1000, dtype)
     assert not sealed_mask(rows, salts_of(np.arange(first, first + 1000), table)).any()
@@ -79,7 +80,7 @@ def test_zeros_never_pass(dtype, first, table):
 
 @pytest.mark.parametrize("dtype", [ENTRY, QUEUE_ROW], ids=["entry", "queue"])
 @given(seed=st.integers(0, 1 << 30), first=SEQS, table=TABLES)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_a_row_in_the_place_of_another_is_found(dtype, seed, first, table):
     rows = rows_of(dtype, seed, 100, first, table)
     positions = np.arange(first, first + 100)

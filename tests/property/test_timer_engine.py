@@ -10,6 +10,8 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from hypothesis_examples import examples
+
 # The harness belongs to the unit tests; pytest's importlib mode puts no test directory on the path.
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "timer"))
 
@@ -22,8 +24,12 @@ from tidemill.timer.settings import StepLimits, StoreKind, TimerSettings
 
 START = 5_000
 WINDOW = 8
+pytestmark = pytest.mark.slow
+
 RELAXED = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 
@@ -127,7 +133,7 @@ def test_nothing_is_handed_over_before_the_tick_of_its_step(store, script, limit
     power_cut=st.booleans(),
     seed=st.integers(0, 1 << 30),
 )
-@settings(RELAXED, max_examples=100)
+@settings(RELAXED, max_examples=examples(100))
 def test_a_crash_anywhere_loses_nothing(store, script, limits, crash_at, crash_after, power_cut, seed):
     with tempfile.TemporaryDirectory() as folder:
         plan = FaultPlan(crash_at=crash_at, crash_after=crash_after, count_writes=True)
@@ -239,7 +245,7 @@ def _trips_expected(seq: int, due_tick: int, open_tick: int) -> int:
     st.one_of(st.none(), st.tuples(st.integers(1, 400), st.booleans(), st.booleans())),
     st.integers(0, 1 << 30),
 )
-@settings(RELAXED, max_examples=40)
+@settings(RELAXED, max_examples=examples(40))
 def test_every_timer_says_how_often_it_was_rolled_also_after_a_crash(store, timers, crash, seed):
     with tempfile.TemporaryDirectory() as folder:
         disk = FaultyDisk(seed)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from hypothesis_examples import examples
 from tidemill.core.errors import CorruptionError
 from tidemill.core.model import TRIPS_MAX
 from tidemill.log.disk import RealDisk
@@ -89,7 +90,7 @@ def test_grouping_is_a_stable_sort(slot_ticks):
     st.sampled_from([128, 300, 10_000]),
     st.one_of(st.none(), st.integers(1, 40)),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_linked_units_are_found_again_by_walking(steps, segment_bytes, units_max):
     """Append step after step as the wheel store does, then walk every chain."""
     layout = SegmentLayout(segment_bytes)
@@ -150,7 +151,7 @@ def test_chains_of_every_shape_are_walked_whole(tmp_path):
 
 
 @given(st.integers(0, 39), st.integers(-5, 60))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_link_that_leads_nowhere_is_told_and_never_walked_for_ever(at, wrong_index):
     with tempfile.TemporaryDirectory() as folder:
         log = TimerLog(RealDisk(), Path(folder) / "log", 52 * 10 + 16)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hypothesis_examples import examples
 from tidemill.core.errors import IdInUse
 from tidemill.core.limits import FRAME_ROWS_MAX, HOUR_MS
 from tidemill.core.model import Draft, Once, Receipt
@@ -192,7 +193,9 @@ _DRAFTS = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(batches=st.lists(st.tuples(st.booleans(), st.lists(_DRAFTS, min_size=1, max_size=4)), max_size=6))
 def test_every_way_agrees_with_a_dictionary(make_small, batches) -> None:
     small = make_small()
