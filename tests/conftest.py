@@ -17,7 +17,16 @@ import pytest
 from hypothesis_examples import register_quick
 
 # They start processes, whole brokers or a browser, or wait in real time.
-_SLOW = ("acceptance", "browser", "deploy", "pipeline", "spark", "test_docs.py", "test_docs_site.py")
+_SLOW = (
+    "acceptance",
+    "benchmarks",
+    "browser",
+    "deploy",
+    "pipeline",
+    "spark",
+    "test_docs.py",
+    "test_docs_site.py",
+)
 
 # Before anything of ours is imported: a developer's own settings must not change what a test sees.
 for _name in [name for name in os.environ if name.startswith("TIDEMILL_") and not name.endswith("SEEDS")]:

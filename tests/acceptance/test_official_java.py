@@ -7,6 +7,8 @@ import pytest
 from acceptance.official_client import OfficialClient, java_classpath
 from acceptance.official_scenarios import *  # noqa: F403 - the scenarios are the tests
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):

@@ -26,7 +26,7 @@ from tidemill.server.process.pipeline_command import why_not_spark
 from tidemill.timer.target import read_cursor, shard_directories
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(bool(why_not_spark()), reason=f"Spark cannot run here: {why_not_spark()}"),
 ]
 

@@ -1,0 +1,61 @@
+"""The tiers `make quick`, `make test` and `make full`: every marker selects tests, and the page names all."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from hypothesis_examples import QUICK, examples
+
+_ROOT = Path(__file__).resolve().parent.parent
+_TESTS = _ROOT / "tests"
+_MAKEFILE = (_ROOT / "Makefile").read_text()
+_PAGE = (_ROOT / "docs" / "testing.md").read_text()
+_OPTIONS = tomllib.loads((_ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+_MARKERS = {marker.split(":")[0] for marker in _OPTIONS["markers"]}
+
+
+def test_every_marker_is_used_and_a_tier_leaves_it_out() -> None:
+    sources = [path.read_text() for path in _TESTS.rglob("*.py")]
+    used = {name for name in _MARKERS if any(f"pytest.mark.{name}\n" in source for source in sources)}
+    assert used == _MARKERS
+    assert set(re.findall(r'-m "not (\w+)"', _MAKEFILE)) == _MARKERS
+    assert set(re.findall(r"^- `(\w+)`: ", _PAGE, re.MULTILINE)) >= _MARKERS
+
+
+def test_the_directories_that_are_slow_exist() -> None:
+    (names,) = re.findall(
+        r"^_SLOW = \((.*?)\)", (_TESTS / "conftest.py").read_text(), re.MULTILINE | re.DOTALL
+    )
+    listed = re.findall(r'"([\w.]+)"', names)
+    assert listed
+    assert not [name for name in listed if not (_TESTS / name).exists()]
+
+
+def test_the_page_names_every_directory_of_tests() -> None:
+    named = set(re.findall(r"^\| `tests/(\w+)/", _PAGE, re.MULTILINE))
+    assert {path.relative_to(_TESTS).parts[0] for path in _TESTS.glob("*/**/test_*.py")} == named
+
+
+@pytest.fixture
+def quick() -> Iterator[None]:
+    before = settings.get_current_profile_name()
+    settings.load_profile(QUICK)
+    yield
+    settings.load_profile(before)
+
+
+def test_a_property_test_looks_at_few_examples_in_quick(quick: None) -> None:
+    assert (examples(60), examples(3), settings().max_examples) == (5, 3, 5)
+
+
+def test_every_property_test_with_a_number_of_its_own_lowers_it_in_quick() -> None:
+    found = [
+        path.name for path in _TESTS.rglob("test_*.py") if re.search(r"max_examples=\d", path.read_text())
+    ]
+    assert not found, "write max_examples=examples(…)"
