@@ -101,11 +101,6 @@ class LogReads:
                 yield frame
                 at = frame.end - segment.start
 
-    def bytes_before(self, end: int, count: int) -> bytes:
-        """Up to `count` bytes in front of `end`, of one segment; fewer where its file is shorter."""
-        segment = self._segment_of(end - 1)
-        return segment.bytes()[max(0, end - count - segment.start) : max(0, end - segment.start)].tobytes()
-
     def readable_end(self) -> int:
         """Where the last whole frame of the last segment ends. Changes nothing."""
         if not self._segments:

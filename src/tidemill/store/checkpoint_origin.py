@@ -1,8 +1,9 @@
 """Of which log an index checkpoint is the state: what it notes of its log, and how that is compared.
 
-Owns the checkpoint's `origin`: marks of the frames that open the first and the last segment, and a checksum
-of the last bytes in front of its offset. A checkpoint that was copied from another data directory has a valid
-checksum of its own; believed, it would put the state of that directory in the place of this one.
+Owns the checkpoint's `origin`: marks of the frames that open the first and the last segment. A checkpoint
+that was copied from another data directory has a valid checksum of its own; believed, it would put the state
+of that directory in the place of this one. A copy of this directory that went on by itself differs only once
+it has begun another segment.
 
 Rule: only bytes that read back speak against a checkpoint. Where the log is damaged or missing it may well
 be its own, and it is the only sign of what is lost.
@@ -19,8 +20,6 @@ from tidemill.log.frame import Frame
 from tidemill.store.formats.frames import Base, Kind
 from tidemill.store.index_checkpoint import base_in, checkpoint_head
 
-_TAIL_BYTES = 4096
-
 
 class LogBytes(Protocol):
     """A log that is read: an open one, or the source of a salvage."""
@@ -34,16 +33,14 @@ class LogBytes(Protocol):
 
     def intact_frames(self, from_offset: int, end: int) -> Iterator[Frame]: ...
 
-    def bytes_before(self, end: int, count: int) -> bytes: ...
-
 
 def origin_of(log: LogBytes, end: int) -> dict[str, Any]:
     """What a checkpoint at the log offset `end` notes of its log."""
     starts = _starts_below(log, end)
     if not starts:
-        return {"segments": [], "tail": 0}
+        return {"segments": []}
     marks = [[start, _mark(log, start)] for start in sorted({starts[0], starts[-1]})]
-    return {"segments": marks, "tail": _tail(log, end)}
+    return {"segments": marks}
 
 
 def require_own(log: LogBytes, content: bytes) -> None:
@@ -62,21 +59,12 @@ def _is_own(log: LogBytes, head: Mapping[str, Any]) -> bool:
         return True  # there is nothing to compare it with
     origin = head.get("origin")
     if origin is not None:
-        if not _has_marks(log, starts, origin["segments"]):
-            return False
-        if _tail(log, end) == origin["tail"]:
-            return True
-    return _fits_bases(log, starts[-1], base_in(head), end) and not _is_inside(
-        log, starts[-1], end, has_other_tail=origin is not None
-    )
+        return _has_marks(log, starts, origin["segments"])
+    return _fits_bases(log, starts[-1], base_in(head), end) and not _is_inside(log, starts[-1], end)
 
 
 def _starts_below(log: LogBytes, end: int) -> list[int]:
     return [start for start in log.segment_starts() if start < end]
-
-
-def _tail(log: LogBytes, end: int) -> int:
-    return zlib.crc32(log.bytes_before(end, _TAIL_BYTES))
 
 
 def _mark(log: LogBytes, start: int) -> int | None:
@@ -96,7 +84,7 @@ def _has_marks(log: LogBytes, starts: list[int], noted: list[list[int | None]]) 
     return True
 
 
-# -- without an origin, or where the end of the log reads otherwise --------------------------------
+# -- without an origin ---------------------------------------------------------------------------
 
 
 def _fits_bases(log: LogBytes, start: int, base: Base, end: int) -> bool:
@@ -125,12 +113,6 @@ def _may_become(earlier: Base, later: Base) -> bool:
     return earlier.next_seq <= later.next_seq
 
 
-def _is_inside(log: LogBytes, start: int, end: int, *, has_other_tail: bool) -> bool:
-    """Whether a frame that reads back goes over `end`, or those before it do and are not what was noted."""
-    whole_from = at = start  # frames that read back lie without a gap from there on
-    for frame in log.intact_frames(start, end):
-        if frame.offset > at:
-            whole_from = frame.offset
-        at = frame.end
-    has_whole_tail = at == end and whole_from <= max(start, end - _TAIL_BYTES)
-    return at > end or (has_other_tail and has_whole_tail)
+def _is_inside(log: LogBytes, start: int, end: int) -> bool:
+    """Whether a frame that reads back goes over `end`."""
+    return any(frame.end > end for frame in log.intact_frames(start, end))

@@ -285,23 +285,6 @@ def _foreign(directory: Path, sends: int, queues: int) -> Path:
     return directory
 
 
-def test_the_index_checkpoint_of_a_copy_that_went_on_by_itself_is_not_believed(whole, tmp_path) -> None:
-    """The logs of both begin with the same frames."""
-    own, copy = _copy(whole, tmp_path, "own"), _copy(whole, tmp_path, "copy")
-    pending: dict[Path, int] = {}
-    for directory, sizes in ((own, [1_000, 1_000]), (copy, [1_500])):
-        broker = _open(directory, ManualClock(START_MS + 2 * HOUR_MS))
-        broker.send([tidemill.Draft("t", b"z" * size, delay_ms=HOUR_MS) for size in sizes])
-        pending[directory] = broker.status().pending
-        broker.close()
-    for n in (0, 1):
-        shutil.copy(copy / f"index/checkpoint.{n}", own / f"index/checkpoint.{n}")
-    opened = _open(own, ManualClock(START_MS + 2 * HOUR_MS))
-    assert opened.status().pending == pending[own]
-    assert not opened.check(tmp_path / "scratch")
-    opened.close()
-
-
 @pytest.mark.parametrize("has_origin", [True, False], ids=["today", "older"])
 @pytest.mark.parametrize("sends", [1, 1_200, 3_000], ids=["before", "inside", "beyond"])
 @pytest.mark.parametrize("queues", [1, 3])

@@ -117,12 +117,6 @@ class SourceLog:
         """The name of the file that holds an offset."""
         return self._path(self.starts[max(0, bisect_right(self.starts, offset) - 1)]).name
 
-    def bytes_before(self, end: int, count: int) -> bytes:
-        """Up to `count` bytes in front of `end`, of one file."""
-        start = self.starts[max(0, bisect_right(self.starts, end - 1) - 1)]
-        first = max(start, end - count)
-        return bytes(self._disk.read(self._path(start), first - start, max(0, end - first)))
-
     def pieces(self, safe_end: int) -> Iterator[Piece]:
         """Every frame and every damaged range, in order; `safe_end` is what is known to have been safe."""
         at = self.head
