@@ -11,6 +11,7 @@ from benchmarks.compare.command import compare
 from benchmarks.downtime import downtime
 from benchmarks.fault_command import faults
 from benchmarks.sends import sends
+from benchmarks.timers import timers
 from tidemill.cli import main
 from tidemill.cli.child_processes import end_in_order
 
@@ -21,6 +22,7 @@ _APP = typer.Typer(
 )
 _APP.command("compare")(compare)
 _APP.command("sends")(sends)
+_APP.command("timers")(timers)
 _APP.command("faults")(faults)
 _APP.command("downtime")(downtime)
 _APP.callback()(end_in_order)

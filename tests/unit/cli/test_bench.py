@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from tidemill.cli.bench.figures import FIGURES, LEVEL_FIGURES
-from tidemill.cli.bench.timers import TIMER_FIGURES
 from tidemill.cli.bench.workload import BATCH_ROWS, tables
 from tidemill.cli.main import run
-from tidemill.core.config import TIMER_STORES
 
 
 def test_a_workload_has_the_count_asked_for_and_lies_in_the_future() -> None:
@@ -29,21 +27,6 @@ def test_the_quick_bench_gives_every_figure(tmp_path: Path, capsys: pytest.Captu
     assert figures["rest_late_min_ms"] >= 0
     assert figures["burst_1m_last_ms"] >= 0
     assert all(figures[name] > 0 for name in ("bulk_send_per_s", "absorb_per_s", "cancel_per_s"))
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.slow
-def test_the_quick_bench_of_timers_gives_every_figure_for_both_stores(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["bench", "timers", "--quick", "--json", "--data", str(tmp_path)]) == 0
-    figures = json.loads(capsys.readouterr().out)
-    assert set(figures) == {f"{store}_{figure.name}" for store in TIMER_STORES for figure in TIMER_FIGURES}
-    assert all(
-        figures[f"{store}_{rate}"] > 0 for store in TIMER_STORES for rate in ("absorb_per_s", "due_per_s")
-    )
-    # RocksDB writes nothing for what only waits; the wheel writes a unit each time a timer rolls.
-    assert figures["rocksdb_month_written_bytes"] < figures["wheel_month_written_bytes"]
     assert not list(tmp_path.iterdir())
 
 

@@ -50,7 +50,7 @@ def test_what_only_talks_to_a_broker_does_not_load_one(arguments: list[str]) -> 
         ("topics", "list, create, delete, pause, resume, limit"),
         ("groups", "list, set, reset"),
         ("dlq", "list, resend"),
-        ("bench", "engine, server, pipeline, levels, timers"),
+        ("bench", "engine, server, pipeline, levels"),
     ],
 )
 def test_a_family_without_its_command_says_what_is_missing_and_nothing_else(

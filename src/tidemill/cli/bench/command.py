@@ -8,7 +8,6 @@ from tidemill.cli.bench.engine import engine
 from tidemill.cli.bench.levels import levels
 from tidemill.cli.bench.pipeline import pipeline
 from tidemill.cli.bench.server import server
-from tidemill.cli.bench.timers import timers
 from tidemill.cli.child_processes import end_in_order
 
 bench = typer.Typer(help="Measures this machine: figures as a table, or with --json.")
@@ -16,5 +15,4 @@ bench.command("engine")(engine)
 bench.command("server")(server)
 bench.command("pipeline")(pipeline)
 bench.command("levels")(levels)
-bench.command("timers")(timers)
 bench.callback()(end_in_order)

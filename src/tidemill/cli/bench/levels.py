@@ -24,7 +24,7 @@ from tidemill.cli.bench.bulk import touch_memory
 from tidemill.cli.bench.figures import LEVEL_FIGURES, figures_table
 from tidemill.cli.bench.options import DataOption, JsonOption, QuickOption
 from tidemill.cli.bench.slow_disk import SlowDisk
-from tidemill.cli.bench.timers import measure_store
+from tidemill.cli.bench.timer_stores import measure_store
 from tidemill.cli.bench.watcher import Watcher
 from tidemill.cli.bench.workload import BATCH_ROWS, TOPIC, table_due_at
 from tidemill.cli.output import console

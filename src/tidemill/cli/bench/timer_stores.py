@@ -1,4 +1,4 @@
-"""`tidemill bench timers`: the two timer stores beside each other, on the same timers, durable.
+"""Measures a timer store, durable: the same timers for either, so that both can be compared.
 
 The embedded runner absorbs synthetic entries into a new timer directory, hands them all over, and in a second
 directory carries them through a wait of thirty days. Each store runs in a process of its own, so that its
@@ -18,12 +18,8 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from rich.table import Table
 
-from tidemill.cli.bench.options import DataOption, JsonOption, QuickOption
 from tidemill.cli.bench.own_usage import anonymous_mb, written_bytes
-from tidemill.cli.output import console
-from tidemill.cli.planned_bar import PlannedStep, planned_bar
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import StorageError
 from tidemill.core.limits import DAY_MS, HOUR_MS, MINUTE_MS
@@ -64,34 +60,15 @@ TIMER_FIGURES = (
 )
 
 
-def timers(
-    data: DataOption = None,
-    is_json: JsonOption = False,
-    quick: QuickOption = False,
-) -> None:
-    """Measure both timer stores: wheel and RocksDB, absorbing, handing over and waiting."""
-    figures: dict[str, float] = {}
-    with planned_bar(
-        [PlannedStep(f"the timer store {store}", 3 if quick else 35) for store in StoreKind]
-    ) as next_step:
-        for store in StoreKind:
-            figures |= measure_store(store, data or Path(tempfile.gettempdir()), quick=quick)
-            next_step()
-    if is_json:
-        print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
-    else:
-        _print_table(figures, _count(quick))
-
-
 def measure_store(store: StoreKind, parent: Path, *, quick: bool) -> dict[str, float]:
     """The figures of one store, in a process of its own; their names begin with the store's."""
     command = [
         sys.executable,
         "-m",
-        "tidemill.cli.bench.timers",
+        "tidemill.cli.bench.timer_stores",
         store.value,
         str(parent),
-        str(_count(quick)),
+        str(timer_count(quick)),
     ]
     said = subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True)
     if said.returncode:
@@ -100,7 +77,7 @@ def measure_store(store: StoreKind, parent: Path, *, quick: bool) -> dict[str, f
     return {f"{store}_{figure.name}": measured[figure.name] for figure in TIMER_FIGURES}
 
 
-def _count(quick: bool) -> int:
+def timer_count(quick: bool) -> int:
     return _QUICK_COUNT if quick else _FULL_COUNT
 
 
@@ -200,17 +177,6 @@ def _settled_mb() -> float:
     gc.collect()
     give_back_memory()
     return anonymous_mb()
-
-
-def _print_table(figures: dict[str, float], count: int) -> None:
-    table = Table(title=f"timer stores, {count:,} timers, embedded runner, durable")
-    table.add_column("figure")
-    for store in StoreKind:
-        table.add_column(store.value, justify="right")
-    for figure in TIMER_FIGURES:
-        values = [f"{figures[f'{store}_{figure.name}']:,.1f} {figure.unit}" for store in StoreKind]
-        table.add_row(figure.meaning, *values)
-    console().print(table)
 
 
 def main(arguments: list[str]) -> None:
