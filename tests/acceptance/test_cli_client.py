@@ -127,6 +127,9 @@ def test_looks(cli) -> None:
     assert "shown" in cli("pending", "--topic", "looks")[1]
     assert sum(minute["due"] for minute in _json(cli("forecast", "--topic", "looks", "--json"))) == 1
     assert "█" in cli("forecast", "--topic", "looks")[1]
+    cli("send", "sizes", "fourteen bytes", "--delay", "30m")
+    assert _json(cli("pending", "--topic", "sizes", "--json"))["body_bytes"] == 14
+    assert " 14 " in cli("pending", "--topic", "sizes")[1]
     status = _json(cli("status", "--json"))
     assert {"pending", "released", "cancelled"} <= set(status)
     assert {"p50", "p99", "max"} <= set(status["lateness_ms"])
@@ -222,6 +225,12 @@ def test_errors_speak_of_what_stands_on_the_command_line(cli) -> None:
     assert "--by: '-9999d' is further back" in cli("reschedule", "orders", "--key", "k", "--by=-9999d")[2]
     assert "the range is backwards" in cli("pending", "--from", "+1h", "--to", "now")[2]
     assert "--prop '=b' is not" in cli("send", "orders", "x", "--prop", "=b")[2]
+    assert (
+        "--invisible 0s is not possible; use 1ms to 3650d"
+        in cli("receive", "orders", "--group", "g", "--invisible", "0s")[2]
+    )
+    assert "`tidemill topics list` shows" in cli("topics", "delete", "no-such-topic")[2]
+    assert "not a handle: 'None'" in cli("cancel", "orders", "None")[2]
     assert "--group is empty" in cli("receive", "orders", "--group", "")[2]
     assert "use at most 62d" in cli("forecast", "--horizon", "9999d")[2]
     assert "retention (retention_ms) 0 is not possible" in cli("serve", "--data", "d", "--retention", "0s")[2]

@@ -110,6 +110,12 @@ def test_a_directory_in_use_is_said_in_one_line(served):
     assert result.stdout == ""
 
 
+def test_a_directory_that_is_served_names_the_process_to_stop(served):
+    supervisor = served.start().process
+    result = _serve("--data", str(served.directory), "--port", "0")
+    assert f"is in use by process {supervisor.pid}; stop it first" in result.stderr
+
+
 def test_a_file_for_a_data_directory_is_said_in_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     for data in (tmp_path / "file", tmp_path / "file" / "below"):

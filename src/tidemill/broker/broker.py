@@ -84,6 +84,7 @@ class Broker:
         pipeline_command: Sequence[str] = (),
         pipeline_problem: str = "",
         last_fault: str = "",
+        owner_pid: int = 0,
     ) -> None:
         self.settings = settings or BrokerSettings()
         self.clock: Clock = clock or SystemClock()
@@ -96,7 +97,7 @@ class Broker:
         require_usable(self.disk, directory)
         self.disk.make_dir(directory)
         self.directory = directory
-        self._lock = self.disk.lock(directory / "LOCK", f"process {os.getpid()}")
+        self._lock = self.disk.lock(directory / "LOCK", f"process {owner_pid or os.getpid()}")
         try:
             self._open(sizes, on_progress, pipeline_command)
         except BaseException as error:

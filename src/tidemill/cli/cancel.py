@@ -18,6 +18,7 @@ from tidemill.cli.connecting import (
     range_ms,
     usage,
 )
+from tidemill.cli.output import counted
 from tidemill.core.errors import RequestError
 from tidemill.core.model import CancelAnswer, Handle
 
@@ -43,7 +44,7 @@ def cancel(
             return 0 if answer is CancelAnswer.CANCELLED else 1
         from_ms, to_ms = range_ms(client, start, end)
         count = client.cancel_where(topic, key=key, start=from_ms, end=to_ms, request_id=request_id)
-    print(json.dumps({"cancelled": count}) if is_json else count)
+    print(json.dumps({"cancelled": count}) if is_json else counted(count, "cancelled"))
     return 0 if count else 1
 
 

@@ -54,7 +54,11 @@ CATALOGUE = (
     Entry(
         "pending", "tidemill.cli.pending:pending", "Show messages that wait; with --json one object per line."
     ),
-    Entry("forecast", "tidemill.cli.forecast:forecast", "Show how many messages fall due in each minute."),
+    Entry(
+        "forecast",
+        "tidemill.cli.forecast:forecast",
+        "Show how many messages fall due when: a row is one or more minutes, so that all fit a screen.",
+    ),
     Entry("topics", "tidemill.cli.topics:topics", "Topics: list, create, delete, pause, resume, limit."),
     Entry(
         "hold",

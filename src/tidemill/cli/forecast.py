@@ -33,7 +33,7 @@ def forecast(
     endpoint: EndpointOption = None,
     is_json: JsonOption = False,
 ) -> int:
-    """Show how many messages fall due in each minute."""
+    """Show how many messages fall due when: a row is one or more minutes, so that all fit a screen."""
     horizon_ms = duration_ms(horizon)
     if horizon_ms <= 0:
         raise usage(f"--horizon {horizon} is no span to look at; write it like 30m, 2h or 3d")

@@ -66,6 +66,11 @@ def due_words(ms: int, now_ms: int | None) -> str:
     return f"due {relative_time(ms, now_ms)} ({format_time(ms)})"
 
 
+def counted(count: int, what: str) -> str:
+    """How many were changed: `1 cancelled` on a terminal, the number alone in a pipe."""
+    return f"{count:,} {what}" if console().is_terminal else str(count)
+
+
 def relative_time(ms: int, now_ms: int) -> str:
     """A moment as people say it: `in 5m`, `2h ago`, `now`."""
     if ms == now_ms:

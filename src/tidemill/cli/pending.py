@@ -60,7 +60,7 @@ def _print(found: list[Pending], now_ms: int, limit: int) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name, justify in (("due", "left"), ("at", "left"), ("topic", "left"), ("key", "left")):
         table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    table.add_column("bytes", justify="right")
+    table.add_column("body bytes", justify="right")
     table.add_column("id", overflow="fold")
     for message in found:
         table.add_row(
@@ -68,7 +68,7 @@ def _print(found: list[Pending], now_ms: int, limit: int) -> None:
             format_time(message.deliver_at_ms),
             message.topic,
             " ".join(message.keys),
-            f"{message.size:,}",
+            "" if message.body_bytes is None else f"{message.body_bytes:,}",
             message.id if not message.is_damaged else "[yellow]its bytes are damaged[/]",
         )
     console().print(table)

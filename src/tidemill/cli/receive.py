@@ -16,7 +16,9 @@ from tidemill.cli.output import remark, waiting
 from tidemill.client.answers import Message
 from tidemill.client.client import Client
 from tidemill.core.clock import stopwatch_s
+from tidemill.core.durations import format_duration
 from tidemill.core.errors import TidemillError
+from tidemill.core.limits import MAX_DELAY_MS
 
 _WAIT_MS_MAX = 20_000
 _BATCH = 32
@@ -36,7 +38,7 @@ def receive(
     """Receive messages, one JSON object per line."""
     if not group:
         raise usage("--group is empty; name the consumer group")
-    wait_ms, invisible_ms = duration_ms(wait), duration_ms(invisible)
+    wait_ms, invisible_ms = duration_ms(wait), _lease_ms(invisible)
     left, came = count, 0
     with connect(endpoint) as client:
         while left is None or left > 0:
@@ -51,6 +53,14 @@ def receive(
     if not came:
         remark(f"nothing came within {wait}; `tidemill pending --topic {topic}` shows what still waits")
     return 0
+
+
+def _lease_ms(text: str) -> int:
+    """`--invisible` in milliseconds, within what a lease may be."""
+    lease_ms = duration_ms(text)
+    if not 1 <= lease_ms <= MAX_DELAY_MS:
+        raise usage(f"--invisible {text} is not possible; use 1ms to {format_duration(MAX_DELAY_MS)}")
+    return lease_ms
 
 
 def _show(client: Client, messages: Sequence[Message], no_ack: bool) -> None:

@@ -21,7 +21,7 @@ from tidemill.cli.connecting import (
     range_ms,
     usage,
 )
-from tidemill.cli.output import due_words
+from tidemill.cli.output import counted, due_words
 from tidemill.client.answers import Moved
 from tidemill.core.durations import as_shift_ms, format_time
 from tidemill.core.errors import RequestError
@@ -64,7 +64,7 @@ def reschedule(
             by=by_ms,
             request_id=request_id,
         )
-    print(json.dumps({"moved": count}) if is_json else count)
+    print(json.dumps({"moved": count}) if is_json else counted(count, "moved"))
     return 0 if count else 1
 
 

@@ -66,9 +66,10 @@ class Pending:
     tag: str
     stored_at_ms: int
     deliver_at_ms: int
-    size: int
+    size: int  # bytes in the broker's log: body, texts, and what it keeps with them
     handle: str
     is_damaged: bool = False  # its bytes are: id, keys and tag are not known; the handle cancels it
+    body_bytes: int | None = None  # None: damaged, or the broker is of an older version
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,13 +116,18 @@ def can_come_back(lost: ConnectionLost) -> bool:
     return not (is_not_tls or isinstance(cause, ssl.SSLCertVerificationError))
 
 
-def unreachable(endpoint: Endpoint, lost: ConnectionLost) -> Unreachable:
+def unreachable(endpoint: Endpoint, lost: ConnectionLost, *, is_read: bool) -> Unreachable:
+    """The error that a lost connection becomes; a read changes nothing, so nothing is in doubt after it."""
     if lost.was_sent:
         # A port for TLS hangs up without a word when it is spoken to without.
         is_perhaps_tls = isinstance(lost.__cause__, EOFError) and not endpoint.is_tls
         return Unreachable(
             f"the broker at {endpoint} was asked and did not answer: {lost}; "
-            "whether it was carried out is not known, so look before you ask again"
+            + (
+                "nothing was changed, so ask again"
+                if is_read
+                else "whether it was carried out is not known, so look before you ask again"
+            )
             + (", and write https:// before the address if this is its TLS port" if is_perhaps_tls else "")
         )
     what_to_do = "start one with `tidemill serve` or name another endpoint"

@@ -66,6 +66,7 @@ from tidemill.core.send_batch import CONTENT_TYPE
 
 T = TypeVar("T")
 _JSON = "application/json"
+_GET = b"GET "
 _BATCH_PATH = "/v1/send-batch"
 
 
@@ -322,7 +323,7 @@ class Client(ConsumeVerbs, ChangeVerbs, TableVerbs, RetryVerbs, DamageVerbs):
             try:
                 answer = way.exchange(head, content, timeout_s, is_repeatable=is_repeatable)
             except ConnectionLost as lost:
-                fault = unreachable(self.endpoint, lost)
+                fault = unreachable(self.endpoint, lost, is_read=head.startswith(_GET))
                 can_help = (is_repeatable or not lost.was_sent) and can_come_back(lost)
             else:
                 if 200 <= answer.status < 300:

@@ -25,7 +25,7 @@ from tidemill.client.answers import (
     TopicInfo,
 )
 from tidemill.core.arguments import require_kind
-from tidemill.core.errors import RequestError
+from tidemill.core.errors import IllegalHandle, RequestError
 from tidemill.core.holds import Held, held_named
 from tidemill.core.model import CancelAnswer, Handle, TopicType
 
@@ -130,13 +130,20 @@ def give_back(receipts: Sequence[str]) -> Call[list[bool]]:
 
 
 def cancel(handles: Sequence[HandleLike], request_id: str) -> Call[list[CancelAnswer]]:
-    body = {"handles": [str(handle) for handle in handles]}
+    body = {"handles": _handle_texts(handles)}
     return post(
         "/v1/cancel",
         body,
         lambda said: [CancelAnswer(answer) for answer in said["answers"]],
         request_id=request_id,
     )
+
+
+def _handle_texts(handles: Sequence[HandleLike]) -> list[str]:
+    for handle in handles:
+        if not isinstance(handle, Handle | str):
+            raise IllegalHandle(f"{handle!r} is no handle; a message that is not timed has none")
+    return [str(handle) for handle in handles]
 
 
 def cancel_where(
@@ -168,7 +175,7 @@ class NewDueTime:
 
 
 def reschedule(handles: Sequence[HandleLike], whither: NewDueTime, request_id: str) -> Call[list[Moved]]:
-    body = {"handles": [str(handle) for handle in handles], **whither.fields()}
+    body = {"handles": _handle_texts(handles), **whither.fields()}
     return post(
         "/v1/reschedule",
         body,

@@ -111,6 +111,7 @@ class Worker:
         token: str = "",
         ca: str | Path = "",
         insecure: bool = False,
+        retry_for: Span = "30s",
         on_error: Callable[[Message, BaseException], None] | None = None,
     ) -> None:
         require_kind("group", group, str, "a text")
@@ -118,7 +119,7 @@ class Worker:
             raise RequestError("a worker needs the name of its consumer group: Worker(..., group='closers')")
         require_whole("concurrency", concurrency, 1, _CONCURRENCY_MAX)
         self.group = group
-        self.client = Client(endpoint, token=token, ca=ca, insecure=insecure)
+        self.client = Client(endpoint, token=token, ca=ca, insecure=insecure, retry_for=retry_for)
         self._concurrency = concurrency
         self._on_error = on_error
         self._subscriptions: list[Subscription] = []

@@ -19,6 +19,7 @@ NO_SEQ = -1
 NO_QUEUE = -1
 NO_OFFSET = -1
 SEQ_MAX = (1 << 62) - 1
+_NO_HANDLES = ("", "None", "null")  # a handle that is missing, as languages write it
 
 # A timed message's trips: one for the way to its time, and one more for each roll; 0 where nobody counted.
 NOT_COUNTED = 0
@@ -126,6 +127,7 @@ class Handle:
         except (ValueError, binascii.Error, UnicodeError):
             raise IllegalHandle(
                 f"not a handle: {text[:80]!r}; pass the handle that the send answered with"
+                + (", which a message that is not timed does not have" if text in _NO_HANDLES else "")
             ) from None
 
 
@@ -174,9 +176,10 @@ class PendingMessage:
     tag: str
     stored_at_ms: int
     deliver_at_ms: int
-    size: int
+    size: int  # bytes in the log: body, texts, and what the broker keeps with them
     handle: Handle  # without an id where the bytes are damaged; it still cancels the message
     is_damaged: bool = False  # its bytes are: id, keys and tag are not known, and it will not be delivered
+    body_bytes: int | None = None  # None where the bytes are damaged
 
 
 @frozen

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
+from tidemill.cli import output
 from tidemill.cli.forecast import drawn
 from tidemill.cli.output import bar
 from tidemill.cli.serve_story import Story, text_of
@@ -150,3 +151,9 @@ def test_reading_the_log_is_told_and_ends_with_the_next_event(capsys: pytest.Cap
 def test_the_dashboards_address_can_be_opened_here(host: str, address: str) -> None:
     facts = {"host": host, "port": 1, "tls_port": None, "flight_port": None, "pipeline": "spark"}
     assert f"dashboard: http://{address}:1/" in text_of("opened", facts)
+
+
+def test_a_count_is_words_on_a_terminal_and_a_number_in_a_pipe(monkeypatch) -> None:
+    assert output.counted(1200, "cancelled") == "1200"
+    monkeypatch.setattr(output, "console", lambda: Console(force_terminal=True))
+    assert output.counted(1, "cancelled") == "1 cancelled"

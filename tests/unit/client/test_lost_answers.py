@@ -11,7 +11,13 @@ import pytest
 import tidemill
 from http_broker import http_broker
 from tidemill.client.transport.endpoint import read_head
-from tidemill.client.transport.retrying import Patience, RetryPolicy, Unreachable, is_worth_a_retry
+from tidemill.client.transport.retrying import (
+    Patience,
+    RetryPolicy,
+    Unreachable,
+    error_in,
+    is_worth_a_retry,
+)
 from tidemill.core.clock import SimulatedClock
 from tidemill.core.errors import IllegalRequestId, RequestIdReused
 from tidemill.core.model import CancelAnswer
@@ -115,6 +121,28 @@ def test_tasks_are_told_so_too(client, losing) -> None:
 
     asyncio.run(act())
     assert client.topics() == []
+
+
+def test_a_lost_read_leaves_nothing_in_doubt(losing) -> None:
+    with tidemill.Client(losing.endpoint, retry_for=0) as unlucky:
+        losing.loses = True
+        with pytest.raises(Unreachable, match="nothing was changed, so ask again") as lost:
+            unlucky.topics()
+    assert "not known" not in str(lost.value)
+
+    async def act() -> None:
+        async with tidemill.AsyncClient(losing.endpoint, retry_for=0) as unlucky:
+            losing.loses = True
+            with pytest.raises(Unreachable, match="nothing was changed, so ask again"):
+                await unlucky.topics()
+
+    asyncio.run(act())
+
+
+def test_an_answer_that_is_not_the_brokers_says_where_to_look() -> None:
+    fault = str(error_in(500, b"Internal Server Error"))
+    assert "HTTP status 500 (Internal Server Error)" in fault and "see the broker's log" in fault
+    assert str(error_in(404, b"")) == "HTTP status 404 is no answer of a broker; check the endpoint"
 
 
 _CHANGES = {

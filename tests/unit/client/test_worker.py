@@ -15,7 +15,7 @@ import pytest
 import tidemill
 from http_broker import http_broker
 from tidemill.client.slots import Slots
-from tidemill.core.errors import Forbidden, RequestError
+from tidemill.core.errors import Forbidden, RequestError, TidemillError
 
 
 @pytest.fixture
@@ -28,6 +28,14 @@ def served(tmp_path):
 def app(served):
     logging.getLogger("tidemill.worker").setLevel(logging.CRITICAL)
     return tidemill.Worker(served.endpoint, group="g", concurrency=4)
+
+
+def test_how_long_it_waits_for_a_broker_that_is_away_is_chosen() -> None:
+    worker = tidemill.Worker("127.0.0.1:1", group="g", retry_for=0)
+    worker.on("t")(print)
+    with pytest.raises(TidemillError, match=r"no broker at 127\.0\.0\.1:1"):
+        worker.start()
+    assert tidemill.Worker(group="g", retry_for="5m").client._policy.give_up_after_s == 300
 
 
 def test_functions_are_called_and_messages_acknowledged(app, served) -> None:

@@ -184,6 +184,7 @@ class Views:
             size=int(entry["size"]),
             handle=Handle(self._broker_id, name, message.id, seq),
             is_damaged=read is None,
+            body_bytes=None if read is None else len(read.body),
         )
 
     def forecast(self, *, topic_name: str | None = None, horizon_ms: int) -> list[tuple[int, int]]:

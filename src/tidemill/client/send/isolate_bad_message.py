@@ -97,8 +97,9 @@ def _refusal(draft: Draft, fault: RequestError) -> RequestError:
         return said
     if draft.jitter_ms and str(fault).startswith(NOT_A_BATCH):
         return RequestError("the broker is of an older version, which knows no jitter; leave it out")
-    times = (draft.deliver_at_ms, draft.delay_ms, draft.jitter_ms)
-    if any(time_ms is not None and abs(time_ms) >= TIME_MS_MAX for time_ms in times):
-        longest = format_duration(MAX_DELAY_MS)
-        return IllegalDelay(f"the time is beyond any; the longest delay is {longest}: give milliseconds")
+    for name in ("deliver_at_ms", "delay_ms", "jitter_ms"):
+        time_ms = getattr(draft, name)
+        if time_ms is not None and abs(time_ms) >= TIME_MS_MAX:
+            longest = f"{format_duration(MAX_DELAY_MS)} ({MAX_DELAY_MS} ms)"
+            return IllegalDelay(f"{name} {time_ms} is too large; a message waits at most {longest} from now")
     return fault

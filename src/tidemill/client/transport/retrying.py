@@ -81,4 +81,15 @@ def error_in(status: int, content: bytes) -> TidemillError:
         return error_of(str(said["code"]), str(said["message"]))
     except (ValueError, KeyError, TypeError):
         text = content[:200].decode(errors="replace").strip()
-        return TidemillError(f"the broker answered {status}: {text or 'nothing more'}")
+        return TidemillError(_without_words(status, text))
+
+
+def _without_words(status: int, text: str) -> str:
+    """What to say of an answer that is not the broker's own: a fault of its, or a proxy's in between."""
+    said = f" ({text})" if text else ""
+    if status >= 500:
+        return (
+            f"the broker, or a proxy before it, failed with HTTP status {status}{said}; whether the request "
+            "was carried out is not known; see the broker's log"
+        )
+    return f"HTTP status {status}{said} is no answer of a broker; check the endpoint"

@@ -195,11 +195,12 @@ class PendingOut(BaseModel):
     tag: str
     stored_at_ms: int
     deliver_at_ms: int
-    size: int
+    size: int = Field(description="bytes in the log: body, texts, and what the broker keeps with them")
     handle: str
     is_damaged: bool = Field(
         False, description="its bytes are: id, keys and tag are not known; the handle cancels it"
     )
+    body_bytes: int | None = Field(None, description="of the body alone; null where the bytes are damaged")
 
 
 class PendingListOut(BaseModel):

@@ -94,6 +94,7 @@ def look_routes(broker: Broker) -> APIRouter:
                 size=p.size,
                 handle=str(p.handle),
                 is_damaged=p.is_damaged,
+                body_bytes=p.body_bytes,
             )
             for p in found
         ]

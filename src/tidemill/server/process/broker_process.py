@@ -147,6 +147,7 @@ class BrokerProcess:
             pipeline_command=self._plan.pipeline_command,
             pipeline_problem=self._plan.pipeline_problem,
             last_fault=self._plan.fault_before,
+            owner_pid=self._plan.owner_pid,
         )
 
     def _opening_progress(self, done: int, total: int) -> None:

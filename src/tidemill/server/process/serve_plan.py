@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
@@ -37,6 +38,7 @@ class ServePlan:
     broker_before: str = ""  # the id of the broker that was served before it was started again
     fault_before: str = ""  # why the broker was opened again, where it stopped after a fault
     server: str = "envoy"  # or "hypercorn"
+    owner_pid: int = field(default_factory=os.getpid)  # the process that the user started, and may stop
     is_again: bool = False  # it was started again: nobody is there who could mend what is wrong meanwhile
 
     def as_variable(self) -> dict[str, str]:
