@@ -1,4 +1,4 @@
-"""The shape of the house, as tests: floors, sizes, names, and calls that belong in one place only."""
+"""The architecture, as tests: layers, sizes, names, and calls that belong in one place only."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _tree(module: str) -> ast.Module:
 
 
 def _each_node(allowed: set[str]) -> Iterator[tuple[str, ast.AST]]:
-    """Every syntax node of every module, but for the modules (or floors) in `allowed`."""
+    """Every syntax node of every module, but for the modules (or layers) in `allowed`."""
     for module in _MODULES:
         if module not in allowed and module.split("/")[0] not in allowed:
             for node in ast.walk(_tree(module)):
@@ -124,7 +124,7 @@ def test_only_the_loop_and_the_gateway_catch_everything() -> None:
     assert not found
 
 
-def test_async_stays_at_the_doors() -> None:
+def test_async_stays_in_the_outer_layers() -> None:
     kinds = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
     found = [_where(module, node) for module, node in _each_node(_MAY_BE_ASYNC) if isinstance(node, kinds)]
     assert not found
@@ -181,7 +181,7 @@ def test_every_skip_says_why() -> None:
     assert not silent
 
 
-def test_nobody_sleeps_in_a_test() -> None:
+def test_no_test_sleeps() -> None:
     found = [
         _where(path.name, node)
         for path in sorted(_TESTS.rglob("*.py"))
