@@ -26,6 +26,9 @@ _SLOW = (
     "spark",
     "test_docs.py",
     "test_docs_site.py",
+    "unit/cli/test_damaged_files.py",
+    "unit/client",
+    "unit/server",
 )
 
 # Before anything of ours is imported: a developer's own settings must not change what a test sees.
@@ -43,24 +46,23 @@ if 0 <= _files < _FILES_WANTED <= _files_most:
 
 register_quick()
 
-_ROOT = Path(__file__).parent
+_SLOW_PATHS = {Path(__file__).parent / name for name in _SLOW}
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """What `make quick` would leave out whole is not even imported."""
     is_quick = config.option.markexpr == "not slow"
-    return True if is_quick and _place(collection_path) in _SLOW else None
+    return True if is_quick and _is_slow(collection_path) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if _place(item.path) in _SLOW:
+        if _is_slow(item.path):
             item.add_marker(pytest.mark.slow)
 
 
-def _place(path: Path) -> str:
-    """The directory or file right in tests/ that a path belongs to."""
-    return path.relative_to(_ROOT).parts[0] if _ROOT in path.parents else ""
+def _is_slow(path: Path) -> bool:
+    return not {path, *path.parents}.isdisjoint(_SLOW_PATHS)
 
 
 _MANY_MORE = 300

@@ -32,7 +32,7 @@ def test_the_directories_that_are_slow_exist() -> None:
     (names,) = re.findall(
         r"^_SLOW = \((.*?)\)", (_TESTS / "conftest.py").read_text(), re.MULTILINE | re.DOTALL
     )
-    listed = re.findall(r'"([\w.]+)"', names)
+    listed = re.findall(r'"([\w./]+)"', names)
     assert listed
     assert not [name for name in listed if not (_TESTS / name).exists()]
 
