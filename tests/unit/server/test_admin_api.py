@@ -253,6 +253,28 @@ def test_pending_and_forecast_show_what_waits(http) -> None:
     assert sum(minute["due"] for minute in forecast) == 2
 
 
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, 5),
+        ({"topic": "orders"}, 4),
+        ({"key": "even"}, 3),
+        ({"topic": "orders", "key": "even"}, 2),
+        ({"topic": "orders", "key": "even", "from_ms": START_MS + 61_000}, 1),
+        ({"topic": "orders", "from_ms": START_MS + 61_000, "to_ms": START_MS + 63_000}, 2),
+        ({"from_ms": 0, "to_ms": START_MS // 60_000 * 60_000}, 0),
+        ({"topic": "orders", "from_ms": START_MS // 60_000 * 60_000}, 4),
+        ({"key": "none"}, 0),
+    ],
+)
+def test_pending_messages_are_counted_by_the_filters_of_the_list(http, asked, expected) -> None:
+    for second in range(4):
+        _send(http, delay_ms=60_000 + 1_000 * second, keys=["even" if second % 2 == 0 else "odd"])
+    http.post("/v1/messages", json={"topic": "bills", "body": "x", "delay_ms": 61_000, "keys": ["even"]})
+    assert http.get("/v1/pending/count", params=asked).json()["messages"] == expected
+    assert len(http.get("/v1/pending", params=asked).json()["pending"]) == expected
+
+
 def test_find_and_read_show_messages_without_taking_them(http, small) -> None:
     _send(http, keys=["k"], body="first")
     _send(http, keys=["k"], body="second", delay_ms=60_000)

@@ -23,6 +23,7 @@ from tidemill.store.message_store import MessageStore
 from tidemill.store.pending_scan import scan_pending
 
 _FOREVER_MS = 1 << 62
+_BEYOND_MS = 1 << 52  # no due time is so late
 # So many of the earliest may be released while they are looked for, and the answer is full all the same.
 _SETTLED_MEANWHILE = 1024
 ALL_BYTES = 1 << 62
@@ -122,6 +123,30 @@ class Views:
         # The writer's lock is taken for a part at a time: a look at ten million must not hold up a release.
         seqs = self._earliest_pending(topic_id, from_ms, to_ms, limit + _SETTLED_MEANWHILE)
         return self._messages(seqs, limit)
+
+    def count_pending(
+        self,
+        *,
+        topic_name: str | None = None,
+        key: str | None = None,
+        from_ms: int = 0,
+        to_ms: int = _FOREVER_MS,
+    ) -> int:
+        """How many messages `pending` would return without a limit."""
+        require_int("from_ms", from_ms)
+        require_int("to_ms", to_ms)
+        require_forward(from_ms, to_ms)
+        topic_id = self._topics.require(topic_name).id if topic_name is not None else None
+        if key is not None:
+            with self._store.writer.lock:
+                return len(self._with_key(topic_id, key, from_ms, to_ms, NO_LIMIT))
+        if from_ms % MINUTE_MS == 0 and (to_ms % MINUTE_MS == 0 or to_ms >= _BEYOND_MS):
+            with self._store.writer.lock:
+                counted = self._store.indexes.due_counts.snapshot(topic_id)
+            first, end = from_ms // MINUTE_MS, to_ms // MINUTE_MS
+            return sum(n for minutes in counted.values() for m, n in minutes.items() if first <= m < end)
+        # Parts of a minute are counted from the entries, the writer's lock held for a part at a time.
+        return sum(len(seqs) for seqs, _ in scan_pending(self._store, topic_id, from_ms, to_ms))
 
     def farewell(self) -> CloseReport:
         counts = self._store.indexes.due_counts

@@ -29,6 +29,11 @@ class DueWindowOut(BaseModel):
     later: int = Field(description="due after it")
 
 
+class PendingCountOut(BaseModel):
+    now_ms: int
+    messages: int
+
+
 class DialOut(BaseModel):
     turn_ms: int
     sector_ms: int

@@ -28,6 +28,7 @@ from tidemill.server.http.chart_models import (
     MeOut,
     MessageOut,
     MetricsHistoryOut,
+    PendingCountOut,
     ShardOut,
     ShardPositionsOut,
     Step,
@@ -36,13 +37,14 @@ from tidemill.server.http.chart_models import (
     WheelOut,
 )
 from tidemill.server.http.http_messages import body_out
-from tidemill.server.http.http_models import Moment, Name, Token
+from tidemill.server.http.http_models import Key, Moment, Name, Token
 from tidemill.server.response_budget import BodiesRoute, keep_room_for
 from tidemill.server.security.caller import LOOK, caller, may, require, require_on
 from tidemill.server.security.permissions import Verb
 
 _BODY_LIMIT = 64 * KIB
 _BODY_LIMIT_MAX = 4 * MIB
+_FOREVER_MS = 1 << 52
 
 
 def timed(send: Send) -> Send:
@@ -84,6 +86,15 @@ def picture_routes(broker: Broker) -> APIRouter:
             before=found.before,
             later=found.later,
         )
+
+    @routes.get("/pending/count", response_model=PendingCountOut)
+    def count(
+        topic: Name | None = None, key: Key | None = None, from_ms: Moment = 0, to_ms: Moment = _FOREVER_MS
+    ) -> PendingCountOut:
+        """How many pending messages match, by the same filters as `/v1/pending`."""
+        require_on(LOOK, topic)
+        found = broker.views.count_pending(topic_name=topic, key=key, from_ms=from_ms, to_ms=to_ms)
+        return PendingCountOut(now_ms=broker.clock.now_ms(), messages=found)
 
     return routes
 
