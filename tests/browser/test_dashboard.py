@@ -62,11 +62,11 @@ def test_search_open_reschedule_and_cancel(million, visit) -> None:
     assert dialog.locator("dd").first.text_content() != due
 
     dialog.get_by_role("button", name="Cancel").click()
-    dialog.get_by_role("button", name="Cancel it for good?").click()
+    dialog.get_by_role("button", name="Cancel this message?").click()
     expect(dialog.locator(".note")).to_have_text("Cancelled. It will never be released.")
     expect(dialog.locator(".badge").first).to_have_text("cancelled")
     page.keyboard.press("Escape")
-    expect(page.get_by_text("Nothing that waits fits this search")).to_be_visible()
+    expect(page.get_by_text("No pending message matches")).to_be_visible()
     page.click("text=Clear")
     expect(page.locator(_PENDING)).to_have_attribute("data-pending", str(before - 1))
 
@@ -196,9 +196,9 @@ def test_an_empty_broker_says_what_to_do_and_a_dead_one_too(browser, visit, tmp_
         visitor = visit(served.endpoint)
         words = {
             "now": "Nothing was sent yet",
-            "forecast": "Nothing falls due here",
+            "forecast": "Nothing is due in this span",
             "wheel": "in the wheel",
-            "pending": "Nothing waits",
+            "pending": "No pending messages",
             "history": "Nothing was released in this time",
             "topics": "There are no topics yet",
         }

@@ -33,10 +33,10 @@ def used(browser, tmp_path_factory):
 def test_the_wheel_page_shows_stages_and_work(used, visit) -> None:
     visitor = visit(used.endpoint, is_phone=True)
     page = visitor.show("wheel")
-    stages = page.locator("section", has=page.get_by_role("heading", name="Time of the stages"))
+    stages = page.locator("section", has=page.get_by_role("heading", name="Stage durations"))
     for name in ("Scan", "Due", "Absorb", "Hand over", "Release", "Step, broker"):
         expect(stages.get_by_role("cell", name=name, exact=True)).to_be_visible()
-    work = page.locator("section", has=page.get_by_role("heading", name="What the steps did"))
+    work = page.locator("section", has=page.get_by_role("heading", name="Timer work"))
     expect(work.locator("dt", has_text="Absorbed").locator("+ dd")).to_have_text("4")
     expect(work.locator("dt", has_text="Handed over").locator("+ dd")).to_have_text("1")
     assert visitor.overflow() <= 0
@@ -46,7 +46,7 @@ def test_the_wheel_page_shows_stages_and_work(used, visit) -> None:
 def test_the_history_page_shows_delays_and_topics(used, visit, is_phone) -> None:
     visitor = visit(used.endpoint, is_phone=is_phone)
     page = visitor.show("history")
-    delays = page.get_by_role("table", name="Messages by the delay that was asked for")
+    delays = page.get_by_role("table", name="Messages by requested delay")
     expect(delays).to_contain_text("≤ 3 h")
     row = page.locator("#topic-figures tbody tr", has_text="later")
     expect(row.locator("td").nth(1)).to_have_text("4")

@@ -79,8 +79,8 @@ def test_a_large_body_is_shown_in_part_and_then_whole(odd, visit) -> None:
     _open(page, "large")
     dialog = page.locator("#message")
     assert len(dialog.locator("pre").text_content()) == 64 << 10
-    dialog.get_by_role("button", name="Show all of it").click()
-    expect(dialog.get_by_role("button", name="Show all of it")).to_have_count(0)
+    dialog.get_by_role("button", name="Show all").click()
+    expect(dialog.get_by_role("button", name="Show all")).to_have_count(0)
     assert len(dialog.locator("pre").text_content()) == len(_LARGE)
 
 
@@ -141,12 +141,12 @@ def test_the_forecast_can_be_looked_at_closer_without_dragging(odd, visit) -> No
     page = visit(odd.endpoint).show("forecast", "?range=1d")
     step = page.locator("main .panel h2 + span")
     expect(step).to_have_text("per 15 min")
-    page.get_by_role("button", name="Look closer").focus()
+    page.get_by_role("button", name="Zoom in").focus()
     page.keyboard.press("Enter")
     expect(step).to_have_text(re.compile("per (5|15) min"))
     expect(page.get_by_role("button", name="Zoom out")).to_be_visible()
     for _ in range(3):
-        page.get_by_role("button", name="Look closer").press("Enter")
+        page.get_by_role("button", name="Zoom in").press("Enter")
     expect(step).to_have_text("per minute")
     before = page.locator(".tile .sub").first.text_content()
     page.get_by_role("button", name="Later").press("Enter")

@@ -1,10 +1,10 @@
-// The way to the broker: its admin API on the same host, and the token of whoever looks.
+// Requests to the broker's HTTP API on the same host, with the user's token.
 // Adds up what the broker says its answers cost, so that `live.js` can keep the page cheap.
 
 const TOKEN = "tidemill-token";
 const PATIENCE_MS = 15_000;
 
-// A signal that also ends a request which nobody answers.
+// A signal that also ends a request without an answer.
 export const within = (signal, ms = PATIENCE_MS) => (signal ? AbortSignal.any([signal, AbortSignal.timeout(ms)]) : AbortSignal.timeout(ms));
 
 export class ApiError extends Error {
@@ -22,7 +22,7 @@ export const token = {
 
 export const spent = { ms: 0 };
 
-// The broker's clock, which may be simulated, as far as the last answer told.
+// The broker's clock, which may be simulated, as of the last answer.
 let ahead = 0;
 export const now = () => Date.now() + ahead;
 

@@ -1,4 +1,4 @@
-// The frame around the pages: which one is shown, signing in, keys, and the foot that says how the broker is.
+// The frame around the pages: navigation, signing in, keyboard shortcuts, and the broker's health in the foot.
 
 import { h, fill, say, toast, prose } from "./dom.js";
 import { get, now, token, within } from "./api.js";
@@ -6,7 +6,7 @@ import { repeat, failed } from "./live.js";
 import { moment, time, zone } from "./format.js";
 import { opener } from "./message.js";
 import { signIn } from "./sign_in.js";
-// All at once, so that a page can be turned to, and say what is wrong, while the broker is away.
+// All are loaded at the start, so that every page can be opened while the broker is down.
 import { page as nowPage } from "./pages/now.js";
 import { page as forecastPage } from "./pages/forecast.js";
 import { page as wheelPage } from "./pages/wheel.js";
@@ -32,9 +32,14 @@ let me = { user: null, may: {} };
 
 function place() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
-  const known = PAGES.find(([name]) => name === path) || PAGES[0];
+  const known = path ? PAGES.find(([name]) => name === path) || ["missing", "No such page", "", () => noSuchPage(path)] : PAGES[0];
   return { name: known[0], title: known[1], page: known[3], query: Object.fromEntries(new URLSearchParams(query || "")) };
 }
+
+const noSuchPage = (path) => h("div.page", h("section.panel", h("div.state",
+  h("h1", "No such page"),
+  h("p", "The dashboard has no page ", h("code", `#/${path}`), ". It has these:"),
+  h("div.buttons", PAGES.map(([name, title]) => h("a", { href: `#/${name}` }, title))))));
 
 function show() {
   const { id } = document.activeElement;
@@ -53,7 +58,7 @@ function show() {
   fill(main, page(context));
   main.dataset.page = name;
   scrollTo(0, 0);
-  // Whoever works with the keyboard goes on where they were: in the same field, else at the top of the page.
+  // The keyboard focus stays in the same field, else it goes to the top of the page.
   if (document.activeElement === document.body) ((id && document.getElementById(id)) || main).focus({ preventScroll: true });
 }
 
@@ -85,7 +90,7 @@ async function start() {
   show();
 }
 
-// Above every page when the broker does not answer (the figures below are old) or something is wrong with it.
+// Above every page while the broker does not answer (the figures below are old) or reports a fault.
 const away = (() => {
   const box = document.getElementById("away");
   let since = 0;
@@ -120,14 +125,14 @@ const foot = (() => {
       away(`The broker ${isLive ? "is failing" : "stopped"}: ${health.reason}.`, isLive);
       return;
     }
-    const share = health.opening_share === undefined ? "" : `, ${Math.round(health.opening_share * 100)} % of its log is read`;
+    const share = health.opening_share === undefined ? "" : `, ${Math.round(health.opening_share * 100)} % of the log recovered`;
     say(words, isOpen ? "live" : `the broker is ${health.status}${share}`);
-    away(isOpen ? "" : `The broker is ${health.status}${share}; this page goes on by itself.`);
+    away(isOpen ? "" : `The broker is ${health.status}${share}; this page continues by itself.`);
   };
   repeat(look, 3000, new AbortController().signal, () => {
     dot.className = "dot bad";
     say(words, "no answer");
-    away(`The broker at ${location.host} does not answer. Start it with \`tidemill serve\`; this page goes on by itself as soon as it answers.`);
+    away(`The broker at ${location.host} does not answer. Start it with \`tidemill serve\`; this page reconnects by itself.`);
   });
   setInterval(() => say(clock, `${moment(now())} ${zone(now())}`), 1000);
   return {
@@ -156,5 +161,5 @@ addEventListener("keydown", (event) => {
 
 fill(nav, PAGES.map(([name, title, key]) => h("a", { href: `#/${name}`, "data-page": name }, title, h("kbd", { "aria-hidden": "true" }, key))));
 addEventListener("hashchange", () => { if (!isAsking) show(); });
-addEventListener("unhandledrejection", (event) => { if (event.reason?.name === "AbortError") event.preventDefault(); else toast(event.reason?.message || "Something went wrong; reload the page."); });
+addEventListener("unhandledrejection", (event) => { if (event.reason?.name === "AbortError") event.preventDefault(); else toast(event.reason?.message || "Unexpected error; reload the page."); });
 start();

@@ -68,7 +68,7 @@ export function bodyView(message, how, onChoose, onWhole) {
   };
   fill(choice, views.map(([name], i) => h("button", { type: "button", onclick: () => { choose(i); onChoose(name); } }, name)));
   choose(Math.max(0, views.findIndex(([name]) => name === how)));
-  const whole = h("button.small", { type: "button", onclick: () => { whole.disabled = true; onWhole().catch(() => { whole.disabled = false; }); } }, "Show all of it");
+  const whole = h("button.small", { type: "button", onclick: () => { whole.disabled = true; onWhole().catch(() => { whole.disabled = false; }); } }, "Show all");
   const cut = message.is_body_cut && h("p.small.dim", `The first part of ${bytes(message.body_size)}. `, whole);
   return h("div", { style: { display: "grid", gap: "8px", "margin-top": "8px" } }, h("div", choice), text, cut);
 }

@@ -4,7 +4,9 @@ import uPlot from "./vendor/uplot/uPlot.esm.js";
 import { h, fill } from "./dom.js";
 import { short, moment, mark } from "./format.js";
 
-export const TINTS = ["--t2", "--t4", "--t1", "--t3", "--t5", "--t6"];
+const TINTS = ["--k1", "--k2", "--k3", "--k4", "--k5", "--k6"];
+const OTHERS_TINT = "--k-other";
+const tintName = (part, index) => (part.isOthers ? OTHERS_TINT : TINTS[index % TINTS.length]);
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 const FONT = '11px Inter, system-ui, sans-serif';
@@ -80,8 +82,8 @@ export function lines(box, series, { height = 180, unit = short, axisUnit = unit
   return { set: (data) => { shown = data; view.set(data); } };
 }
 
-// Stacked bars. `parts`: [{label, values}], largest first; `onZoom(fromSeconds, toSeconds)` for a dragged range, and
-// for a bar that is clicked or tapped (a finger cannot drag here: it scrolls).
+// Stacked bars. `parts`: [{label, values, isOthers}], largest first; `onZoom(fromSeconds, toSeconds)` for a dragged range, and
+// for a bar that is clicked or tapped (on a touch screen a drag scrolls the page).
 export function stack(box, { height = 260, signal, onZoom, width = () => 60 }) {
   let parts = [];
   let seconds = [];
@@ -95,7 +97,7 @@ export function stack(box, { height = 260, signal, onZoom, width = () => 60 }) {
     }
     return [seconds, ...sums.reverse()];
   };
-  const tintOf = (index) => colour(TINTS[index % TINTS.length]);
+  const tintOf = (index) => colour(tintName(parts[index], index));
   const bars = (radius) => uPlot.paths.bars({ size: [0.82, 40], align: 1, radius });
   const view = mounted(box, height, () => ({
     padding: [10, 20, 0, 0],
@@ -109,7 +111,7 @@ export function stack(box, { height = 260, signal, onZoom, width = () => 60 }) {
   }), signal);
   const tipRows = (index) => {
     const rows = parts.map((part, i) => [tintOf(i), part.label, short(part.values[index])]).filter((row, i) => parts[i].values[index]);
-    return rows.length ? rows : [[null, "nothing falls due", ""]];
+    return rows.length ? rows : [[null, "nothing due", ""]];
   };
   let shape = "";
   return {
@@ -123,4 +125,4 @@ export function stack(box, { height = 260, signal, onZoom, width = () => 60 }) {
   };
 }
 
-export const legend = (parts) => h("div.legend", parts.map((part, i) => h("span", h("i.swatch", { style: { background: `var(${TINTS[i % TINTS.length]})` } }), part.label)));
+export const legend = (parts) => h("div.legend", parts.map((part, i) => h("span", h("i.swatch", { style: { background: `var(${tintName(part, i)})` } }), part.label)));

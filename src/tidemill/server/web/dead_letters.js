@@ -1,4 +1,4 @@
-// Dead letters: what groups gave up on; read, and given to their group once more.
+// Dead letters: messages whose last attempt failed; shows them and resends them to their group.
 
 import { h, fill, toast, once } from "./dom.js";
 import { get, post, now } from "./api.js";
@@ -14,18 +14,18 @@ export function deadLetters({ signal, may }) {
     signal,
     every: 4000,
     load: async (stop) => {
-      const graves = (await get("/v1/topics", {}, stop)).topics.filter((topic) => topic.name.startsWith(PREFIX) && topic.visible);
-      if (!graves.length) return { graves, letters: [] };
+      const queues = (await get("/v1/topics", {}, stop)).topics.filter((topic) => topic.name.startsWith(PREFIX) && topic.visible);
+      if (!queues.length) return { queues, letters: [] };
       try {
-        return { graves, letters: (await get("/v1/dead-letters", { limit: SHOWN }, stop)).dead_letters };
+        return { queues, letters: (await get("/v1/dead-letters", { limit: SHOWN }, stop)).dead_letters };
       } catch (error) {
-        if (error.status === 404) return { graves, letters: null };  // a broker that can only count them
+        if (error.status === 404) return { queues, letters: null };  // a broker that can only count them
         throw error;
       }
     },
-    draw: ({ graves, letters }) => {
-      if (letters === null) { fill(box, counted(graves)); return; }
-      if (!letters.length) { fill(box, empty("No dead letters", "A message that a group has failed on too often is put here, and can be given to the group again.")); return; }
+    draw: ({ queues, letters }) => {
+      if (letters === null) { fill(box, counted(queues)); return; }
+      if (!letters.length) { fill(box, empty("No dead letters", "A message whose last attempt failed is listed here and can be resent to its group.")); return; }
       const groups = [...new Set(letters.map((letter) => letter.group))].sort();
       fill(box, may("admin") ? h("div.buttons", { style: { padding: "0 16px 12px" } }, groups.map((group) => resendButton(`Resend all of ${group}`, { group, all: true }, part.refresh))) : null, table(letters, may, part.refresh));
     },
@@ -33,15 +33,15 @@ export function deadLetters({ signal, may }) {
   return h("section.panel.flush", { id: "dead-letters" }, h("header", h("h2", "Dead letters")), box);
 }
 
-const counted = (graves) => h("div.tablewrap", h("table", h("thead", h("tr", h("th", "Group"), h("th.num", "Letters"))), h("tbody", graves.map((topic) => h("tr", h("td", topic.name.slice(PREFIX.length)), h("td.num", count(topic.visible)))))));
+const counted = (queues) => h("div.tablewrap", h("table", h("thead", h("tr", h("th", "Group"), h("th.num", "Messages"))), h("tbody", queues.map((topic) => h("tr", h("td", topic.name.slice(PREFIX.length)), h("td.num", count(topic.visible)))))));
 
 function table(letters, may, refresh) {
   const preview = (letter) => (letter.body === null ? "(not text)" : letter.body.slice(0, 80));
   return h("div.tablewrap", h("table",
-    h("thead", h("tr", h("th", "Died"), h("th", "Group"), h("th", "Topic"), h("th", "Key"), h("th", "Body"), h("th.num", "Attempts"), h("th", ""))),
+    h("thead", h("tr", h("th", "Since"), h("th", "Group"), h("th", "Topic"), h("th.spare", "Key"), h("th.spare", "Body"), h("th.num.spare", "Attempts"), h("th", ""))),
     h("tbody", letters.map((letter) => h("tr", { "data-letter": letter.message_id },
-      h("td.nowrap.dim", { title: exact(letter.died_at_ms) }, until(letter.died_at_ms, now())), h("td", letter.group), h("td", letter.topic), h("td.cut", letter.keys.join(", ")),
-      h("td.mono.cut.dim", preview(letter)), h("td.num", count(letter.attempts)),
+      h("td.nowrap.dim", { title: exact(letter.died_at_ms) }, until(letter.died_at_ms, now())), h("td", letter.group), h("td", letter.topic), h("td.cut.spare", letter.keys.join(", ")),
+      h("td.mono.cut.dim.spare", preview(letter)), h("td.num.spare", count(letter.attempts)),
       h("td.num", may("admin") ? resendButton("Resend", { group: letter.group, ids: [letter.message_id] }, refresh) : null))))));
 }
 
@@ -51,7 +51,7 @@ function resendButton(label, which, refresh) {
     onclick: () => once(button, async () => {
       try {
         const { resent } = await post("/v1/dead-letters/resend", which);
-        toast(resent === 1 ? `One letter goes to ${which.group} again` : `${count(resent)} letters go to ${which.group} again`);
+        toast(resent === 1 ? `1 message resent to ${which.group}` : `${count(resent)} messages resent to ${which.group}`);
       } catch (error) {
         toast(error.message);
       }

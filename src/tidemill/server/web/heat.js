@@ -1,4 +1,4 @@
-// A heat map: time from left to right, lateness from bottom to top, darkness for how many.
+// A heat map: time from left to right, lateness from bottom to top, darker for more.
 
 import { h, fill } from "./dom.js";
 import { count, time, mark } from "./format.js";
@@ -11,7 +11,7 @@ export function heatMap(box, columns, names, signal) {
   let view = box.heat;
   if (!view) {
     view = box.heat = { canvas: h("canvas.heat", { role: "img", "aria-label": "Releases by time and lateness" }), words: h("p.dim.small", { style: { "min-height": "18px", "margin-top": "6px" } }) };
-    view.canvas.addEventListener("pointermove", (event) => point(view, event));
+    for (const moved of ["pointermove", "pointerdown"]) view.canvas.addEventListener(moved, (event) => point(view, event));
     view.canvas.addEventListener("pointerleave", () => { view.words.textContent = ""; });
     const again = () => view.columns && paint(view);
     const watcher = new ResizeObserver(again);

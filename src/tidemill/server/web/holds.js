@@ -5,8 +5,8 @@ import { post } from "./api.js";
 import { time } from "./format.js";
 
 const WHAT = {
-  releases: "Releases are held since SINCE: nothing timed is put into its topic. Sends, cancels and moves go on.",
-  absorbing: "Absorbing is held since SINCE: the timer takes in nothing new. What it has goes on; the rest waits.",
+  releases: "Releases are held since SINCE: timed messages are not put into their topics. Sends, cancels and reschedules go on.",
+  absorbing: "Absorbing is held since SINCE: the timer takes in no new messages. Those it has are released on time; the rest waits.",
 };
 
 export function drawHolds(box, { holds }, may, refresh) {
@@ -26,7 +26,7 @@ function resumeButton(what, refresh) {
     onclick: () => once(button, async () => {
       try {
         await post(`/v1/holds/${what}/resume`, {});
-        toast(what === "releases" ? "Releases go on" : "Absorbing goes on");
+        toast(what === "releases" ? "Releases resumed" : "Absorbing resumed");
       } catch (error) {
         toast(error.message);
       }

@@ -1,7 +1,7 @@
-// Keeps a part of a page up to date: asks, draws, waits, and shows what state it is in meanwhile.
-// A hidden page asks nothing. An answer that cost the broker a millisecond is asked for again no sooner than
-// after a hundred, so an open dashboard takes at most a hundredth of a core. On a busy machine an answer takes
-// long without costing much, so nobody waits for more than a few turns.
+// Keeps a part of a page up to date: requests, draws, pauses, and shows loading and errors.
+// A hidden page sends no requests. An answer that cost the broker a millisecond is requested again after a hundred at
+// the earliest, so an open dashboard takes at most 1 % of a core. On a busy machine an answer takes long without
+// costing much CPU, so the pause is at most a few turns.
 
 import { h, fill, prose } from "./dom.js";
 import { spent } from "./api.js";
@@ -28,18 +28,18 @@ export const loading = () => h("div.state", { role: "status", "aria-label": "Loa
 export const empty = (title, text, ...actions) => h("div.state", h("strong", title), h("p", typeof text === "string" ? prose(text) : text), ...actions);
 
 const ADVICE = {
-  unreachable: "Is it running? Start it with `tidemill serve`; this page goes on by itself as soon as it answers.",
+  unreachable: "Is it running? Start it with `tidemill serve`; this page reconnects by itself.",
   unauthorized: "Sign in with a token from the permissions file.",
-  forbidden: "Sign in with a token that allows it, or choose a topic that yours allows.",
+  forbidden: "Sign in with a token that allows this, or choose a topic that your token allows.",
   "unknown-topic": "Choose another topic; this one may have been deleted.",
 };
 
 export function failed(error, retry) {
-  const advice = ADVICE[error.code] || (error.status >= 500 || error.status === 429 ? "It is tried again in a few seconds." : "");
-  return h("div.state", { role: "alert" }, h("strong", error.status === 503 ? "The broker is not ready" : "This did not work"), h("p", prose(error.message)), advice && h("p", prose(advice)), retry && h("button", { onclick: retry }, "Try again"));
+  const advice = ADVICE[error.code] || (error.status >= 500 || error.status === 429 ? "Retrying in a few seconds." : "");
+  return h("div.state", { role: "alert" }, h("strong", error.status === 503 ? "The broker is not ready" : "Request failed"), h("p", prose(error.message)), advice && h("p", prose(advice)), retry && h("button", { onclick: retry }, "Try again"));
 }
 
-// Whoever is pressing a button keeps it: a part drawn anew between press and release would swallow the click.
+// A part that is redrawn between press and release of a button would swallow the click, so drawing waits.
 let pressed = null;
 let released = () => {};
 addEventListener("pointerdown", () => { pressed = new Promise((resolve) => { released = resolve; }); }, true);
@@ -54,11 +54,12 @@ function drawnAnew(box, draw) {
   if (focused !== undefined && !box.contains(document.activeElement)) box.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
 }
 
-// What an answer says, its time left out: two answers with the same words need no second drawing.
+// An answer as text without its time: two answers with the same text need no second drawing.
 export const wordsOf = (data) => JSON.stringify(data, (name, value) => (name === "now_ms" ? undefined : value));
 
-// Runs `task` now and then until the signal says stop. Returns a function that runs it at once.
-export function repeat(task, every, signal, onError) {
+// Runs `task` every so many milliseconds until the signal aborts. `sooner()` may name a shorter pause, which is taken
+// where the last answer was cheap enough. Returns a function that runs the task at once.
+export function repeat(task, every, signal, onError, sooner = () => every) {
   let hurry = () => {};
   const run = async () => {
     while (!signal.aborted) {
@@ -69,7 +70,8 @@ export function repeat(task, every, signal, onError) {
       const hurried = new Promise((resolve) => { hurry = resolve; });
       try {
         await task(signal);
-        wait = Math.min(Math.max(every, (spent.ms - before) * COST_TO_PAUSE), every * LONGEST_PAUSE);
+        const forItsCost = Math.min((spent.ms - before) * COST_TO_PAUSE, every * LONGEST_PAUSE);
+        wait = Math.max(Math.min(every, sooner()), forItsCost);
       } catch (error) {
         if (signal.aborted) return;
         onError(error);
@@ -84,7 +86,7 @@ export function repeat(task, every, signal, onError) {
 
 // A box that loads and draws by itself: `load(signal)` asks, `draw(data, box)` shows. With `isStill` it is drawn
 // again only when the answer has changed, so that a selection in it stays. `also` are boxes that `draw` fills too.
-export function section(box, { load, draw, every = 2000, signal, isStill = false, also = [] }) {
+export function section(box, { load, draw, every = 2000, sooner, signal, isStill = false, also = [] }) {
   let hasData = false;
   let words = "";
   fill(box, loading());
@@ -107,6 +109,7 @@ export function section(box, { load, draw, every = 2000, signal, isStill = false
       if (hasData && error.status !== 403) [box, ...also].forEach((one) => { one.dataset.stale = error.message; });
       else { hasData = false; fill(box, failed(error, () => again())); }
     },
+    sooner,
   );
   return { refresh: () => again(), restart: () => { hasData = false; fill(box, loading()); again(); } };
 }

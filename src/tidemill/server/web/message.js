@@ -1,6 +1,6 @@
-// One message, opened: what it holds, where it is, what happened to it; and the three things one can do to it.
-// Every deed ends with the broker's own, definite answer. While it is open it is looked at again, so that it is
-// seen to fall due; whoever is just writing a new time is disturbed only when it is too late for one.
+// One message, opened: body, facts, history; and the actions cancel, reschedule and release now.
+// Every action ends with the broker's definite answer. An open message is refreshed, so that its release shows; a form
+// with a new time is not redrawn before it is too late to send it.
 
 import { h, fill, prose, say } from "./dom.js";
 import { get, post, now } from "./api.js";
@@ -14,9 +14,9 @@ const LOOK_EVERY_MS = 2000;
 const SAID = {
   cancelled: ["Cancelled. It will never be released.", ""],
   released: ["Too late: it is already in its topic.", "warn"],
-  "already-cancelled": ["It was cancelled before.", "warn"],
-  unknown: ["The broker does not know this message any more.", "warn"],
-  damaged: ["Its bytes on the broker's disk are damaged: it cannot be moved, only cancelled.", "warn"],
+  "already-cancelled": ["It was already cancelled.", "warn"],
+  unknown: ["The broker does not know this message; it may be past its retention.", "warn"],
+  damaged: ["Its bytes on disk are damaged: it can be cancelled, but not rescheduled.", "warn"],
 };
 
 export function opener({ handle, may, onChange }) {
@@ -34,7 +34,7 @@ let closed = new AbortController();  // of the message that is open
 dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
 dialog.addEventListener("close", () => { closed.abort(); if (document.activeElement === document.body) document.getElementById("main").focus({ preventScroll: true }); });
 
-// Looks whether anything but the body (which never changes) is new, and draws it then.
+// Draws again if anything but the body (which never changes) is new.
 async function look(view) {
   if (!view.shown) return load(view);
   const { body, body_base64, is_body_cut, ...rest } = await get("/v1/message", { handle: view.handle, body_limit: 0 }, view.signal);
@@ -65,9 +65,9 @@ function draw(view, message) {
     h("header",
       h("div", h("h1", { id: "message-title", class: "cut", style: { "max-width": "100%" } }, title), h("p.dim", h("span", { class: BADGES[message.state] }, message.state), " ", message.topic)),
       closeButton()),
-    deeds(view, message),
+    actions(view, message),
     view.note,
-    h("section", h("h3", "Body"), message.is_damaged ? h("p.note.bad", { role: "alert" }, "The bytes of this message on the broker's disk are damaged. It will not be delivered. What is shown here is from the index.") : bodyView(message, view.how, (how) => { view.how = how; }, () => { view.bodyLimit = message.body_size; return load(view); })),
+    h("section", h("h3", "Body"), message.is_damaged ? h("p.note.bad", { role: "alert" }, "The bytes of this message on disk are damaged. It will not be delivered. The facts below are from the index.") : bodyView(message, view.how, (how) => { view.how = how; }, () => { view.bodyLimit = message.body_size; return load(view); })),
     h("section", h("h3", "Facts"), facts(view, message)),
     Object.keys(message.properties).length ? h("section", h("h3", "Properties"), h("dl.facts", Object.entries(message.properties).map(([key, value]) => [h("dt.mono", key), h("dd.mono", value)]))) : null,
     h("section", h("h3", { style: { "margin-bottom": "8px" } }, "History"), timeline(view, message))));
@@ -91,39 +91,39 @@ function facts(view, message) {
     ["Level", message.level ? String(message.level) : ""],
     ["Id", message.message_id],
     ["Size", `${bytes(message.size)} stored, body ${bytes(message.body_size)}`],
-    ["In its topic", message.offset === null ? "" : `queue ${message.queue}, offset ${count(message.offset)}${message.via ? `, released by way of ${message.via}` : ""}${message.rolls ? `, rolled ${message.rolls === 1 ? "once" : `${count(message.rolls)} times`}` : ""}`],
+    ["In its topic", message.offset === null ? "" : `queue ${message.queue}, offset ${count(message.offset)}${message.via ? `, released via ${message.via}` : ""}${message.rolls ? `, rolled ${message.rolls === 1 ? "once" : `${count(message.rolls)} times`}` : ""}`],
   ];
   return h("dl.facts", { style: { "margin-top": "8px" } }, h("dt", "Due"), due(view, message, "dd"), rows.filter(([, text]) => text).map(([name, text]) => [h("dt", name), h("dd", text)]));
 }
 
 function timeline(view, message) {
   const dueMs = message.deliver_at_ms;
-  // Nobody can be late for a time that was past when the message was stored, or moved, to it.
+  // Lateness counts from the time it was stored or moved, where its due time was past by then.
   const knownMs = Math.max(dueMs, ...message.history.filter((event) => event.what === "stored" || event.what === "rescheduled").map((event) => event.at_ms ?? 0));
   const words = {
     stored: (event) => ["Stored", event.deliver_at_ms ? `due ${exact(event.deliver_at_ms)}` : ""],
     rescheduled: (event) => ["Rescheduled", `now due ${exact(event.deliver_at_ms)}`],
-    kept: () => ["Kept past the log's retention", "moved to the end of the log, same due time"],
-    released: (event) => ["Released into its topic", event.at_ms === null ? "when is not known any more: its place in the queue is past the retention" : event.at_ms <= knownMs ? "on time" : `${millis(event.at_ms - knownMs)} after ${knownMs > dueMs ? "it could be known" : "its due time"}`],
-    cancelled: (event) => ["Cancelled", event.at_ms === null ? "never to be released · when is not known any more: too much was written since" : "never to be released"],
+    kept: () => ["Kept past the log's retention", "copied to the end of the log, same due time"],
+    released: (event) => ["Released into its topic", event.at_ms === null ? "time unknown: its place in the queue is past the retention" : event.at_ms <= knownMs ? "on time" : `${millis(event.at_ms - knownMs)} after ${knownMs > dueMs ? "it was stored or rescheduled" : "its due time"}`],
+    cancelled: (event) => ["Cancelled", event.at_ms === null ? "never to be released · time unknown: too much was written since" : "never to be released"],
   };
   const items = message.history.map((event) => {
     const [what, detail] = (words[event.what] || (() => [event.what, ""]))(event);
     return h("li", h("div", h("strong", what), h("div.dim.small", [event.at_ms === null ? null : exact(event.at_ms), detail].filter(Boolean).join(" · "))));
   });
-  const groups = message.groups.map((group) => h("li", { class: group.standing === "waiting" ? "todo" : "" }, h("div", h("strong", { waiting: `Group ${group.group} has not taken it yet`, taken: `Taken by group ${group.group}`, settled: `Settled by group ${group.group}` }[group.standing]), group.attempt ? h("div.dim.small", `attempt ${group.attempt}`) : null)));
-  const ahead = message.state === "pending" ? [h("li.todo", h("div", h("strong", "Falls due"), due(view, message, "div.dim.small")))] : [];
+  const groups = message.groups.map((group) => h("li", { class: group.standing === "waiting" ? "todo" : "" }, h("div", h("strong", { waiting: `Not received by group ${group.group} yet`, taken: `Received by group ${group.group}`, settled: `Acked by group ${group.group}` }[group.standing]), group.attempt ? h("div.dim.small", `attempt ${group.attempt}`) : null)));
+  const ahead = message.state === "pending" ? [h("li.todo", h("div", h("strong", "Due"), due(view, message, "div.dim.small")))] : [];
   return h("ul.timeline", items, groups, ahead);
 }
 
-function deeds(view, message) {
+function actions(view, message) {
   if (message.state !== "pending") return null;
   if (!view.may("cancel")) return h("p.note", "Read only: your token does not allow cancel and reschedule.");
   const more = h("div");
-  const run = async (button, deed) => {
+  const run = async (button, action) => {
     button.disabled = true;
     try {
-      view.said = await deed();
+      view.said = await action();
       view.onChange();
     } catch (error) {
       view.isUnsure = error.code === "unreachable";
@@ -131,11 +131,11 @@ function deeds(view, message) {
       fill(view.note, noteOf(view.said));
     }
     button.disabled = false;
-    await load(view).catch(() => {});  // looked at again shortly
+    await load(view).catch(() => {});  // refreshed shortly
   };
   const cancel = h("button.danger", {
     onclick: () => {
-      if (!cancel.classList.contains("sure")) { cancel.classList.add("sure"); cancel.textContent = "Cancel it for good?"; return; }
+      if (!cancel.classList.contains("sure")) { cancel.classList.add("sure"); cancel.textContent = "Cancel this message?"; return; }
       run(cancel, async () => SAID[(await post("/v1/cancel", { handles: [view.handle] })).answers[0]]);
     },
     onblur: () => { cancel.classList.remove("sure"); cancel.textContent = "Cancel"; },
@@ -158,5 +158,5 @@ function rescheduleForm(view, message, run) {
   const shift = (label, ms) => { const button = h("button.small", { type: "button", onclick: () => run(button, () => move(view, { by_ms: ms })) }, label); return button; };
   return h("form.form", { style: { "margin-top": "12px" }, onsubmit: (event) => { event.preventDefault(); run(save, () => move(view, { deliver_at_ms: fromInput(at.value) })); } },
     h("div.line", h("label.field", { for: "reschedule-at" }, "New due time", at), h("div.buttons", save)),
-    h("div.buttons", h("span.dim.small", "or later by"), shift("10 min", 600_000), shift("1 h", 3_600_000), shift("1 day", 86_400_000)));
+    h("div.buttons", h("span.dim.small", "or move it later by"), shift("10 min", 600_000), shift("1 h", 3_600_000), shift("1 day", 86_400_000)));
 }

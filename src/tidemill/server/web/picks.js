@@ -1,4 +1,4 @@
-// Things to choose from that several pages share: a row of options, and the topics there are.
+// Inputs that several pages share: a row of options, and a list of topics.
 
 import { h, fill } from "./dom.js";
 import { get } from "./api.js";
@@ -24,6 +24,6 @@ export function topicSelect({ id, chosen = "", isAnyAllowed = true, onchange, si
     const value = select.value;
     fill(select, isAnyAllowed ? option("", "All topics") : null, names.map((name) => option(name, name)));
     select.value = value;
-  }).catch(() => {});  // the page's own part says what is wrong
+  }).catch(() => {});  // the page's own section shows the error
   return select;
 }

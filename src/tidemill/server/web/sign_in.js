@@ -1,4 +1,4 @@
-// Where a broker that asks who you are is told. The token stays in this tab and is gone when it closes.
+// The sign-in form of a broker with authentication. The token stays in this tab and is forgotten when it closes.
 
 import { h } from "./dom.js";
 import { token } from "./api.js";
@@ -10,6 +10,6 @@ export function signIn(problem, onDone) {
     problem && h("p.note.bad", { role: "alert" }, problem),
     h("div.buttons", h("button.main", { type: "submit" }, "Sign in")));
   requestAnimationFrame(() => field.focus());
-  return h("div.page", h("div.cols", h("section.panel.c5", h("header", h("h2", "This broker asks who you are")),
-    h("p.dim", { style: { "margin-bottom": "14px" } }, "Give the token of a user in the permissions file. With the verb “look” you see everything; buttons that change something need “send”, “cancel” or “admin”."), form)));
+  return h("div.page", h("div.cols", h("section.panel.c5", h("header", h("h2", "Authentication required")),
+    h("p.dim", { style: { "margin-bottom": "14px" } }, "Enter the token of a user in the permissions file. The verb “look” shows every page; buttons that change something need “send”, “cancel” or “admin”."), form)));
 }

@@ -1,20 +1,20 @@
-// Why messages that are due are not in their topic yet, in words: the reasons of `waits` in `/v1/status`.
+// Why due messages are not in their topic yet: texts for the reasons of `waits` in `/v1/status`.
 
 import { count, span } from "./format.js";
 
 const AGE_SHOWN_MS = 1000;
 const UNEXPLAINED_SHOWN_MS = 10_000;
-const SHORT = { pause: "paused", rate: "limited", order: "FIFO order", commit: "slow disk", room: "disk full", sweep: "being looked for", hold: "releases held", absorb: "absorbing held", clock: "clock leapt" };
+const SHORT = { pause: "paused", rate: "rate limit", order: "FIFO order", commit: "slow disk", room: "disk full", sweep: "missing in the timer", hold: "releases held", absorb: "absorbing held", clock: "clock jumped" };
 const WHY = {
-  pause: (topic) => `${topic} is paused. They go when it is resumed.`,
-  rate: (topic) => `${topic} may release only so many a second. They go as its limit allows.`,
-  order: () => "they are FIFO, and the timer has yet to hand over what may come before them.",
-  commit: () => "the disk is slow: as many commits as may be under way are. They go as those end.",
-  room: () => "the disk is full. Make room; they are tried again by themselves.",
-  sweep: () => "they are overdue and missing in the timer. A scan of the entries finds them, within about a minute.",
-  hold: () => "releases are held for the whole broker. They go when releases are resumed.",
-  absorb: () => "absorbing is held, and the timer had not taken them in. They go when absorbing is resumed.",
-  clock: () => "the clock leapt forward and may be wrong. They are held for ten seconds, then go.",
+  pause: (topic) => `${topic} is paused. They are released when it is resumed.`,
+  rate: (topic) => `${topic} has a rate limit. They are released as the limit allows.`,
+  order: () => "they are FIFO, and the timer has not handed over earlier messages of their groups yet.",
+  commit: () => "the disk is slow: the maximum number of commits is in flight. They are released as those finish.",
+  room: () => "the disk is full. Free some space; the release is retried.",
+  sweep: () => "they are overdue and missing in the timer. A scan of the entries finds them within about a minute.",
+  hold: () => "releases are held for the whole broker. They are released when releases are resumed.",
+  absorb: () => "absorbing is held, and the timer had not taken them in. They are released when absorbing is resumed.",
+  clock: () => "the clock jumped forward and may be wrong. They are held for ten seconds.",
 };
 
 export const waitsNote = (waits) => [...new Set(waits.map((wait) => SHORT[wait.waits_for] || wait.waits_for))].join(" · ");
@@ -31,5 +31,5 @@ export function waitWords(wait, overdue = [], now = 0) {
 export function unexplainedWords(overdue, now) {
   const oldest = overdue.find((one) => !one.waits_for && now - one.due_ms >= UNEXPLAINED_SHOWN_MS);
   if (!oldest) return "";
-  return `${oldest.topic ? `A message of ${oldest.topic}` : "A message"} has been due for ${span(now - oldest.due_ms)} and no reason is known. Look at who turns the wheel and at the broker's log.`;
+  return `${oldest.topic ? `A message of ${oldest.topic}` : "A message"} has been due for ${span(now - oldest.due_ms)} and no reason is known. Check the timer runner and the broker's log.`;
 }

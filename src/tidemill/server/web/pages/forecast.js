@@ -1,5 +1,5 @@
-// Forecast: what falls due, per second to per week, by topic; drag in the chart, or click a bar, to look closer, and
-// buttons do the same for a keyboard.
+// Forecast: how many messages are due, per second to per week, by topic; drag in the chart, or click or tap a bar, to
+// zoom in; buttons do the same for a keyboard.
 
 import { h, fill } from "../dom.js";
 import { get, now } from "../api.js";
@@ -34,15 +34,18 @@ export function page({ signal, query }) {
   const current = () => { const { from_ms: from, step_ms: size, steps } = windowNow(); return [from, from + size * steps]; };
   const shift = (share) => { const [from, to] = current(); const by = (to - from) * share; state.zoom.splice(Math.max(0, state.zoom.length - 1), 1, [from + by, to + by]); again(); };
   const closer = () => { const [from, to] = current(); const fourth = (to - from) / 4; zoomTo((from + fourth) / 1000, (to - fourth) / 1000); };
-  const moves = [["‹", "Earlier", () => shift(-0.5)], ["›", "Later", () => shift(0.5)], ["+", "Look closer", closer]].map(([sign, name, onclick]) => h("button.small", { onclick, "aria-label": name, title: name }, sign));
+  const moves = [["‹", "Earlier", () => shift(-0.5)], ["›", "Later", () => shift(0.5)], ["+", "Zoom in", closer]].map(([sign, name, onclick]) => h("button.small", { onclick, "aria-label": name, title: name }, sign));
   const back = h("button.small", { hidden: true, onclick: () => { state.zoom.pop(); again(); } }, "Zoom out");
 
   const windowNow = () => {
     const zoom = state.zoom[state.zoom.length - 1];
     const length = zoom ? zoom[1] - zoom[0] : RANGES.find(([name]) => name === state.range)[2];
     const step = stepFor(length);
-    const from = alignedStart(zoom ? zoom[0] : now(), step);
-    return { from_ms: from, step_ms: step, steps: Math.max(1, Math.ceil(length / step)) };
+    const start = zoom ? zoom[0] : now();
+    const from = alignedStart(start, step);
+    // A span from now includes its very end: what is due in exactly an hour is due in the next hour.
+    const steps = zoom ? Math.ceil(length / step) : Math.floor((start + length - from) / step) + 1;
+    return { from_ms: from, step_ms: step, steps: Math.max(1, steps) };
   };
 
   let chart = null;
@@ -57,11 +60,11 @@ export function page({ signal, query }) {
       drawTotals(summary, found, total);
       if (!total) {
         chart = null;
-        const latest = found.later ? `${count(found.later)} fall due later: choose a longer span.` : "Schedule one, or send with a delay.";
-        fill(box, empty("Nothing falls due here", latest, found.later ? null : h("a", { href: "#/schedule" }, "Schedule a message")));
+        const latest = found.later ? `${count(found.later)} are due later: choose a longer span.` : "Schedule a message, or send one with a delay.";
+        fill(box, empty("Nothing is due in this span", latest, found.later ? null : h("a", { href: "#/schedule" }, "Schedule a message")));
         fill(legendBox);
       } else {
-        const parts = found.topics.map(({ topic, due }) => ({ label: topic ?? "other topics", values: due }));
+        const parts = found.topics.map(({ topic, due }) => ({ label: topic ?? "other topics", values: due, isOthers: topic === null }));
         if (!chart) { fill(box); chart = stack(box, { height: 340, signal, onZoom: zoomTo, width: () => step / 1000 }); }
         chart.set(found.due.map((_, i) => (found.from_ms + i * step) / 1000), parts);
         fill(legendBox, legend(parts));
@@ -83,7 +86,7 @@ export function page({ signal, query }) {
   return h("div.page",
     h("div.head", h("h1", "Forecast"), h("span.grow"), topics, choice("Span", RANGES, state.range, (range) => { state.range = range; state.zoom = []; again(); })),
     summary,
-    h("section.panel", h("header", h("h2", "Messages that fall due"), stepBox, h("span.grow"), h("span.dim.small", "drag, or click a bar, to look closer"), back, h("div.buttons", moves)), chartBox, legendBox));
+    h("section.panel", h("header", h("h2", "Messages due"), stepBox, h("span.grow"), h("span.dim.small", "drag, or click or tap a bar, to zoom in"), back, h("div.buttons", moves)), chartBox, legendBox));
 }
 
 function drawTotals(box, found, total) {
@@ -93,6 +96,6 @@ function drawTotals(box, found, total) {
   fill(box,
     tile("In this span", short(total), `${span(found.step_ms * found.due.length)} from ${moment(found.from_ms).slice(5, 16)}`),
     tile("Fullest", short(peak), peak ? `${moment(at).slice(0, 16)}` : ""),
-    tile("Before", short(found.before), found.before ? "overdue, or in an earlier minute" : "nothing is overdue"),
+    tile("Earlier", short(found.before), found.before ? "overdue, or before this span" : "nothing is overdue"),
     tile("Later", short(found.later), "beyond this span"));
 }

@@ -1,11 +1,11 @@
-// History: how punctual the releases were, as a histogram and as a heat map over time.
+// History: lateness of the releases, as a histogram and as a heat map over time; requested delays; both by topic.
 
 import { h, fill } from "../dom.js";
 import { get } from "../api.js";
 import { section, empty } from "../live.js";
-import { count, short, millis, moment, time, span } from "../format.js";
+import { count, short, moment, time, span } from "../format.js";
 import { choice } from "../picks.js";
-import { difference, quantile, lateBounds } from "../lateness.js";
+import { difference, latenessOf, lateBounds } from "../lateness.js";
 import { heatMap } from "../heat.js";
 import { drawDelays, drawTopicFigures } from "../figures.js";
 
@@ -27,14 +27,14 @@ export function page({ signal, query }) {
     load: (stop) => get("/v1/pulse", { every_ms: chosen[2] }, stop),
     draw: (pulse) => {
       const columns = columnsOf(pulse, chosen[3]);
-      const sum = columns.reduce((total, column) => total.map((value, i) => value + column.counts[i]), pulse.bounds_ms.map(() => 0).concat(0));
-      const released = sum.reduce((total, value) => total + value, 0);
+      const late = latenessOf(pulse.lateness, pulse.bounds_ms);
+      const { counts: sum, released } = late;
       sinceBox.textContent = pulse.at_ms.length ? `since ${moment(pulse.at_ms[0])}` : "";
-      drawTiles(tiles, sum, pulse.bounds_ms, released, pulse);
+      drawTiles(tiles, late, pulse, `last ${chosen[1]}`);
       if (!released) {
-        const nothing = () => empty("Nothing was released in this time", "As soon as a message falls due its lateness shows here. The figures are kept in memory and begin again when the broker starts.", h("a", { href: "#/schedule" }, "Schedule one"));
+        const nothing = () => empty("Nothing was released in this time", "The lateness of each release is counted here. The figures are kept in memory and start at zero with the broker.", h("a", { href: "#/schedule" }, "Schedule a message"));
         fill(bars, nothing());
-        fill(heat, h("p.dim", "No releases, no heat."));
+        fill(heat, h("p.dim", "No releases to show."));
         return;
       }
       drawBars(bars, sum, pulse.bounds_ms, released);
@@ -58,11 +58,11 @@ export function page({ signal, query }) {
     h("div.head", h("h1", "History"), sinceBox, h("span.grow"), choice("Span", SPANS, chosen[0], (name) => { chosen = SPANS.find(([one]) => one === name); part.refresh(); })),
     tiles,
     h("div.cols.stretch",
-      h("section.panel.c5", h("header", h("h2", "How late")), bars),
-      h("section.panel.c7", h("header", h("h2", "Lateness over time"), h("span.grow"), h("span.dim.small", "stronger: more releases")), heat)),
+      h("section.panel.c5", h("header", h("h2", "Lateness")), bars),
+      h("section.panel.c7", h("header", h("h2", "Lateness over time"), h("span.grow"), h("span.dim.small", "stronger colour: more releases")), heat)),
     h("div.cols.stretch",
-      h("section.panel.c5", h("header", h("h2", "Delays asked for"), h("span.grow"), h("span.dim.small", "since the start")), delays),
-      h("section.panel.flush.c7", h("header", h("h2", "By topic")), byTopic)));
+      h("section.panel.c5", h("header", h("h2", "Requested delays"), h("span.grow"), h("span.dim.small", "since the broker started")), delays),
+      h("section.panel.flush.c7", h("header", h("h2", "By topic"), h("span.grow"), h("span.dim.small", "since the broker started")), byTopic)));
 }
 
 // Differences of the running totals, `group` samples to a column.
@@ -75,18 +75,15 @@ function columnsOf({ at_ms: at, lateness }, group) {
   return columns;
 }
 
-function drawTiles(box, sum, bounds, released, pulse) {
-  const show = (value) => (value === null ? "–" : millis(value));
-  const last = sum.reduce((found, value, i) => (value ? i : found), -1);
-  const names = lateBounds(bounds);
+function drawTiles(box, { counts: sum, released, p50, p99, max }, pulse, window) {
   const tile = (label, value, note) => h("div.tile", h("div.label", label), h("div.value", value), h("div.sub", note));
   const onTime = released ? `${((100 * (sum[0] + sum[1] + sum[2])) / released).toFixed(released > 1000 ? 2 : 0)} %` : "–";
   fill(box,
     tile("Released", short(released), pulse.at_ms.length > 1 ? `in ${span(pulse.at_ms[pulse.at_ms.length - 1] - pulse.at_ms[0])}` : ""),
     tile("Within 2 ms", onTime, "of their due time"),
-    tile("p50", show(quantile(sum, bounds, 0.5)), "or less"),
-    tile("p99", show(quantile(sum, bounds, 0.99)), "or less"),
-    tile("Latest", last < 0 ? "–" : names[last], "never early"));
+    tile("Lateness p50", p50, window),
+    tile("Lateness p99", p99, window),
+    tile("Lateness max", max, `${window} · never early`));
 }
 
 function drawBars(box, sum, bounds, released) {

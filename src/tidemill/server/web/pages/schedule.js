@@ -1,4 +1,4 @@
-// Schedule: a form that sends a message, now or for later, and shows the receipt.
+// Schedule: a form that sends a message, at once or for later, and shows the result.
 
 import { h, fill, prose, say } from "../dom.js";
 import { post, now } from "../api.js";
@@ -17,21 +17,21 @@ export function page({ signal, query, open, may }) {
   get("/v1/topics", {}, signal).then(({ topics }) => fill(names, topics.filter((topic) => !/^%(RETRY|DLQ)%/.test(topic.name)).map((topic) => h("option", { value: topic.name })))).catch(() => {});
   const topic = h("input", { id: "send-topic", list: "topic-names", required: true, maxlength: 127, value: query.topic || "", placeholder: "order-timeouts" });
   const body = h("textarea", { id: "send-body", placeholder: '{"order": 17}' });
-  const key = h("input", { id: "send-key", maxlength: 256, placeholder: "to find or cancel it by" });
+  const key = h("input", { id: "send-key", maxlength: 256, placeholder: "to find or cancel the message" });
   const tag = h("input", { id: "send-tag", maxlength: 128 });
   const amount = h("input", { id: "send-amount", type: "number", min: 0, step: "any", required: true, value: "30" });
   const unit = h("select", { id: "send-unit", "aria-label": "Unit" }, UNITS.map(([value, name]) => h("option", { value }, name)));
   const at = h("input", { id: "send-at", type: "datetime-local", step: "1", required: true, value: toInput(now() + 600_000) });
   const level = h("input", { id: "send-level", type: "number", min: 1, required: true, value: "3" });
   const levelLabel = h("span", "Delay level");
-  // A user who may not look at the status gets no limit; a level above the highest is the highest, and the receipt says so.
+  // A user without the verb "look" gets no limit; a level above the highest is the highest, and the result says so.
   if (may("look")) get("/v1/status", {}, signal).then(({ levels }) => {
     const highest = Math.max(...levels.map((one) => one.level));
     level.max = highest;
     if (Number(level.value) > highest) level.value = highest;
     say(levelLabel, `Delay level (1 to ${highest})`);
   }).catch(() => {});
-  const once = h("select", { id: "send-once" }, [["no", "send another"], ["keep", "keep the first"], ["replace", "move it to the new time"]].map(([value, name]) => h("option", { value }, name)));
+  const once = h("select", { id: "send-once" }, [["no", "send another message"], ["keep", "keep the pending one"], ["replace", "move it to the new time"]].map(([value, name]) => h("option", { value }, name)));
   const properties = h("textarea", { id: "send-properties", placeholder: "source=dashboard", style: { "min-height": "58px" } });
 
   let way = "delay";
@@ -59,7 +59,7 @@ export function page({ signal, query, open, may }) {
   h("div.line", field("send-topic", "Topic", topic), field("send-key", "Key", key), field("send-tag", "Tag", tag)),
   field("send-body", "Body", body),
   h("div", { style: { display: "grid", gap: "10px" } }, h("h3", "When"), h("div", ways), whenBox),
-  h("div.line", field("send-once", "If the key already waits", once), field("send-properties", "Properties, one name=value a line", properties)),
+  h("div.line", field("send-once", "If the key is already pending", once), field("send-properties", "Properties, one name=value per line", properties)),
   h("div.buttons", send, names));
 
   return h("div.page",
@@ -71,18 +71,18 @@ function parsed(text) {
   const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
   return Object.fromEntries(lines.map((line) => {
     const at = line.indexOf("=");
-    if (at < 1) throw new Error(`“${line}” is no property; write name=value`);
+    if (at < 1) throw new Error(`“${line}” is not a property; write name=value`);
     return [line.slice(0, at).trim(), line.slice(at + 1).trim()];
   }));
 }
 
 function receiptView(receipt, open) {
   return h("section.panel", { role: "status", id: "receipt" },
-    h("header", h("h2", receipt.is_repeat ? "It was waiting already" : receipt.handle ? "Scheduled" : "Sent")),
+    h("header", h("h2", receipt.is_repeat ? "Already pending" : receipt.handle ? "Scheduled" : "Sent")),
     h("dl.facts",
       h("dt", "Topic"), h("dd", receipt.topic),
       h("dt", "Due"), h("dd", receipt.deliver_at_ms === null ? "at once" : `${exact(receipt.deliver_at_ms)} · ${until(receipt.deliver_at_ms, now())}`),
       h("dt", "Id"), h("dd.mono", receipt.message_id),
       receipt.note ? [h("dt", "Note"), h("dd", receipt.note)] : null),
-    receipt.handle ? h("div.buttons", { style: { "margin-top": "14px" } }, h("button", { onclick: () => open(receipt.handle) }, "Open it")) : null);
+    receipt.handle ? h("div.buttons", { style: { "margin-top": "14px" } }, h("button", { onclick: () => open(receipt.handle) }, "Open message")) : null);
 }

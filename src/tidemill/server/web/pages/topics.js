@@ -1,4 +1,4 @@
-// Topics and groups: how much each holds and how far each has come; make, pause and resume topics.
+// Topics and groups: counts, backlog and lag; create, pause and resume topics.
 
 import { h, fill, toast, prose, once } from "../dom.js";
 import { get, post } from "../api.js";
@@ -49,12 +49,12 @@ async function loadTopics(stop) {
 
 function drawTopics(box, topics, held, may, refresh) {
   const own = topics.filter((topic) => !isInternal(topic.name)).sort((a, b) => b.pending - a.pending || a.name.localeCompare(b.name));
-  if (!own.length) { fill(box, empty("There are no topics yet", "The first message to a topic makes it; or make one here.", h("a", { href: "#/schedule" }, "Schedule a message"))); return; }
+  if (!own.length) { fill(box, empty("There are no topics yet", "The first message to a topic creates it. You can also create one here.", h("a", { href: "#/schedule" }, "Schedule a message"))); return; }
   fill(box, h("div.tablewrap", h("table", { id: "topic-table" },
-    h("thead", h("tr", h("th", "Topic"), h("th.spare", "Type"), h("th.num.spare", "Queues"), h("th.num", { title: "wait for their time, or are held back" }, "Pending"), h("th.num.spare", { title: "due, and held by a pause or a limit" }, "Held back"), h("th.num.spare", "Sent"), h("th.num", "Released"), h("th.num.spare", "Cancelled"), h("th.num.spare", "In topic"), h("th", ""))),
+    h("thead", h("tr", h("th", "Topic"), h("th.spare", "Type"), h("th.num.spare", "Queues"), h("th.num", { title: "waiting for their due time, or held back" }, "Pending"), h("th.num.spare", { title: "due, and held by a pause or a rate limit" }, "Held back"), h("th.num.spare", "Sent"), h("th.num.spare", "Released"), h("th.num.spare", "Cancelled"), h("th.num.spare", "In topic"), h("th", ""))),
     h("tbody", own.map((topic) => h("tr", { "data-topic": topic.name },
       h("td", h("a.cut", { title: topic.name, href: `#/pending?${new URLSearchParams({ topic: topic.name })}` }, topic.name), topic.is_paused ? [" ", h("span.badge.warn", "paused")] : null, topic.release_rate_max ? [" ", h("span.badge.plain", `max ${count(topic.release_rate_max)}/s`)] : null),
-      h("td.dim.spare", topic.type), h("td.num.spare", count(topic.queues)), h("td.num", count(topic.pending)), h("td.num.spare", count(held.get(topic.name) || 0)), h("td.num.spare", short(topic.sent)), h("td.num", short(topic.released)), h("td.num.spare", short(topic.cancelled)), h("td.num.spare", short(topic.visible)),
+      h("td.dim.spare", topic.type), h("td.num.spare", count(topic.queues)), h("td.num", count(topic.pending)), h("td.num.spare", count(held.get(topic.name) || 0)), h("td.num.spare", short(topic.sent)), h("td.num.spare", short(topic.released)), h("td.num.spare", short(topic.cancelled)), h("td.num.spare", short(topic.visible)),
       h("td.num", may("admin") ? pauseButton(topic, refresh) : null)))))));
 }
 
@@ -66,7 +66,7 @@ function pauseButton(topic, refresh) {
     onclick: () => once(button, async () => {
       try {
         await post(`/v1/topics/${encodeURIComponent(topic.name)}/${verb}`, {});
-        toast(verb === "pause" ? `${topic.name} is paused: what falls due waits` : `${topic.name} goes on`);
+        toast(verb === "pause" ? `${topic.name} is paused: due messages wait` : `${topic.name} is resumed`);
       } catch (error) {
         toast(error.message);
       }
@@ -77,7 +77,7 @@ function pauseButton(topic, refresh) {
 }
 
 function drawGroups(box, groups, topics) {
-  if (!groups.length) { fill(box, empty("No group has asked for messages yet", h("span", "A group comes to be when a consumer receives: ", h("code.nowrap", "tidemill receive TOPIC --group G")))); return; }
+  if (!groups.length) { fill(box, empty("No consumer groups yet", h("span", "A group is created when a consumer first receives: ", h("code.nowrap", "tidemill receive TOPIC --group G")))); return; }
   const waiting = Object.fromEntries(topics.map((topic) => [topic.name, topic.pending]));
   const rows = groups.flatMap((group) => {
     const names = Object.keys(group.lag).filter((name) => !isInternal(name)).sort();
@@ -86,7 +86,7 @@ function drawGroups(box, groups, topics) {
       h("td", name), h("td.num", name ? count(group.lag[name]) : ""), h("td.num", name ? count(Object.hasOwn(group.unsettled, name) ? group.unsettled[name] : 0) : ""),
       h("td.num", i === 0 ? count(waiting[`%RETRY%${group.name}`] || 0) : ""), h("td.num.spare", i === 0 ? count(group.max_attempts) : "")));
   });
-  fill(box, h("div.tablewrap", h("table", h("thead", h("tr", h("th", "Group"), h("th", "Topic"), h("th.num", { title: "in the topic, not handed out yet" }, "Lag"), h("th.num", { title: "handed out, not settled yet" }, "In hand"), h("th.num", { title: "put off for another attempt" }, "Retries"), h("th.num.spare", "Attempts at most"))), h("tbody", rows))));
+  fill(box, h("div.tablewrap", h("table", h("thead", h("tr", h("th", "Group"), h("th", "Topic"), h("th.num", { title: "in the topic, not delivered yet" }, "Lag"), h("th.num", { title: "delivered, not acked yet" }, "In flight"), h("th.num", { title: "waiting for another attempt" }, "Retries"), h("th.num.spare", "Max. attempts"))), h("tbody", rows))));
 }
 
 function createForm(onDone) {
@@ -101,7 +101,7 @@ function createForm(onDone) {
       save.disabled = true;
       try {
         const made = await post("/v1/topics", { name: name.value.trim(), type: type.value, queues: queues.value ? Number(queues.value) : null });
-        toast(`Topic ${made.name} is there`);
+        toast(`Topic ${made.name} created`);
         onDone();
       } catch (error) {
         problem.hidden = false;

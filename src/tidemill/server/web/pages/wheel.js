@@ -1,4 +1,4 @@
-// Wheel: the timing wheel as three dials with hands that move; the darker a sector, the more falls due in it.
+// Wheel: the timing wheel as three dials with moving hands; the darker a sector, the more is due in it.
 
 import { h, svg, fill } from "../dom.js";
 import { get, now } from "../api.js";
@@ -29,7 +29,7 @@ export function page({ signal }) {
   const shards = h("div");
   const stages = h("div");
   const work = h("div");
-  const hovered = h("p.dim.small", { style: { "text-align": "center", "min-height": "18px" }, "aria-live": "polite" }, "Point at a sector to see what it holds.");
+  const hovered = h("p.dim.small", { style: { "text-align": "center", "min-height": "18px" }, "aria-live": "polite" }, "Hover over or tap a sector to see how many messages it holds.");
   let hands = [];
 
   const turn = () => {
@@ -40,7 +40,7 @@ export function page({ signal }) {
   signal.addEventListener("abort", () => clearInterval(timer));
 
   const draw = (wheel) => {
-    if (!wheel.has_wheel) { fill(picture, empty("There is no wheel to draw", "This broker keeps its timers in another store; the forecast shows what falls due.", h("a", { href: "#/forecast" }, "Forecast"))); hands = []; fill(facts, h("p.dim", "No slots: the timers are kept sorted by their due time.")); drawShards(shards, wheel); return; }
+    if (!wheel.has_wheel) { fill(picture, empty("No timing wheel", "This broker keeps its timers in RocksDB, sorted by due time. The forecast shows what is due.", h("a", { href: "#/forecast" }, "Forecast"))); hands = []; fill(facts, h("p.dim", "No slots: timers are sorted by due time.")); drawShards(shards, wheel); return; }
     const at = wheel.now_ms;
     const parts = wheel.dials.map((dial, d) => {
       const [inner, outer] = R[d];
@@ -49,7 +49,7 @@ export function page({ signal }) {
       const sectors = dial.loads.map((load, i) => {
         const path = svg("path", { class: "sector", d: sectorPath(i * slice + slice * 0.06, (i + 1) * slice - slice * 0.06, inner, outer), "fill-opacity": load ? (0.16 + 0.84 * Math.sqrt(load / most)).toFixed(3) : "0.05" });
         const start = nextStart(dial, i, at);
-        const words = `${dial.sector_ms < 60_000 ? time(start) : moment(start).slice(0, 16)} + ${span(dial.sector_ms)}: ${count(load)} ${load === 1 ? "timer" : "timers"}`;
+        const words = `${dial.sector_ms < 60_000 ? time(start) : moment(start).slice(0, 16)} + ${span(dial.sector_ms)}: ${count(load)} ${load === 1 ? "message" : "messages"}`;
         path.addEventListener("pointerenter", () => { hovered.textContent = words; });
         return path;
       });
@@ -79,15 +79,15 @@ export function page({ signal }) {
     draw: (figures) => { drawStages(figures, stages); drawWork(figures, work); },
   });
   return h("div.page",
-    h("div.head", h("h1", "Wheel"), h("p", "Every message that is not due soon waits in the slot of its second. The inner dial is the next minute, the middle one the next hour, the outer one all that the wheel reaches; what lies further ahead waits in a nearer slot and is placed again.")),
+    h("div.head", h("h1", "Wheel"), h("p", "Every message due later than the lead is in the slot of its due time. The inner dial is the next minute, the middle one the next hour, the outer one the whole reach of the wheel. Messages due beyond that are in an earlier slot and are placed again when it comes.")),
     h("div.cols",
       h("section.panel.c7", picture, hovered),
       h("div.c5", { style: { display: "grid", gap: "var(--gap)" } },
         h("section.panel", h("header", h("h2", "The wheel")), facts),
         h("section.panel", h("header", h("h2", "Shards")), shards))),
     h("div.cols.stretch",
-      h("section.panel.c7", h("header", h("h2", "Time of the stages")), stages),
-      h("section.panel.c5", h("header", h("h2", "What the steps did")), work)));
+      h("section.panel.c7", h("header", h("h2", "Stage durations")), stages),
+      h("section.panel.c5", h("header", h("h2", "Timer work")), work)));
 }
 
 function drawFacts(box, wheel) {
@@ -99,10 +99,10 @@ function drawFacts(box, wheel) {
     ["Ring", `${count(wheel.slots)} slots, one lap in ${span(wheel.slots * wheel.tick_ms)}`],
     ["Reach", span(wheel.window_slots * wheel.tick_ms)],
   ];
-  fill(box, h("dl.facts", rows.map(([name, value]) => [h("dt", name), h("dd", value)])), h("p.small.dim", { style: { "margin-top": "12px" } }, "Cancelled timers are not counted. Messages due within the lead never enter a slot. The seconds of a minute are in proportion where some of it was cancelled."));
+  fill(box, h("dl.facts", rows.map(([name, value]) => [h("dt", name), h("dd", value)])), h("p.small.dim", { style: { "margin-top": "12px" } }, "Cancelled messages are not counted. Messages due within the lead never enter a slot. Where messages of a minute were cancelled, the counts of its seconds are estimates."));
 }
 
 function drawShards(box, wheel) {
-  fill(box, h("div.tablewrap", { style: { margin: "0 -16px -8px" } }, h("table.tight", h("thead", h("tr", h("th", "Shard"), h("th.num", "Steps"), h("th.num", "Absorbed"), h("th.num", "Turned to"))),
+  fill(box, h("div.tablewrap", { style: { margin: "0 -16px -8px" } }, h("table.tight", h("thead", h("tr", h("th", "Shard"), h("th.num", "Steps"), h("th.num", "Absorbed"), h("th.num", { title: "everything due before this was handed to the releaser" }, "Drained to"))),
     h("tbody", wheel.shards.map((shard, i) => h("tr", h("td", String(i)), h("td.num", count(shard.step)), h("td.num", count(shard.absorbed_seq)), h("td.num", { title: shard.drained_to_ms ? until(shard.drained_to_ms, wheel.now_ms) : "" }, shard.drained_to_ms ? time(shard.drained_to_ms) : "not yet")))))));
 }
