@@ -1,4 +1,4 @@
-"""The colours of chart series differ for every eye, in both schemes, and stand out from the panel they lie on."""
+"""The colours of chart series differ for every eye, in both schemes, and stand out from the panel."""
 
 from __future__ import annotations
 
