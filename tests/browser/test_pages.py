@@ -1,4 +1,4 @@
-"""What the pages show at their edges: filters and their counts, due times that pass, phones, unknown addresses."""
+"""What the pages show at their edges: filters and counts, due times that pass, phones, unknown addresses."""
 
 from __future__ import annotations
 
