@@ -56,7 +56,7 @@ def fill(directory: Path) -> None:
             TOPICS, np.split(ahead, (np.cumsum(SHARES)[:-1] * len(ahead)).astype(int)), strict=True
         ):
             for start in range(0, len(part), 1 << 16):
-                due = now_ms + 20_000 + part[start : start + (1 << 16)]
+                due = now_ms + 90_000 + part[start : start + (1 << 16)]
                 ids = chance.integers(1, 10_000_000, len(due)).tolist()
                 body = [order_body(number) for number in ids]
                 key = [f"order-{number}" for number in ids]

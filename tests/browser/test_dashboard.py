@@ -96,7 +96,7 @@ def test_schedule_then_open_then_move_to_a_time(million, visit) -> None:
     page.get_by_role("button", name="Schedule").click()
     receipt = page.locator("#receipt")
     expect(receipt).to_contain_text("Scheduled")
-    receipt.get_by_role("button", name="Open it").click()
+    receipt.get_by_role("button", name="Open message").click()
     dialog = page.locator("#message")
     expect(dialog.locator("pre")).to_have_text("<b>not markup</b>")
     expect(dialog).to_contain_text("source")
