@@ -246,6 +246,7 @@ def test_a_broker_that_asks_who_you_are(browser, visit, tmp_path) -> None:
         page.get_by_role("button", name="Sign in").click()
         page = visitor.show("topics")
         expect(page.get_by_role("button", name="Pause")).to_have_count(1)
+        page.close()  # before the broker goes, so that no request of it fails
     finally:
         served.stop()
 
