@@ -131,7 +131,7 @@ function drawTiles(status, pulse, tile) {
   tile("In", rate(recent(pulse.at, pulse.sent)), "/s", `${short(status.sent)} in total`);
   tile("Out", rate(recent(pulse.at, pulse.released)), "/s", `${short(status.released)} in total`);
   const [p99, ms] = split(late.p99);
-  tile("Lateness p99", p99, ms, late.released ? `last 15 min · p50 ${late.p50}` : "no release in the last 15 min");
+  tile("Lateness p99", p99, ms, late.released ? `last 15 min · ${`p50 ${late.p50}`.replaceAll(" ", "\u00a0")}` : "no release in the last 15 min");
   const held = status.waits.reduce((sum, wait) => sum + wait.messages, 0);
   tile("Held back", short(held), "", held ? waitsNote(status.waits) : "nothing is held back");
   tile("Cancelled", short(status.cancelled), "", "in total");
