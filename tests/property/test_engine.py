@@ -53,7 +53,12 @@ class _Pair:
         getattr(self, step[0])(*step[1:])
 
     def send(self, delays: list[int]) -> None:
-        for receipt in self.small.broker.send([Draft("t", b"", delay_ms=delay) for delay in delays]):
+        now_ms = self.small.clock.now_ms()  # a time may have passed, a delay is never negative
+        drafts = [
+            Draft("t", b"", delay_ms=delay) if delay >= 0 else Draft("t", b"", deliver_at_ms=now_ms + delay)
+            for delay in delays
+        ]
+        for receipt in self.small.broker.send(drafts):
             self._wait_for(receipt.handle, receipt.deliver_at_ms)
 
     def _wait_for(self, handle: Handle, deliver_at_ms: int) -> None:
