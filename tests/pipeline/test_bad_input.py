@@ -102,7 +102,7 @@ def test_a_port_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         )
         monkeypatch.setenv("SPARK_CONF_DIR", str(configuration))
         with _going_on_without_spark(tmp_path / "data") as (_, client):
-            _wait_for_problem(client, "a port that Spark was told to use is taken")
+            _wait_for_problem(client, "a port configured for Spark is in use")
 
 
 @needs_spark

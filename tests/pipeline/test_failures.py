@@ -29,9 +29,9 @@ def test_a_worker_of_another_python_is_recognised_by_what_it_says_itself() -> No
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (ConnectionRefusedError(111, "Connection refused"), "Spark's Java process is gone"),
-        (OSError(28, "No space left on device"), "there is no room left on the disk for Spark's files"),
-        (RuntimeError("File x/checkpoint/offsets/3 does not exist"), "somebody deleted Spark's checkpoint"),
+        (ConnectionRefusedError(111, "Connection refused"), "Spark's Java process ended"),
+        (OSError(28, "No space left on device"), "no space left on the disk for Spark's files"),
+        (RuntimeError("File x/checkpoint/offsets/3 does not exist"), "Spark's checkpoint was deleted"),
         (RuntimeError("\n\n  something new \n at org.apache"), "something new"),
     ],
 )

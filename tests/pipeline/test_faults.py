@@ -102,7 +102,7 @@ def test_the_timer_has_no_room_for_a_while(serve: ServedSpark, load: Load) -> No
         pytest.skip("a small file system can be made only by root")
     serve.wait_for_step()
     with filled(timer):
-        wait_for("the status says it", lambda: "no room left" in str(serve.pipeline()["problem"]))
+        wait_for("the status says it", lambda: "no space left" in str(serve.pipeline()["problem"]))
         load.go_on()
         assert serve.pipeline()["runner"] == "embedded"
     assert not list(timer.glob("*.aside-*"))

@@ -64,7 +64,7 @@ def back_up(broker: Broker, target: Path, progress: CopyProgress | None = None) 
         return _back_up(broker, target, progress)
     except FileNotFoundError as error:
         raise RequestError(
-            f"cannot make the backup in {target}: {error.strerror}; name a directory that can be made there"
+            f"cannot make the backup in {target}: {error.strerror}; name a directory that can be created"
         ) from None
     finally:
         progress.begin(0)
@@ -103,8 +103,8 @@ def _require_room(broker: Broker, target: Path, copy_bytes: int) -> None:
     free = max(0, disk.free_bytes(target))
     if free < needed:
         raise DiskFull(
-            f"no room for a backup in {target}: it takes {needed:,} bytes with what must stay free, and "
-            f"{free:,} are; make room or name a directory on another disk"
+            f"no space for a backup in {target}: it needs {needed:,} bytes with what must stay free, and "
+            f"{free:,} are free; free space or name a directory on another disk"
         )
 
 

@@ -126,7 +126,7 @@ def broker_id_in(content: bytes) -> str:
 
 def _lost_consumers(directory: Path) -> str:
     return (
-        f"{directory / CONSUMERS_NAME}: the consumers' checkpoint is missing or damaged, so nobody knows "
+        f"{directory / CONSUMERS_NAME}: the consumers' checkpoint is missing or damaged, so it is not known "
         "what was acknowledged. Nothing was changed. Restore that directory from a backup; to copy what can "
         f"be read, `tidemill salvage {directory} --to NEW`; to have every group begin again with all "
         f"messages, `tidemill rebuild --new-consumers {directory}`"
@@ -139,11 +139,11 @@ def require_broker(disk: Disk, directory: Path, broker_id: str) -> None:
     if content is None:
         what = "has no identity" if disk.exists(directory) else "is not there"
         raise StorageError(
-            f"the data directory {directory} {what}: was it removed, renamed or unmounted? Bring it back; "
-            "nothing is made in its place"
+            f"the data directory {directory} {what}: was it removed, renamed or unmounted? Restore it; "
+            "no new one is created in its place"
         )
     found = broker_id_in(content)
     if found != broker_id:
         raise StorageError(
-            f"{directory} is the data directory of broker {found} by now, not of {broker_id}; bring that back"
+            f"{directory} is the data directory of broker {found} now, not of {broker_id}; restore that one"
         )

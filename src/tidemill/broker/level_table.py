@@ -42,7 +42,9 @@ def with_level_table(settings: BrokerSettings, disk: Disk, directory: Path) -> B
     kept = decode_levels(content) if content is not None else DEFAULT_LEVELS
     table = " ".join(settings.levels.split()) or kept
     if table != kept:
-        logger.info("the delay levels change from %r to %r; what waits keeps its time", kept, table)
+        logger.info(
+            "the delay levels change from %r to %r; pending messages keep their due time", kept, table
+        )
         checkpoint.save(json.dumps({"levels": table}).encode(), sync=True)
     with suppress(DiskFull):  # the next opening will do as well
         checkpoint.keep_twice()

@@ -103,5 +103,5 @@ class Service:
         if is_for_want_of_room and pause_ms == _PAUSE_MS_MAX:
             return
         has_trace = pause_ms == _PAUSE_MS_FIRST and not is_for_want_of_room
-        text = "%s failed and tries again within %d ms: %s"
+        text = "%s failed and is retried within %d ms: %s"
         logger.error(text, self.name, pause_ms, fault, exc_info=has_trace)

@@ -1,6 +1,6 @@
-"""Arguments of the wrong kind, told before they do harm: what was given, and what to give instead.
+"""Checks of argument types and ranges: the error says what was given and what to use instead.
 
-Python lets anything in; what is written to a log must be what it says it is.
+Python checks no types at run time; what is written to a log must have the declared type.
 """
 
 from __future__ import annotations
@@ -28,6 +28,6 @@ def require_whole(name: str, value: Any, low: int, high: int) -> None:
 
 
 def require_kind(name: str, value: Any, kinds: type | tuple[type, ...], wanted: str) -> None:
-    """`value` must be an instance of one of `kinds`, which people call `wanted`."""
+    """`value` must be an instance of one of `kinds`; the error calls them `wanted`."""
     if not isinstance(value, kinds):
         raise RequestError(f"{name} must be {wanted}, {type(value).__name__} was given")

@@ -96,7 +96,7 @@ def as_shift_ms(value: Span) -> int:
         shift_ms = as_duration_ms(value)
     if shift_ms < -MAX_DELAY_MS:
         raise RequestError(
-            f"{value!r} is further back than any message waits; use at most {format_duration(MAX_DELAY_MS)}"
+            f"{value!r} is longer than the longest delay; use at most {format_duration(MAX_DELAY_MS)}"
         )
     return shift_ms
 
@@ -121,9 +121,7 @@ def require_forward(from_ms: int, to_ms: int) -> None:
     """A range of times must not end before it begins; it may be empty."""
     if from_ms > to_ms:
         begin, end = (format_time(ms) if 0 <= ms < _YEAR_10_000_MS else str(ms) for ms in (from_ms, to_ms))
-        raise RequestError(
-            f"the range is backwards: it begins at {begin} and ends before that, at {end}; swap the two"
-        )
+        raise RequestError(f"start {begin} is after end {end}; swap them")
 
 
 def _whole(value: object, what: str, example: str) -> int:

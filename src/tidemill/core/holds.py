@@ -14,8 +14,8 @@ class Held(StrEnum):
 
 
 def held_named(name: str) -> Held:
-    """What is called `name`; `RequestError` for anything else."""
-    require_kind("what to hold", name, str, "a text")
+    """The `Held` of this name; `RequestError` for anything else."""
+    require_kind("the name to hold", name, str, "a text")
     try:
         return Held(name)
     except ValueError:

@@ -228,7 +228,7 @@ def _header(data: bytes) -> tuple[dict[str, Any], int]:
     if magic == _STRICT_MAGIC:
         if unknown := sorted(header.keys() - _KNOWN):
             raise RequestError(
-                f"this broker knows no column {unknown[0][:40]!r} of a batch; it is older than the client"
+                f"unknown batch column {unknown[0][:40]!r}: upgrade the broker, it is older than the client"
             )
     elif later := [name for name in _LATER_COLUMNS if name in header]:
         raise RequestError(f"column {later[0]!r} of the batch needs the magic TMB2 instead of TMB1")

@@ -118,7 +118,7 @@ class Checkpoint:
                 continue
             found = decode_checkpoint(self._read(path))
             if found is not None and not is_content(found, self._version, self._decode):
-                logger.warning("%s holds something else than it should; it is not used", path)
+                logger.warning("%s has unexpected content and is ignored", path)
             elif found is not None and (newest is None or found.generation > newest.generation):
                 newest, self._newest = found, path
         if newest is None:

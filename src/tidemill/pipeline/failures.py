@@ -36,12 +36,12 @@ _KNOWN = (
     ),
     (
         r"(?:BindException|Address already in use).*?[Ss]ervice '?(\w+)'? failed",
-        r"a port that Spark was told to use is taken (service \1); free it, or change the port in Spark's "
+        r"a port configured for Spark is in use (service \1); free it, or change the port in Spark's "
         "configuration",
     ),
     (
         r"BindException|Address already in use",
-        "a port that Spark was told to use is taken; free it, or change the port in Spark's configuration",
+        "a port configured for Spark is in use; free it, or change the port in Spark's configuration",
     ),
     (
         r"Python in worker has different version: ([\d.]+) than that in driver: ([\d.]+\d)",
@@ -66,13 +66,13 @@ _KNOWN = (
     ),
     (
         r"checkpoint/\S* does not exist",
-        "somebody deleted Spark's checkpoint; the pipeline starts with a new one",
+        "Spark's checkpoint was deleted; the pipeline starts with a new one",
     ),
     (
         r"ConnectionRefusedError|Py4JNetworkError|Answer from Java side is empty",
-        "Spark's Java process is gone; it is started again. If that goes on, see spark.log",
+        "Spark's Java process ended and is restarted. If that repeats, see spark.log",
     ),
-    (r"No space left on device", "there is no room left on the disk for Spark's files; make room"),
+    (r"No space left on device", "no space left on the disk for Spark's files; free space on it"),
     (
         r"OutOfMemoryError",
         "Spark's memory is used up; see spark.log, and give the pipeline fewer shards or smaller steps",

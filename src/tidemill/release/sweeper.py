@@ -142,7 +142,7 @@ class Sweeper:
         self.swept_count += scan.found_count
         self.missing_count = max(0, self.missing_count - scan.found_count)
         logger.error(
-            "%d messages due from %s to %s had been forgotten (%d by the timer); swept and released",
+            "%d messages due from %s to %s were missed (%d by the timer); found by the sweep and released",
             scan.found_count,
             format_time(scan.from_ms),
             format_time(scan.handed_over_ms),

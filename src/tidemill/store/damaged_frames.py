@@ -41,8 +41,8 @@ class DamagedFrames:
             is_new, self._held_at = self._held_at != offset, offset
         if is_new:
             logger.warning(
-                "retention keeps the log from offset %d on: a message there waits and its bytes are damaged. "
-                "It goes on once that message is released or cancelled; `tidemill damaged` lists it",
+                "retention stopped at log offset %d: a pending message there has damaged bytes. "
+                "It continues once that message is released or cancelled; `tidemill damaged` lists it",
                 offset,
             )
 

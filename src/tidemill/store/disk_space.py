@@ -126,7 +126,7 @@ class DiskSpace:
             self.look()
         if self._said == _IS_GONE:
             raise DiskFull(
-                f"{self._directory} leads no longer to the data directory; bring it back, then send again"
+                f"data directory {self._directory} removed or unmounted; restore it, then send again"
             )
         try:
             self._ballast.require_whole()
@@ -144,7 +144,7 @@ class DiskSpace:
     def _figures(self, seen: RoomView) -> str:
         return (
             f"{_mib(seen.free_bytes)} of {_mib(seen.total_bytes)} MiB are free at {self._directory}, "
-            f"{_mib_up(seen.refuse_below_bytes - seen.free_bytes)} MiB more must be for sends to be taken"
+            f"{_mib_up(seen.refuse_below_bytes - seen.free_bytes)} MiB more must be free before sends go on"
         )
 
     def _what_to_do(self) -> str:
@@ -189,9 +189,8 @@ class DiskSpace:
         match seen.word:
             case "gone":
                 logger.error(
-                    "%s leads no longer to the data directory: it was removed, renamed or unmounted under "
-                    "the open broker; sends are refused until it is back: bring it back, or stop the broker "
-                    "and restore a backup",
+                    "data directory %s was removed, renamed or unmounted: sends are refused until it is "
+                    "restored; put it back, or stop the broker and restore a backup",
                     self._directory,
                 )
             case "full":
@@ -201,14 +200,14 @@ class DiskSpace:
             case "low":
                 logger.warning(
                     "the disk is nearly full: %s at %s, and sends are refused when the log needs a new "
-                    "segment and less than %s MiB are; %s",
+                    "segment and less than %s MiB are free; %s",
                     found,
                     self._directory,
                     _mib(seen.refuse_below_bytes),
                     self._what_to_do(),
                 )
             case _:
-                again = "data directory is there" if self._said == "gone" else "disk has room"
+                again = "data directory is there" if self._said == "gone" else "disk has space"
                 logger.warning("the %s again: %s", again, found)
 
 

@@ -83,11 +83,11 @@ def note_indexes(indexes: Indexes, offset: int) -> NotedIndexes:
 def checkpoint_head(content: bytes) -> dict[str, Any]:
     """The JSON head of a checkpoint; `ValueError` if the content is not an index checkpoint's."""
     if len(content) < _LENGTH.size:
-        raise ValueError("no index checkpoint: it is too short")
+        raise ValueError("not an index checkpoint: too short")
     (length,) = _LENGTH.unpack_from(content)
     head = json.loads(content[_LENGTH.size : _LENGTH.size + length])
     if not isinstance(head, dict) or not _KEYS.issubset(head):
-        raise ValueError("no index checkpoint: it does not say what one says")
+        raise ValueError("not an index checkpoint: required fields are missing")
     return head
 
 

@@ -45,7 +45,7 @@ def _part_at(log: SegmentedLog, offset: int) -> RecordedPart | None:
     if frame is None:
         raise CorruptionError(
             f"the frame at offset {offset} of the commit log is damaged, and it may hold the answer to this "
-            "request. Nothing was changed. Run `tidemill salvage`, or ask again without the request id"
+            "request. Nothing was changed. Run `tidemill salvage`, or retry without the request id"
         )
     match frame.kind:
         case Kind.CANCEL:

@@ -58,7 +58,7 @@ def recover(
     if reflected > log.head and not log.segment_starts():
         raise CorruptionError(
             f"{log.directory}: the commit log has no file left, but its index is there. Nothing was changed. "
-            "Restore the log's files from a backup; if all of it is to be forgotten, use a new directory"
+            "Restore the log's files from a backup; to discard the data, use a new directory"
         )
     if content is not None and not _fits_head(log, indexes, queues, reflected):
         content, reflected = None, log.head
@@ -160,7 +160,7 @@ def _first_base(frame: Frame) -> Base:
     if frame.kind != Kind.BASE:
         raise CorruptionError(
             f"the log begins at offset {frame.offset} with a frame of kind {frame.kind} instead of a base "
-            "frame: its first file is not one that Tidemill began. Nothing was changed. Restore the data "
+            "frame: its first file was not begun by Tidemill. Nothing was changed. Restore the data "
             "directory from a backup, or copy what can be read: `tidemill salvage DIR --to NEW`"
         )
     return Base.read(frame.payload)

@@ -56,7 +56,7 @@ _NO_TIMERS = new_batch(np.empty(0, np.int64), np.empty(0, ENTRY))
 
 def log_damage(directory: Path, why: str) -> None:
     """What is done about damage where it is not counted: one line in the log."""
-    logger.warning("%s is damaged (%s); the shard is built again from the entries", directory, why)
+    logger.warning("%s is damaged (%s); the shard is rebuilt from the entries", directory, why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +336,7 @@ class ShardEngine:
         if not is_fitting or cursor is None or not self._disk.exists(self.ready.directory):
             if header is not None and not is_fitting:
                 logger.warning(
-                    "shard %d of the timer was made for other settings; what is pending is absorbed again",
+                    "shard %d of the timer was made for other settings; pending messages are absorbed again",
                     self._shard,
                 )
             self._rebuild()

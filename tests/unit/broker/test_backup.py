@@ -114,7 +114,7 @@ def test_a_copy_that_would_fill_the_disk_is_refused_before_anything_is_made(smal
     small.fill_segment()
     used = small.disk.allocated_bytes(small.directory)
     small.disk.capacity_bytes = used + MIB  # enough for the bytes themselves
-    with pytest.raises(DiskFull, match=r"no room for a backup in .*: it takes [\d,]+ bytes"):
+    with pytest.raises(DiskFull, match=r"no space for a backup in .*: it needs [\d,]+ bytes"):
         back_up(small.broker, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
     assert small.broker.store.room.view().word != "full"

@@ -242,7 +242,7 @@ BAD_TABLES = [
     (PropertiesTooLarge, "16385 bytes together", _one(key="k" * 16_385), "t"),
     (PropertiesTooLarge, "16385 bytes together", _one(tag="t" * 16_385), "t"),
     (PropertiesTooLarge, "16387 bytes together", _one(tag="é" * 8_192, key="k", properties='{"p":"v"}'), "t"),
-    (IllegalProperty, "for itself: TAGS;", _one(properties='{"TAGS":"v"}'), "t"),
+    (IllegalProperty, "are reserved: TAGS;", _one(properties='{"TAGS":"v"}'), "t"),
     (IllegalId, "1 to 128", _one(id="i" * 129), "t"),
     (IllegalGroup, "64", _one(message_group="g" * 65), "t"),
     (IllegalGroup, "64", _one(message_group="g\x07"), "t"),

@@ -21,7 +21,7 @@ from tidemill.testing import FaultyDisk
 
 GIB = 1 << 30
 SPACIOUS = 512 * KIB
-LOW, FULL, AGAIN = "the disk is nearly full", "the disk is full", "the disk has room again"
+LOW, FULL, AGAIN = "the disk is nearly full", "the disk is full", "the disk has space again"
 THERE_AGAIN = "the data directory is there again"
 
 
@@ -88,7 +88,7 @@ def test_a_disk_too_small_for_a_first_message_is_told_at_the_start(make_small, s
     assert (room.is_low, room.is_full, room.word) == (True, True, "full")
     assert room.free_bytes < room.refuse_below_bytes == 2 * STORE.segment_bytes
     with pytest.raises(
-        DiskFull, match=r"0\.016 MiB more must be for sends to be taken; free space on this disk"
+        DiskFull, match=r"0\.016 MiB more must be free before sends go on; free space on this disk"
     ) as no:
         small.send("t")
     more = str(no.value).split(", ")[1].split(";")[0]
@@ -117,7 +117,7 @@ def test_a_disk_that_is_low_at_the_start_is_told_with_its_figures(make_small, sa
     assert said() == [LOW]
     assert "2 of 5 MiB are free" in caplog.text
     assert (
-        "less than 1 MiB are; free space on this disk, or move the data directory to a larger one"
+        "less than 1 MiB are free; free space on this disk, or move the data directory to a larger one"
         in caplog.text
     )
     assert "(at least 10 MiB in all)" in caplog.text
@@ -162,7 +162,7 @@ def test_a_directory_that_goes_under_an_open_broker_is_told_and_that_it_came_bac
     small.directory.rename(tmp_path / "elsewhere")
     room.look()
     assert room.view().word == "gone"
-    with pytest.raises(DiskFull, match="leads no longer to the data directory; bring it back"):
+    with pytest.raises(DiskFull, match=r"data directory .* removed or unmounted; restore it"):
         small.broker.send([Draft("t", b"nobody would find it again")])
     small.directory.mkdir()  # as a mount point is there without its volume
     room.look()
@@ -172,7 +172,10 @@ def test_a_directory_that_goes_under_an_open_broker_is_told_and_that_it_came_bac
     room.look()
     assert not room.view().is_gone
     small.broker.send([Draft("t", b"found again")])
-    assert said() == [f"{small.directory} leads no longer to the data directory", THERE_AGAIN]
+    assert said() == [
+        f"data directory {small.directory} was removed, renamed or unmounted",
+        THERE_AGAIN,
+    ]
 
 
 def test_a_disk_without_any_space_is_refused_with_what_is_needed_and_opens_when_there_is_some(tmp_path):

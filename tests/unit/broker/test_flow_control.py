@@ -104,7 +104,7 @@ def test_tables_and_transactions_wait_like_sends_while_too_much_is_under_way(mak
             lambda: small.broker.transactions.begin([Draft("t", b"x", id="a")]),
         )
         for act in refused:
-            with pytest.raises(TooManyRequests, match="bytes of sends are under way"):
+            with pytest.raises(TooManyRequests, match="in-flight limit reached"):
                 act()
     small.broker.send_table(pa.table({"body": [bytes(3 * MIB)]}), topic="t")  # alone, it is let in
     assert small.broker.status().in_flight_bytes == 0

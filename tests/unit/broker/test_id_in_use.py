@@ -79,7 +79,7 @@ def test_another_content_under_the_same_id_is_refused_and_the_same_is_a_repeat(s
     small.kill_and_open()
     for word, draft in _OTHERS.items():
         named = f"other {word.removeprefix('no ')}" if word.endswith("s") else f"another {word}"
-        with pytest.raises(IdInUse, match=f"'x' in topic 't' is that of another message, with {named};"):
+        with pytest.raises(IdInUse, match=f"'x' in topic 't' belongs to another message, with {named};"):
             way(small.broker, draft)
     assert way(small.broker, _FIRST) == first
     assert len(small.broker.views.pending()) == 1
@@ -121,7 +121,7 @@ def test_the_first_wrong_row_is_named_and_nothing_of_its_frame_is_stored(small) 
         replace(_OTHERS["body"], id="x"),
     ]
     end = small.log_end
-    with pytest.raises(IdInUse, match=r"row 2: id 'y' in topic 't' .* another tag; give"):
+    with pytest.raises(IdInUse, match=r"row 2: id 'y' in topic 't' .* another tag; use"):
         small.broker.send_table(_table(*rows), topic="t")
     assert small.log_end == end
 

@@ -14,7 +14,7 @@ def test_one_request_alone_is_let_in_however_large():
     bound = InFlight(10)
     with bound.hold(1_000):
         assert bound.held_bytes == 1_000
-        with pytest.raises(TooManyRequests, match="1000 bytes of sends are under way, the limit is 10"):
+        with pytest.raises(TooManyRequests, match="in-flight limit reached: 1000/10 bytes"):
             with bound.hold(1):
                 pass
     assert bound.held_bytes == 0

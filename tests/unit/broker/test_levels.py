@@ -119,7 +119,7 @@ def test_a_start_without_a_table_goes_on_with_the_last_one(make_small, caplog):
         assert small.broker.settings.level_delays_ms == (7_000, 8_000)
         assert caplog.text == ""
         small.reopen(levels="9s")
-    assert "what waits keeps its time" in caplog.text
+    assert "pending messages keep their due time" in caplog.text
     small.kill_and_open(power_cut=True)
     assert small.broker.settings.level_delays_ms == (9_000,)
 

@@ -118,7 +118,7 @@ def test_one_that_hangs_is_ended_with_all_below_it_and_started_again(start, cloc
     assert len(below) == 1
     _let_pass(process, clock, 30_000)
     assert process.pid == first
-    assert "says nothing" in process.state().problem
+    assert "does not report" in process.state().problem
     assert process.state().name == "silent"
     _let_pass(process, clock, 31_000)
     assert process.pid != first

@@ -39,7 +39,7 @@ def test_the_list_is_complete() -> None:
 def test_a_reserved_name_is_refused_on_every_way_in(small, name) -> None:
     draft = Draft("t", b"x", id="i", properties={"own": "1", name: "2"})
     end = small.log_end
-    with pytest.raises(IllegalProperty, match=f"for itself: {name};"):
+    with pytest.raises(IllegalProperty, match=f"are reserved: {name};"):
         small.broker.send([draft])
     (answer,) = small.broker.send_each([draft])  # the quick way, which hands it over
     assert isinstance(answer, IllegalProperty)

@@ -253,7 +253,7 @@ def test_an_id_of_another_message_is_refused_both_ways_and_the_other_rows_are_st
         answers = client.schedule(table, topic="t")
         assert list(answers.errors) == [1]
         assert isinstance(answers[1], IdInUse)
-        assert "id 'x1' in topic 't' is that of another message, with another body" in str(answers[1])
+        assert "id 'x1' in topic 't' belongs to another message, with another body" in str(answers[1])
         assert [answers[row].is_repeat for row in (0, 2)] == [is_repeat] * 2
     with pytest.raises(IdInUse):
         client.send("t", "second", id="x1")
@@ -330,7 +330,7 @@ def test_a_wrong_jitter_of_a_row_is_its_own_fault(client) -> None:
     first, second, third = _due(client.schedule(table, topic="orders"))
     assert first == "jitter -1 ms is not possible; use 0 or more"
     assert second == 5
-    assert third == "jitter 9 ms has no time to start from; give a delay or a delivery time as well"
+    assert third == "jitter 9 ms needs a delay or a delivery time as well"
 
 
 @pytest.mark.parametrize("jitter", ["soon", -5, datetime.timedelta(seconds=-1), object()])

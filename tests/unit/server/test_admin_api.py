@@ -570,7 +570,7 @@ def test_a_jitter_moves_a_message_later(http) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"jitter_ms": 5}, "jitter 5 ms has no time to start from"),
+        ({"jitter_ms": 5}, "jitter 5 ms needs a delay or a delivery time as well"),
         ({"jitter_ms": 5, "level": 2}, "jitter 5 ms is not possible on level 2"),
         ({"jitter_ms": -5, "delay_ms": 5}, "jitter_ms"),
         ({"jitter_ms": "soon", "delay_ms": 5}, "jitter_ms"),

@@ -132,7 +132,7 @@ def test_a_jitter_moves_a_message_later_and_is_used_up(call, send, small):
             "__jitter_ms is '-3'; give milliseconds as a whole number",
         ),
         ({"__delay_ms": "5", "__jitter_ms": "soon"}, "__jitter_ms is 'soon'"),
-        ({"__jitter_ms": "5"}, "jitter 5 ms has no time to start from"),
+        ({"__jitter_ms": "5"}, "jitter 5 ms needs a delay or a delivery time as well"),
         ({"DELAY": "2", "__jitter_ms": "5"}, "jitter 5 ms is not possible on level 2"),
         ({"__delay_ms": "5", "__jitter_ms": "9" * 18}, "is beyond the limit of 3650d"),
     ],

@@ -325,11 +325,11 @@ def _check_range(from_ms: int, to_ms: int) -> None:
     require_int("to_ms", to_ms)
     require_forward(from_ms, to_ms)
     if from_ms == to_ms:
-        raise RequestError("the range is empty: it ends when it begins; let it end later")
+        raise RequestError("the range is empty: start and end are equal; use a later end")
 
 
 def _require_handles(handles: Sequence[Handle]) -> None:
-    require_kind("what is named", handles, (list, tuple), "a list of Handle")
+    require_kind("handles", handles, (list, tuple), "a list of Handle")
     for handle in handles:
         require_kind("a handle", handle, Handle, "a Handle (Handle.parse reads one from text)")
         if type(handle.seq) is not int or not -_SEQ_MAX <= handle.seq < _SEQ_MAX:

@@ -54,7 +54,7 @@ class TopicAdmin:
                     return known
                 raise TopicExists(
                     f"topic {name!r} exists with type {known.type.value} and {known.queue_count} queues, "
-                    "which cannot be changed; take another name, or delete it first"
+                    "which cannot be changed; use another name, or delete it first"
                 )
             topic = Topic(self._store.indexes.topics.next_topic_id, name, topic_type, queues)
             appended = self._store.writer.change_topic(topic, self._now_ms())

@@ -49,7 +49,7 @@ class Transactions(WriteContext):
             check_draft(draft, self._settings)
             due_time_ms(draft, self._settings, now_ms)
             if draft.id is None:
-                raise IllegalId("a message of a transaction needs an id; it is what ends the transaction")
+                raise IllegalId("a message of a transaction needs an id; commit and rollback name it")
         with self._sender.in_flight.hold(body_bytes(drafts)):
             ids = self._store_halves(drafts, now_ms, creates_topics)
         return [

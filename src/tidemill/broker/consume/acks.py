@@ -38,7 +38,7 @@ class Acks:
         """
         require_whole("invisible_ms", invisible_ms, 0, INVISIBLE_MS_MAX)
         require_kind("untried", is_untried, bool, "True or False")
-        require_kind("what is settled", receipts, (list, tuple), "a list of receipts")
+        require_kind("receipts", receipts, (list, tuple), "a list of texts")
         visible_at_ms = self._now_ms() + invisible_ms
         return self._settle_or_change(receipts, [visible_at_ms] * len(receipts), is_untried=is_untried)
 
@@ -49,7 +49,7 @@ class Acks:
     def _settle_or_change(
         self, receipts: Sequence[str], visible_at_ms: Sequence[int] | None, *, is_untried: bool = False
     ) -> list[bool]:
-        require_kind("what is settled", receipts, (list, tuple), "a list of receipts")
+        require_kind("receipts", receipts, (list, tuple), "a list of texts")
         times_ms: Sequence[int | None] = visible_at_ms or [None] * len(receipts)
         parsed = [decode_receipt(receipt) for receipt in receipts]
         consumers, answers, end = self._store.consumers, [], 0

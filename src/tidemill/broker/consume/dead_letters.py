@@ -173,7 +173,7 @@ class DeadLetters:
                     # Not the body: letters may be many. It is read again when its turn comes.
                     chosen.append(replace(letter, message=replace(letter.message, body=b"")))
         if gone and not chosen:
-            raise UnknownTopic(f"the topic of these dead letters is gone: {', '.join(sorted(gone))}")
+            raise UnknownTopic(f"the topic of these dead letters was deleted: {', '.join(sorted(gone))}")
         parts = (chosen[at : at + _RESEND_COUNT] for at in range(0, len(chosen), _RESEND_COUNT))
         return sum(self._resend(group_name, part) for part in parts)
 

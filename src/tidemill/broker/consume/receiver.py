@@ -168,7 +168,7 @@ class Receiver:
         require_whole("invisible_ms", invisible_ms, 1, INVISIBLE_MS_MAX)
         group, topic = self.group(group_name), self._topics.require(topic_name)
         if topic.origins and topic.name != RETRY_PREFIX + group.name:
-            raise RequestError(f"{topic.name!r} holds what another group sent back; only that group sees it")
+            raise RequestError(f"{topic.name!r} is the retry topic of another group; receive from your own")
         now_ms = self._now_ms()
         found: list[_Found] = []
         dead: list[_Found] = []

@@ -105,7 +105,7 @@ class Retries(WriteContext):
 
         After the pause of their group, or after `delay_ms`.
         """
-        require_kind("what is retried", receipts, (list, tuple), "a list of receipts")
+        require_kind("receipts", receipts, (list, tuple), "a list of texts")
         if delay_ms is not None:
             require_whole("delay_ms", delay_ms, 0, INVISIBLE_MS_MAX)
         given = [self._given(decode_receipt(receipt)) for receipt in receipts]
@@ -129,7 +129,7 @@ class Retries(WriteContext):
 
     def send_back(self, receipts: Sequence[str], level: int = 0) -> list[SentBack]:
         """Give deliveries back; says of each when it comes again, or that it is dead."""
-        require_kind("what is given back", receipts, (list, tuple), "a list of receipts")
+        require_kind("receipts", receipts, (list, tuple), "a list of texts")
         require_whole("level", level, -1, _LEVEL_MAX)
         given = [self._given(decode_receipt(receipt)) for receipt in receipts]
         # Topics are made before the locks are taken: each is a frame of its own.

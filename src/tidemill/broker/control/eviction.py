@@ -41,7 +41,7 @@ def free_shard(disk: Disk, shard_directory: Path, epoch: int) -> None:
             return
     aside = shard_directory.with_name(f"{shard_directory.name}.aside-{epoch}")
     logger.warning(
-        "%s is still held (%s); it is put aside and built again", shard_directory.name, note.strip()
+        "%s is still locked (%s); it is moved aside and rebuilt", shard_directory.name, note.strip()
     )
     disk.rename(shard_directory, aside)
 

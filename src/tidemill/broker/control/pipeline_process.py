@@ -33,7 +33,7 @@ _CLOSE_S = 5
 _LAST_WORDS_S = 0.2  # what was left to say is heard in a moment; what it started may keep its pipe for longer
 _LOG_BYTES_MAX = 16 * MIB
 _SAYS_NOTHING = (
-    f"the Spark pipeline says nothing; after {_HANGS_MS // 1_000} s of that it is ended and started again"
+    f"the Spark pipeline does not report; after {_HANGS_MS // 1_000} s without a report it is restarted"
 )
 
 
@@ -69,7 +69,7 @@ class PipelineProcess:
         self._problem = ""
         self.last_step = LastStep()
         self.step_durations = Histogram()  # of all steps, but for the first of each process
-        self._said = ""  # the problem that people were told of last
+        self._said = ""  # the problem logged last
         self._pause_ms = _PAUSE_MS_FIRST
         self._start_at_ms = 0
 
@@ -125,7 +125,7 @@ class PipelineProcess:
         process.wait()
         with self._lock:
             seconds, log = _HANGS_MS // 1_000, self._log_path.name
-            self._problem = f"Spark said nothing for {seconds} s and was ended; see {log}"
+            self._problem = f"the Spark pipeline did not report for {seconds} s and was killed; see {log}"
 
     def _start(self, now_ms: int) -> None:
         try:
@@ -154,7 +154,7 @@ class PipelineProcess:
     def _cannot_start(self, error: OSError, now_ms: int) -> None:
         with self._lock:
             self._problem = f"the pipeline cannot be started: {error}"
-            self._say("%s. It is tried again; see status")
+            self._say("%s. Retrying; see status")
         self._start_at_ms = now_ms + self._pause_ms
         self._pause_ms = min(_PAUSE_MS_MAX, self._pause_ms * 2)
 
@@ -197,12 +197,12 @@ class PipelineProcess:
             self._problem = (
                 self._problem or f"the pipeline ended with code {return_code}; see {self._log_path.name}"
             )
-            self._say("the Spark pipeline stopped: %s. It is tried again; see status")
+            self._say("the Spark pipeline stopped: %s. Retrying; see status")
         self._start_at_ms = now_ms + self._pause_ms
         self._pause_ms = min(_PAUSE_MS_MAX, self._pause_ms * 2)
 
     def _say(self, text: str) -> None:
-        """Tell people of the problem, once as long as it is the same."""
+        """Log the problem, once as long as it is the same."""
         if self._problem != self._said:
             logger.warning(text, self._problem)
             self._said = self._problem

@@ -92,7 +92,7 @@ def check_draft(draft: Draft, settings: BrokerSettings) -> None:
     if len(draft.body) > settings.body_bytes_max:
         raise BodyTooLarge(
             f"the body has {len(draft.body)} bytes, the limit is {settings.body_bytes_max}; "
-            "store it elsewhere and send where it is"
+            "store it elsewhere and send a reference to it"
         )
     # Most drafts have few of these; an empty one has nothing wrong with it.
     if draft.tag:
@@ -119,7 +119,7 @@ def _check_once(draft: Draft) -> None:
     if len(draft.keys) != 1 and not is_by_id:
         raise IllegalKey(
             f"sending once needs exactly one key, {len(draft.keys)} were given; "
-            "where nothing is replaced, an id of your own does as well"
+            "to keep the first message, a message id works as well"
         )
 
 
@@ -139,7 +139,7 @@ def check_tag(tag: str) -> None:
 def check_keys(keys: Sequence[str]) -> None:
     for key in keys:
         if not key:
-            raise IllegalKey("a key is empty; leave it out, or give it a character")
+            raise IllegalKey("a key is empty; remove it, or use at least one character")
         if _SPACED.search(key):
             raise IllegalKey(
                 f"key {key[:80]!r} has a blank or a control character; keys are separated by blanks"
@@ -169,8 +169,8 @@ def check_properties(properties: Mapping[str, str]) -> int:
     if not RESERVED_PROPERTIES.isdisjoint(properties):
         names = ", ".join(sorted(properties.keys() & RESERVED_PROPERTIES))
         raise IllegalProperty(
-            f"the broker keeps these property names for itself: {names}; use others, and leave them out when "
-            "you send a received message on"
+            f"these property names are reserved: {names}; use others, and remove them when you forward a "
+            "received message"
         )
     total = 0
     for name, value in properties.items():
@@ -188,7 +188,7 @@ def check_named_bytes(tag: str, keys: Sequence[str], property_bytes: int) -> Non
     if total > PROPERTIES_BYTES_MAX:
         raise PropertiesTooLarge(
             f"tag, keys and properties have {total} bytes together, the limit is {PROPERTIES_BYTES_MAX}; "
-            "put what is large into the body"
+            "move large values into the body"
         )
 
 

@@ -40,7 +40,7 @@ def check_bytes(batch: pa.RecordBatch) -> None:
     try:
         batch.validate(full=True)
     except pa.ArrowException as error:
-        raise RequestError(f"the table is not valid Arrow data: {error}; mend it where it is made") from None
+        raise RequestError(f"the table is not valid Arrow data: {error}; fix it at its source") from None
 
 
 def check_whole(batch: pa.RecordBatch) -> int:

@@ -9,7 +9,7 @@ optional, unless `topic` is given for all):
     tag string         message_group string      properties string (JSON object)    jitter_ms as delay_ms
 
 A table is checked whole and room is made for all of it before the first row is stored. Then it is stored
-frame by frame, and others may send between two frames: if they take the last room, `PartlyStored` says how
+frame by frame, and others may send between two frames: if they take the last space, `PartlyStored` says how
 many rows are there; `IdInUse` says so where a row of a later frame has the id of another message.
 De-duplication by id and once by key work as for single sends (`deduplication.py`); `replace` belongs to
 single sends.
@@ -122,7 +122,7 @@ class Bulk(WriteContext):
 
     def send(self, table: pa.Table | pa.RecordBatch, topic_name: str | None) -> BulkReceipt:
         """Check the whole table, then store it frame by frame."""
-        require_kind("what is sent", table, (pa.Table, pa.RecordBatch), "an Arrow table or batch")
+        require_kind("table", table, (pa.Table, pa.RecordBatch), "an Arrow table or batch")
         if isinstance(table, pa.RecordBatch):
             table = pa.Table.from_batches([table])
         check_columns(table.column_names, topic_name)
@@ -163,7 +163,7 @@ class Bulk(WriteContext):
                 receipt = self._joined(done)
                 raise PartlyStored(
                     f"{full}. The first {first_row:,} of {row_count:,} rows are stored; "
-                    "send the rest again when there is room",
+                    "send the rest again when there is space",
                     receipt,
                 ) from full
             except IdInUse as error:

@@ -92,8 +92,8 @@ def require_same_rows(
 
 def _id_in_use(message_id: str, topic_name: str, field: str, where: str = "") -> IdInUse:
     return IdInUse(
-        f"{where}id {message_id!r} in topic {topic_name!r} is that of another message, with "
-        f"{_WORDS[field]}; give this message an id of its own"
+        f"{where}id {message_id!r} in topic {topic_name!r} belongs to another message, with "
+        f"{_WORDS[field]}; use a unique id"
     )
 
 

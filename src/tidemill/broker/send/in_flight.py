@@ -1,4 +1,4 @@
-"""A bound on what is under way: bytes of sends not answered yet. Over it, callers are told to wait."""
+"""A bound on what is under way: bytes of sends not answered yet. Over it, sends are refused."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ class InFlight:
             # One request alone is always let in, however large.
             if self.held_bytes and self.held_bytes + count > self._bytes_max:
                 raise TooManyRequests(
-                    f"{self.held_bytes} bytes of sends are under way, the limit is {self._bytes_max}; "
-                    "send again shortly"
+                    f"in-flight limit reached: {self.held_bytes}/{self._bytes_max} bytes; retry later"
                 )
             self.held_bytes += count
 

@@ -83,10 +83,10 @@ def check_jitter(
     if message_group:
         raise IllegalDelay(
             f"{said} is not possible in message group {message_group!r}, whose messages keep their order; "
-            "leave one of them out"
+            "remove one of them"
         )
     if due_ms is None:
-        raise IllegalDelay(f"{said} has no time to start from; give a delay or a delivery time as well")
+        raise IllegalDelay(f"{said} needs a delay or a delivery time as well")
     if due_ms + jitter_ms - now_ms > settings.max_delay_ms:
         limit = format_duration(settings.max_delay_ms)
         raise IllegalDelay(

@@ -87,7 +87,7 @@ class Sender:
         self, drafts: Sequence[Draft], *, creates_topics: bool = True, is_all_or_none: bool = False
     ) -> list[Answer]:
         """Store the drafts that are right; each gets its own answer."""
-        require_kind("what is sent", drafts, (list, tuple), "a list of Draft")
+        require_kind("drafts", drafts, (list, tuple), "a list of Draft")
         with self.in_flight.hold(body_bytes(drafts)):
             now_ms = self._now_ms()
             with self._store.writer.lock:

@@ -1,4 +1,4 @@
-"""A limit on how many messages of one topic fall due in one tick; sends beyond it are told to come later.
+"""A limit on how many messages of one topic fall due in one tick; sends beyond it are refused.
 
 Owns the check, for single sends and for whole columns. Off by default, and then it costs nothing. Counted is
 what is pending; a message that is moved (reschedule, replace) is counted where it goes but never refused.
@@ -57,5 +57,5 @@ class TickLimit:
         return TooManyRequests(
             f"too many messages of topic {topic_name!r} fall due in the {tick_ms} ms from "
             f"{due_ms // tick_ms * tick_ms} on (limit {self._limit} a tick); "
-            "send later or choose another time"
+            "retry later or choose another time"
         )

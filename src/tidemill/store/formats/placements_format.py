@@ -34,9 +34,7 @@ def told_of(trips: U16) -> int:
 def check_told(told: int) -> None:
     """Raise `NewerFormat` for a value that nobody has written yet."""
     if told > TOLD_EACH:
-        raise NewerFormat(
-            "a record tells of its messages' ways what this Tidemill does not know; use a newer one"
-        )
+        raise NewerFormat(f"a record has placements of unknown kind {told}; use a newer Tidemill")
 
 
 def trips_of(told: int, count: int) -> U16:
