@@ -154,10 +154,10 @@ class Run:
         self.model.holds.check(broker)
 
     def close(self, broker: Broker) -> None:
-        farewell = broker.close()
+        report = broker.close()
         pending = len(self.model.pending()) + len(self.model.retries.pending())
-        if farewell.pending != pending:
-            raise Broken(f"{farewell.pending} were pending at the end, not {pending}")
+        if report.pending != pending:
+            raise Broken(f"{report.pending} were pending at the end, not {pending}")
 
     def _require_silence(self) -> None:
         """A sync of the log failed, so nobody knows what is on disk: nothing may be acknowledged any more."""

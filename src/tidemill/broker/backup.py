@@ -99,7 +99,7 @@ def _require_room(broker: Broker, target: Path, copy_bytes: int) -> None:
     needed = copy_bytes + _BESIDE_BYTES
     here, there = disk.place_of(broker.directory), disk.place_of(target)
     if here is not None and there is not None and here[0] == there[0]:
-        needed += store.room.view().refuse_below_bytes + store.settings.segment_bytes
+        needed += store.disk_space.view().refuse_below_bytes + store.settings.segment_bytes
     free = max(0, disk.free_bytes(target))
     if free < needed:
         raise DiskFull(

@@ -105,7 +105,7 @@ class Broker:
             if isinstance(error, DiskFull):
                 raise too_small(error, self.settings.segment_bytes) from error
             raise
-        self.health.when_stopped(self.store.writer.arrivals.announce)
+        self.health.when_stopped(self.store.writer.notifier.announce)
         if has_threads:
             for service in self._services:
                 service.start()
@@ -124,7 +124,7 @@ class Broker:
         self.store = MessageStore(self.disk, self.directory, store_settings, on_progress, self.health.stop)
         timer_settings = sizes.timer or TimerSettings.of(settings)
         pipeline = PipelineProcess(pipeline_command, self.directory / "spark.log", machine_ms)
-        self._turning = TimerController(
+        self._timer_controller = TimerController(
             self.disk,
             self.store,
             settings,
@@ -137,7 +137,11 @@ class Broker:
             pipeline_problem=self._pipeline_problem,
             holds=Holds(self.disk, self.directory),
         )
-        self.wheel, self.steps, self.figures = self._turning.wheel, self._turning.steps, self._turning.figures
+        self.wheel, self.steps, self.figures = (
+            self._timer_controller.wheel,
+            self._timer_controller.steps,
+            self._timer_controller.figures,
+        )
         self.releaser = self._make_releaser(sizes.release_rows_max)
         self._guard = ClockGuard(self.clock.is_simulated)
         service = partial(
@@ -146,7 +150,9 @@ class Broker:
         self._release_service = service("releaser", self._release_step)
         self._turn_service = service("timer", self._turn_step)
         services = {"release_service": self._release_service, "turn_service": self._turn_service}
-        self.switches = Switches(self._turning.holds, self._turning, self.health, now_ms, **services)
+        self.switches = Switches(
+            self._timer_controller.holds, self._timer_controller, self.health, now_ms, **services
+        )
         self.releaser.recover()  # it may call for a step of the timer
         self.topics = TopicAdmin(self.store, settings, now_ms, self._release_service.wake)
         self._sender = Sender(
@@ -157,7 +163,7 @@ class Broker:
         self._canceller, self._transactions = Canceller(*parts), Transactions(*parts)
         self.receiver = Receiver(self.store, self.topics, now_ms)
         self._settler = Acks(self.store, self.receiver, now_ms)
-        self._long_poll = LongPoll(self.receiver, self.store.writer.arrivals, self.clock, self.require_open)
+        self._long_poll = LongPoll(self.receiver, self.store.writer.notifier, self.clock, self.require_open)
         self.dead_letters = DeadLetters(self.store, self.topics, now_ms)
         self._retries = Retries(*parts, self._settler)
         self._views = Views(self.store, self.topics, self.id, now_ms)
@@ -165,23 +171,25 @@ class Broker:
         self.table_parts = TableParts(self.store, self.tables)
         self._maintenance = Maintenance(self.store, self._sender, settings, self.clock.boot_ms)
         self._keep_service = service("maintenance", self._maintenance.step)
-        self.pulse = MetricsHistory(lambda: sample_of(self.store, self.releaser.lateness))
-        pulse_service = service("pulse", self.pulse.step)
-        self._services = [self._release_service, self._turn_service, self._keep_service, pulse_service]
+        self.metrics_history = MetricsHistory(lambda: sample_of(self.store, self.releaser.lateness))
+        history_service = service("pulse", self.metrics_history.step)
+        self._services = [self._release_service, self._turn_service, self._keep_service, history_service]
         if settings.durability == "async":
             self._services.append(service("sync", self._sync_step))
 
     def _make_releaser(self, rows_max: int) -> Releaser:
         return Releaser(
             self.store,
-            ReadyReader(self.disk, self._turning.timer_directory, self._turning.repair.note),
+            ReadyReader(
+                self.disk, self._timer_controller.timer_directory, self._timer_controller.repair.note
+            ),
             clock=self.clock,
-            look_at_shards=self._turning.look_at_shards,
-            handed_over_ms=self._turning.handed_over_ms,
+            look_at_shards=self._timer_controller.look_at_shards,
+            handed_over_ms=self._timer_controller.handed_over_ms,
             has_threads=self._has_threads,
             wake=lambda: self._release_service.wake(),
-            on_lost=self._turning.repair.note_lost,
-            is_held=lambda: self._turning.holds.holds_releases,
+            on_lost=self._timer_controller.repair.note_lost,
+            is_held=lambda: self._timer_controller.holds.holds_releases,
             rows_max=rows_max,
         )
 
@@ -194,7 +202,7 @@ class Broker:
         return self.releaser.step(now_ms)
 
     def _turn_step(self, now_ms: int) -> int:
-        wake_ms = self._turning.step(now_ms, self.releaser)
+        wake_ms = self._timer_controller.step(now_ms, self.releaser)
         self._release_service.wake()
         return wake_ms
 
@@ -215,12 +223,12 @@ class Broker:
         require_whole("until_ms", until_ms, 0, SEQ_MAX)
         self.store.writer.finish_all()  # the pipeline reads only what is safe, also where answers do not wait
         services = [self._release_service, self._turn_service, self._keep_service]
-        SimulatedTime(self.clock, self._turning, self.releaser, services).advance_to(until_ms)
+        SimulatedTime(self.clock, self._timer_controller, self.releaser, services).advance_to(until_ms)
 
     @property
     def pipeline_pid(self) -> int | None:
         """The process that runs Spark, while there is one."""
-        return self._turning.pipeline_pid
+        return self._timer_controller.pipeline_pid
 
     def wake(self) -> None:
         """Make every service look again now."""
@@ -347,7 +355,7 @@ class Broker:
         return status_of(
             self.store,
             self.releaser,
-            self._turning,
+            self._timer_controller,
             self._sender,
             self._guard,
             settings=self.settings,
@@ -360,7 +368,7 @@ class Broker:
         self.store.writer.finish_all()
         return [
             *check_store(self.store, RealDisk(), scratch, on_progress),
-            *self._turning.check(),
+            *self._timer_controller.check(),
         ]
 
     # -- closing ----------------------------------------------------------------------------------
@@ -373,16 +381,16 @@ class Broker:
         for service in self._services:
             service.stop()
         self.releaser.close()
-        self.store.writer.arrivals.announce()
+        self.store.writer.notifier.announce()
         try:
             if self.health.fault is not None:  # what is in memory may be wrong: nothing of it is written
-                self._turning.close()
+                self._timer_controller.close()
                 self.store.release_files()
                 return CloseReport(0, None)
-            farewell = self._views.farewell()
-            self._turning.close()
+            report = self._views.close_report()
+            self._timer_controller.close()
             self.store.close()
-            return farewell
+            return report
         finally:
             self._lock.release()
 

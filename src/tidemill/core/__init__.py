@@ -1,1 +1,1 @@
-"""The ground floor: time, errors, limits, values and settings. Standard library only."""
+"""The lowest layer: time, errors, limits, values and settings. Standard library only."""

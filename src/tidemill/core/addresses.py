@@ -5,7 +5,9 @@ from __future__ import annotations
 import ipaddress
 
 BROKER_HEADER = "x-tidemill-broker"  # of a Flight call: the id of the broker it is for
-LOCAL_DOOR_HEADER = "x-tidemill-local-door"  # of an answer: the name of a door for callers on this machine
+LOCAL_DOOR_HEADER = (
+    "x-tidemill-local-door"  # of an answer: the name of a Unix socket for callers on this machine
+)
 
 _EVERY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 

@@ -1,10 +1,10 @@
 """What time it is. The only module that asks the operating system.
 
 Owns two readings: the *wall* clock in Unix milliseconds, by which messages fall due, and the *boot*
-clock, which never jumps and therefore tells whether the wall clock leapt.
+clock, which never jumps and therefore shows whether the wall clock leapt.
 Everything else takes the time as an argument or holds a `Clock`.
 
-Invariant: `boot_ms` never runs backwards within one boot of the machine.
+Invariant: `boot_ms` never decreases within one boot of the machine.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class SystemClock:
 
 
 class SimulatedClock:
-    """A clock that moves only when told to. Forty days pass in one call."""
+    """A clock that moves only by `advance_to`. Forty days pass in one call."""
 
     is_simulated = True
 
@@ -103,13 +103,13 @@ class SimulatedClock:
         """Make the present time survive the process, where the clock keeps it; this one does not."""
 
     def wait(self, wake: threading.Event, until_ms: int | None) -> None:
-        # Simulated time cannot pass while everybody waits, so only `wake` ends the wait;
-        # whoever advances the clock sets it.
+        # Simulated time cannot pass while all threads wait, so only `wake` ends the wait;
+        # the caller that advances the clock sets it.
         if until_ms is None or until_ms > self._now_ms:
             wake.wait(_LONGEST_WAIT_S)
 
     def doze(self, until_ms: int) -> None:
-        """Return at once: nobody moves the clock for one who dozes."""
+        """Return at once: no other thread moves the clock during a sleep."""
 
 
 def machine_ms() -> int:

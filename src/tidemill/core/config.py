@@ -74,7 +74,7 @@ class BrokerSettings:
     retention_ms: int = 3 * DAY_MS  # how long delivered messages are kept
     max_delay_ms: int = MAX_DELAY_MS  # the one limit for all delays
     body_bytes_max: int = BODY_BYTES_MAX
-    in_flight_bytes_max: int = 256 * MIB  # bodies of sends under way; over it sends are told to wait
+    in_flight_bytes_max: int = 256 * MIB  # bodies of sends in flight; over it sends are refused
     due_per_tick_max: int = 0  # messages of one topic that may fall due in one tick; 0: no limit
     levels: str = ""  # delay of each level; empty: as the directory was last opened with
     queues_per_topic: int = QUEUES_PER_TOPIC_DEFAULT  # for topics made on first send

@@ -1,6 +1,6 @@
-"""Is every field of a draft of its kind? Python lets anything in; what is stored must read back.
+"""Checks that every field of a draft has the right type, so that what is stored reads back.
 
-Pure, and shared: the broker asks before it stores, the client when a message could not travel, to say why.
+Pure, and shared: the broker checks before it stores, the client when a message cannot be encoded, to say why.
 """
 
 from __future__ import annotations

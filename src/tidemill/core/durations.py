@@ -1,6 +1,6 @@
 """Durations and points in time as people write them: `90s`, `1h30m`, `2027-01-01T08:00:00+08:00`.
 
-Pure text to milliseconds and back; whoever needs "now" passes it in. A part of a millisecond counts as
+Pure text to milliseconds and back; callers that need "now" pass it in. A part of a millisecond counts as
 a whole one, because a message must not come before its time.
 """
 
@@ -20,7 +20,7 @@ from tidemill.core.limits import MAX_DELAY_MS
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
-_BELOW_US = re.compile(r"[.,]\d{6}\d*[1-9]")  # digits that a datetime has no room for
+_BELOW_US = re.compile(r"[.,]\d{6}\d*[1-9]")  # digits that a datetime cannot hold
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS, _US = timedelta(milliseconds=1), timedelta(microseconds=1)
 _YEAR_10_000_MS = 253_402_300_800_000

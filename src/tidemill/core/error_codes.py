@@ -1,8 +1,8 @@
 """Errors across a wire: by the code of its class an error is known on the other side.
 
 Owns the way back from a code to the class that carries it, so that a client catches the very errors that a
-broker in the same process would raise. A code that nobody knows here (a newer broker) becomes its family's
-base.
+broker in the same process would raise. An unknown code (of a newer broker) becomes its
+family's base.
 """
 
 from __future__ import annotations

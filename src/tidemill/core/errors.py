@@ -1,11 +1,11 @@
 """Every error Tidemill raises on purpose, grouped by who must act.
 
 `RequestError`     the caller: the request itself is wrong; nothing was written.
-`BusyError`        nobody yet: try again later; nothing was written (but see `PartlyStored`).
+`BusyError`        the caller, later: retry; nothing was written (but see `PartlyStored`).
 `StorageError`     the operator: the machine or the directory needs attention.
 `CorruptionError`  the operator: bytes on disk are not what was written.
 
-Each class has a stable `code` that doors translate; the message says what was wrong and what to do.
+Each class has a stable `code` that the endpoints translate; the message says what was wrong and what to do.
 Bugs are asserts, not errors.
 """
 
@@ -169,7 +169,7 @@ class TooManyRequests(BusyError):
 
 
 class DiskFull(BusyError):
-    """Sends are refused until there is room again; releases and cancels go on."""
+    """Sends are refused until there is space again; releases and cancels go on."""
 
     code = "disk-full"
 

@@ -1,4 +1,4 @@
-"""Names that are imported when somebody asks for them, so that importing the package stays quick."""
+"""Names that are imported at first use, so that importing the package stays quick."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def lazy_names(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def lazy_dir(package: str, names: Sequence[str]) -> Callable[[], list[str]]:
-    """A module `__dir__` that also shows the names which nobody has used yet."""
+    """A module `__dir__` that also shows the names not imported yet."""
 
     def show() -> list[str]:
         return sorted({*vars(sys.modules[package]), *names})

@@ -30,7 +30,7 @@ FRAME_ROWS_MAX = 1 << ROW_BITS
 SHARED_ROWS_MAX = 4096  # messages of a request that says once what they share
 LOG_OFFSET_MAX = 1 << (63 - ROW_BITS)
 FRAME_BYTES_MAX = 64 * MIB
-# Of a request that comes by the local door; what is larger gains nothing there.
+# Of a request over the Unix socket; larger ones gain nothing there.
 LOCAL_REQUEST_BYTES_MAX = 1 * MIB
 SEGMENT_BYTES = 128 * MIB
 
@@ -45,7 +45,7 @@ QUEUES_PER_TOPIC_DEFAULT = 4
 # Topics whose messages one group may send back: each has a queue in the group's retry topic.
 RETRY_ORIGINS_MAX = 1 << 15
 
-# Memory the release floor may hold for messages that are not due yet.
+# Memory the release layer may hold for messages that are not due yet.
 NEAR_COUNT_MAX = 2_000_000
 READY_COUNT_MAX = 1_000_000
 # Messages in the level queues, eight bytes each; what comes beyond goes through the pipeline.

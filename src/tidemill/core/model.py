@@ -1,4 +1,4 @@
-"""The values that pass between floors: what is sent, stored, answered and received. All frozen.
+"""The values that pass between layers: what is sent, stored, answered and received. All frozen.
 
 Units are in the names; a time of -1 means "none".
 """

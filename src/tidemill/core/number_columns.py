@@ -1,11 +1,11 @@
-"""Arrow columns of moments, delays and levels as whole numbers: one reading for both ends of the Flight door.
+"""Arrow columns of moments, delays and levels as whole numbers: one conversion for both ends of Flight.
 
 A moment is a timestamp, a date (its midnight in UTC) or Unix milliseconds; a delay is a duration or
 milliseconds; a level is a number. A part of a millisecond counts as a whole one, so that no message is early.
 A type that is no number by itself (a time of day, a boolean), or that is for the other kind of column, is
 refused. NaN is taken for null, as pandas means it.
 
-The one module of this floor that needs pyarrow: imported where there is a table, and not before.
+The one module of this layer that needs pyarrow: imported where there is a table, and not before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The tie between a process and the one that started it: a pipe to its standard input.
+"""Watch of the parent process through a pipe to standard input.
 
-Owns the lower end. Nobody writes into the pipe; it closes when the starter lets go of it or has ended,
-however that came about. So broker, pipeline and what a command starts end with whoever started them.
+Owns the child's end. Nothing is written into the pipe; it closes when the parent closes it or ends, however
+that came about. So broker, pipeline and child processes of a command end with their parent.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 
 def when_untied(act: Callable[[], object]) -> None:
-    """Call `act`, in a thread, when whoever started this process has ended or closed the pipe to it."""
+    """Call `act`, in a thread, when the parent process has ended or closed the pipe."""
     # Of our own: a server may take descriptor 0 for another pipe.
     pipe = os.dup(0)
 

@@ -1,4 +1,4 @@
-"""Other processes, as the kernel tells of them: who is whose child, what it runs, what it takes.
+"""Other processes, as the kernel reports them: parent and children, command line, memory and CPU.
 
 Asks `/proc` alone. A process that has ended meanwhile counts for nothing and is no error.
 """
@@ -49,7 +49,7 @@ def is_java(pid: int) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether any thread of it runs (what is left of one that nobody has waited for does not)."""
+    """Whether any thread of it runs (a zombie does not)."""
     try:
         tasks = list(Path(f"/proc/{pid}/task").glob("*/stat"))
     except OSError:

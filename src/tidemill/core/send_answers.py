@@ -1,4 +1,4 @@
-"""The wire form of the answers to many sends at once: what a door puts together, a client takes apart.
+"""The wire format of the answers to a batch of sends: encoded by an endpoint, decoded by a client.
 
 An answer is a JSON object: `broker`, columns `seq` and `due` (-1: not timed), `queue` and `offset` (where a
 message went at once; -1: it waits; left out where all do), and, for the few that need it, by index:

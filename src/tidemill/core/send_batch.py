@@ -1,4 +1,4 @@
-"""The wire form of many sends at once: what a client puts together, a door takes apart.
+"""The wire format of a batch of sends: encoded by a client, decoded by an endpoint.
 
     offset  bytes  field of a request
     0       4      magic "TMB1", or "TMB2"
@@ -17,9 +17,9 @@ what else it has is passed over. One with "TMB2" has only columns that the reade
 does not refuses it, instead of storing the messages without what they asked for.
 
 Owns both directions; `send_answers.py` has the answers. Columns, because Python's own JSON reads and writes a
-list of plain values faster than any format that is taken apart message by message. Nothing here checks what a
+list of plain values faster than any format that is decoded message by message. Nothing here checks what a
 message may be: that is the broker's admission; here only the shape is checked, so that no request, however
-made, breaks the door.
+made, breaks the endpoint.
 """
 
 from __future__ import annotations

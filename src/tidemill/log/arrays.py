@@ -1,4 +1,4 @@
-"""Names for the array types that pass between rooms."""
+"""Names of the array types that modules pass to each other."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ Owns every call into the operating system that touches a file. `RealDisk` is the
 `tidemill.testing.FaultyDisk` is the same with crashes, torn writes, failed syncs and a full disk.
 
 Invariants:
-- a write or preallocation that finds no room raises `DiskFull`; a failed sync raises `SyncFailed`;
+- a write or preallocation that finds no space raises `DiskFull`; a failed sync raises `SyncFailed`;
 - `write`, `scatter` and `read`/`map` see each other at once; only `sync` makes bytes survive a power cut;
 - a name made by `open(create=True)` or `rename` survives a power cut only after `sync_dir`.
 

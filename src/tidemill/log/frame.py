@@ -116,9 +116,9 @@ def decode_frame(
 
 
 def newest_synced_end_after(data: ByteArray, position: int, segment_start: int) -> int:
-    """The largest synced end told by any whole frame at or after `position`; 0 where there is none.
+    """The largest synced end in any whole frame at or after `position`; 0 where there is none.
 
-    Used on the bytes behind a frame that does not read back, to tell a torn tail from corruption.
+    Used on the bytes behind a frame that does not read back, to distinguish a torn tail from corruption.
     """
     newest = 0
     while (frame := next_frame(data, position, segment_start)) is not None:

@@ -5,7 +5,7 @@ the next sync when fewer than `in_flight_max` are under way, else it waits for o
 no thread of its own, so a single-threaded simulation runs the very same code.
 
 Invariants: `wait` returns only when the log is safe up to the asked end (durability `sync`); after one
-failed sync every wait raises, because nobody knows what is on disk.
+failed sync every wait raises, because what is on disk is not known.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidemill.log.segments import SegmentedLog
 
 
 class GroupCommit:
-    """The waiting room in front of one log's sync."""
+    """Waits for one log's sync, leading it where no other caller does."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class GroupCommit:
 
     @property
     def acknowledged_end(self) -> int:
-        """Up to where callers may be told "done": the synced end, or all that is written if `async`."""
+        """Up to where callers may be answered: the synced end, or all that is written if `async`."""
         return self._log.synced_end if self._is_sync else self._log.written_end
 
     def wait(self, end: int) -> None:
@@ -53,7 +53,7 @@ class GroupCommit:
             raise self._failure
 
     def wait_synced(self, end: int) -> None:
-        """Return when the log is safe up to `end`, leading a sync where nobody else does."""
+        """Return when the log is safe up to `end`, leading a sync where no other caller does."""
         while True:
             with self._changed:
                 while self._must_wait(end):

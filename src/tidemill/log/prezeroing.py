@@ -1,10 +1,10 @@
-"""Zeros in the room of a log before its small frames come.
+"""Zeros written into the preallocated space of a log ahead of its small frames.
 
-Preallocated room is only promised: the first write to a part of it changes the file's map as well, and the
-sync must bring that to the disk too. So the room is written a little ahead, with the zeros that are read
+Preallocated space is only promised: the first write to a part of it changes the file's map as well, and the
+sync must bring that to the disk too. So the space is written a little ahead, with the zeros that are read
 there anyway; the frames that follow are then synced in one step.
 
-Owns up to where that was done. Invariant: zeros go behind the last frame, and never past the room.
+Owns up to where that was done. Invariant: zeros go behind the last frame, and never past the space.
 """
 
 from __future__ import annotations

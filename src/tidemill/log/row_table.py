@@ -2,10 +2,10 @@
 
 Owns the chunk files `<first row index, 20 digits>` of one directory. Rows are appended (or written
 again, by a replay) and read through read-only maps; whole chunks are dropped from the head.
-Knows nothing of what a row means. Never syncs unless told to. When the disk is full it asks its owner to
-make room, because by then the log already holds what the rows say.
+Knows nothing of what a row means. Never syncs unless asked to. When the disk is full it asks its owner to
+free space, because by then the log already holds what the rows say.
 
-Rows of a file that is missing or too short read as zeros: the owner's checks tell that they are not rows.
+Rows of a file that is missing or too short read as zeros: the owner's checks detect that they are not rows.
 
 Invariant: row `i` lives in chunk `i // chunk_rows` at byte `(i % chunk_rows) * itemsize`.
 """

@@ -1,8 +1,8 @@
-"""Room for a log: preallocated files that wait to become its next segments.
+"""Preallocated files that wait to become the next segments of a log.
 
 Owns the files `spare` and `next.<n>` of a log's directory. The *spare* is kept back for appends that must
 not fail (releases, cancels); any other append is refused while it cannot be had. Files *set aside* make sure
-that a call of several frames finds room for all of them before it writes the first.
+that a call of several frames finds space for all of them before it writes the first.
 
 Invariant: a file here holds nothing but zeros. That is why a taken file gets its new name durably before
 anything is written into it: else a power cut could bring it back here with old frames inside.
@@ -21,7 +21,7 @@ _SPARE = "spare"
 _NEXT = "next"
 
 
-class Room:
+class SegmentPool:
     """Where the files of new segments come from. For one thread at a time, as appending is."""
 
     def __init__(self, disk: Disk, directory: Path, segment_bytes: int, make_room: MakeRoom) -> None:
@@ -31,11 +31,11 @@ class Room:
         self._make_room = make_room
         self._made_count = 0
         self._set_aside: dict[Path, int] = {}  # files and their sizes
-        self.is_short = False  # the last append that may be refused was, for want of room
+        self.is_short = False  # the last append that may be refused was, for lack of space
         self._has_spare = self._spare_is_whole()
 
     def forget_leftovers(self) -> None:
-        """Remove what a process that ended had set aside. Only for whoever is about to append."""
+        """Remove what a process that ended had set aside. Only for a writer that is about to append."""
         for name in self._disk.names(self._directory):
             if name.startswith(_NEXT):
                 self._disk.remove(self._directory / name)
@@ -88,7 +88,7 @@ class Room:
         return any(held >= self.segment_bytes for held in list(self._set_aside.values()))
 
     def look_again(self) -> None:
-        """After a refusal: see whether there is room for one more segment by now."""
+        """After a refusal: check whether there is space for one more segment now."""
         if self.is_short:
             try:
                 self.set_aside([self.segment_bytes])

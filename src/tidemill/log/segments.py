@@ -3,7 +3,7 @@
 Owns the files `<start offset, 20 digits>.log` of one directory. Every segment is preallocated and opens with
 an *opening* frame that the owner supplies, so that any suffix of the log explains itself. `segment_pool.py`
 keeps a spare segment back: an append that is `reserved` (releases, cancels) may take it when the disk is
-full, and after that asks its owner to make room; any other append is refused then, before anything is
+full, and after that asks its owner to free space; any other append is refused then, before anything is
 written.
 
 Invariants:
@@ -37,7 +37,7 @@ from tidemill.log.log_reads import SEGMENT_NAME, SUFFIX, LogReads
 from tidemill.log.prezeroing import Prezeroing
 from tidemill.log.row_table import MakeRoom
 from tidemill.log.segment import Segment
-from tidemill.log.segment_pool import Room
+from tidemill.log.segment_pool import SegmentPool
 from tidemill.log.sync_order import SyncOrder
 
 # Below this it is cheaper to join header and payload than to write twice.
@@ -67,9 +67,9 @@ class SegmentedLog(LogReads):
         self._syncs = SyncOrder()
         self.synced_end = 0
         self._zeros = Prezeroing()
-        self._tail_end = 0  # up to where there is room in the last segment; known once it is recovered
+        self._tail_end = 0  # up to where there is space in the last segment; known once it is recovered
         disk.make_dir(directory)
-        self.room = Room(disk, directory, segment_bytes, make_room)
+        self.pool = SegmentPool(disk, directory, segment_bytes, make_room)
         self._head_record = HeadRecord(disk, directory)
         starts = self._present_starts()
         self._segments = [Segment(start, disk.open(self._path(start))) for start in starts]
@@ -176,7 +176,7 @@ class SegmentedLog(LogReads):
             self._disk.remove(self._path(segment.start))
             self._disk.sync_dir(self.directory)
         self._segments = self._segments[:kept]
-        self.room.forget_leftovers()
+        self.pool.forget_leftovers()
         self.written_end = at
         if self._segments:
             last = self._segments[-1]
@@ -213,7 +213,7 @@ class SegmentedLog(LogReads):
         """Write one frame and return its offset. Not synced. `DiskFull` leaves the log as it was."""
         needed = frame_bytes(payload_bytes(parts))
         if not reserved:
-            self.room.set_aside([])
+            self.pool.set_aside([])
         if self.written_end + needed > self._tail_end:
             self._roll(needed, stamp_ms, reserved)
         return self._write(kind, parts, stamp_ms, version)
@@ -245,7 +245,7 @@ class SegmentedLog(LogReads):
         start = self.written_end
         opening_kind, opening_payload = self._opening(start)
         size = max(self._segment_bytes, frame_bytes(len(opening_payload)) + needed)
-        file = self.room.take(self._path(start), size, is_reserved=reserved)
+        file = self.pool.take(self._path(start), size, is_reserved=reserved)
         if self._segments:
             sealed = self._segments[-1]
             sealed.forget_view()
@@ -272,7 +272,7 @@ class SegmentedLog(LogReads):
                 wanted.append(size)
                 at = opening
             at += needed
-        self.room.set_aside(wanted, also_free_bytes=also_free_bytes)
+        self.pool.set_aside(wanted, also_free_bytes=also_free_bytes)
 
     # -- safety -----------------------------------------------------------------------------------
 

@@ -177,7 +177,7 @@ class RocksKeys:
             cursor.status()
             return cursor.valid()
         finally:
-            del cursor  # else the error would hold it, and it the files, as long as somebody has the error
+            del cursor  # else the error would hold it, and it the files, as long as a caller has the error
 
     @contextmanager
     def _told_apart(self) -> Iterator[None]:

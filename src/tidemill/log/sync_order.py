@@ -1,7 +1,7 @@
 """Syncs of one log that overlap: which of them may be believed, and when a file may be closed.
 
 Owns the syncs under way, in the order in which they began. One is believed when it and all that began before
-it have succeeded: the operating system tells a failed write to one of the syncs that cover it, and the others
+it have succeeded: the operating system reports a failed write to one of the syncs that cover it, and others
 may succeed. After a failed one none is believed any more.
 
 A file that is dropped meanwhile stays open until no sync that began before can still want it.

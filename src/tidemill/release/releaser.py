@@ -84,7 +84,7 @@ class Releaser:
         self.backlogs = Backlogs(store.indexes.topics)
         self.figures = ReleaseFigures(store.topic_names, clock.now_ms)
         self.lateness = self.figures.lateness
-        self._breath = Pacing(0) if clock.is_simulated else Pacing()
+        self._pacing = Pacing(0) if clock.is_simulated else Pacing()
         self._window = CommitWindow(
             store.settings.commits_in_flight if store.settings.is_sync else 1,
             store.writer.finish,
@@ -191,7 +191,7 @@ class Releaser:
                 is_pressed = has_more or self._is_pressed(now_ms)
             if len(rows):
                 self._release(rows, now_ms, is_pressed)
-                has_more = has_more or (is_ahead and not self._breath.is_held(self._clock.now_ms()))
+                has_more = has_more or (is_ahead and not self._pacing.is_held(self._clock.now_ms()))
             if not (has_more or self._can_take_up_what_was_put_off() or self._must_sweep(now_ms)):
                 break
             now_ms = self._clock.now_ms()
@@ -203,15 +203,15 @@ class Releaser:
         if self.next_wake_ms is None:
             return None
         come_ms = self.next_wake_ms - self._ahead_ms
-        is_held = self._breath.is_held(self._clock.now_ms())
-        return max(come_ms, self._breath.until_ms) if is_held else come_ms
+        is_held = self._pacing.is_held(self._clock.now_ms())
+        return max(come_ms, self._pacing.until_ms) if is_held else come_ms
 
     def _take_ahead(self, now_ms: int) -> tuple[Rows, int, bool]:
         """Work out what falls due in a moment; returns it, the time, and the pressure, when that has come."""
         due_ms = self._next_wake_ms(now_ms)
         if due_ms is None or not now_ms < due_ms <= now_ms + self._ahead_ms:
             return NO_ROWS, now_ms, False
-        if self._breath.is_held(now_ms):
+        if self._pacing.is_held(now_ms):
             return NO_ROWS, now_ms, False
         rows, has_more = self._take_due(due_ms)
         if not len(rows):
@@ -317,7 +317,7 @@ class Releaser:
             )
         rest = rows[len(batch.rows) :]
         expected = waited_for(batch.rows, batch.since_ms, now_ms)
-        self._breath.record_made(self._clock.now_ms())
+        self._pacing.record_made(self._clock.now_ms())
         may_overlap, topic_ids = is_pressed or len(rest) > 0, batch.entries["topic_id"]
         self._window.put(appended, expected, topic_ids, planned_s=planned_s, may_overlap=may_overlap)
         return rest

@@ -151,7 +151,7 @@ class Door:
             if self.reason:
                 said["reason"] = self.reason
             return 503, {**said, **self.facts}
-        said |= {**self.facts, "disk": self.opened.broker.store.room.view().word}
+        said |= {**self.facts, "disk": self.opened.broker.store.disk_space.view().word}
         health = self.opened.broker.health.view()
         if health.is_ok:
             return 200, said

@@ -23,8 +23,8 @@ _SOON_S = 0.001
 class LongPolls:
     """Waiting consumers. Lives on one event loop; only `ring` may be called from elsewhere."""
 
-    def __init__(self, arrivals: QueueNotifier, has_news: Callable[[str, str], bool]) -> None:
-        self._arrivals = arrivals
+    def __init__(self, notifier: QueueNotifier, has_news: Callable[[str, str], bool]) -> None:
+        self._notifier = notifier
         self._has_news = has_news
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[Key, deque[asyncio.Future[None]]] = {}
@@ -32,7 +32,7 @@ class LongPolls:
         self._timers: dict[Key, asyncio.TimerHandle] = {}  # when a key's next lease ends
         self._is_rung = False
         self._is_closed = False
-        arrivals.listener = self.ring
+        notifier.listener = self.ring
 
     @property
     def count(self) -> int:
@@ -46,7 +46,7 @@ class LongPolls:
 
     def _look(self) -> None:
         self._is_rung = False
-        freed = self._arrivals.take_freed()
+        freed = self._notifier.take_freed()
         self._freed.update(dict.fromkeys(freed, self.bell))
         for key in list(self._waiting):
             if key in freed or self._has_news(*key):
@@ -80,7 +80,7 @@ class LongPolls:
     @property
     def bell(self) -> int:
         """Note this before looking for messages, and hand it to `wait` when there were none."""
-        return self._arrivals.count
+        return self._notifier.count
 
     async def wait(self, key: Key, bell: int, timeout_s: float) -> None:
         """Return when there may be something for this key that was not there at `bell`, or after a time."""
@@ -104,7 +104,7 @@ class LongPolls:
     def close(self) -> None:
         """Wake everybody, and let nobody wait any more."""
         self._is_closed = True
-        self._arrivals.listener = None
+        self._notifier.listener = None
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

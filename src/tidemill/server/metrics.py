@@ -181,12 +181,16 @@ class BrokerCollector(Collector):
 
     def _room(self, status: Status) -> Iterator[Metric]:
         yield _gauge("log_bytes", "Bytes of the commit log.", status.log_bytes)
-        yield _gauge("disk_free_bytes", "Free bytes of the data directory's disk.", status.room.free_bytes)
-        yield _gauge("disk_size_bytes", "Size of the data directory's disk.", status.room.total_bytes)
-        yield _gauge("disk_low", "1 while the disk is nearly full.", status.room.is_low)
-        yield _gauge("disk_full", "1 while sends are refused for want of room.", status.room.is_full)
         yield _gauge(
-            "directory_gone", "1 while the path leads no longer to the data directory.", status.room.is_gone
+            "disk_free_bytes", "Free bytes of the data directory's disk.", status.disk_space.free_bytes
+        )
+        yield _gauge("disk_size_bytes", "Size of the data directory's disk.", status.disk_space.total_bytes)
+        yield _gauge("disk_low", "1 while the disk is nearly full.", status.disk_space.is_low)
+        yield _gauge("disk_full", "1 while sends are refused for want of room.", status.disk_space.is_full)
+        yield _gauge(
+            "directory_gone",
+            "1 while the path leads no longer to the data directory.",
+            status.disk_space.is_gone,
         )
 
     def _health(self, status: Status) -> Iterator[Metric]:

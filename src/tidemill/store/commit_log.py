@@ -76,19 +76,19 @@ class CommitLog:
         commit: GroupCommit,
         indexes: Indexes,
         queues: TopicQueues,
-        room: DiskSpace,
+        disk_space: DiskSpace,
         settle: Callable[[Sequence[Settlement]], None],
         on_fault: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
         self.lock = threading.RLock()  # protects log appends and all indexes
-        self.arrivals = QueueNotifier()
+        self.notifier = QueueNotifier()
         self._safe_lock = threading.Lock()  # protects _safe_seq
         self._log = log
         self._commit = commit
         self._indexes = indexes
-        self._room = room
+        self._disk_space = disk_space
         self._on_fault = on_fault
-        self._publisher = Publisher(commit, queues, settle, self.arrivals)
+        self._publisher = Publisher(commit, queues, settle, self.notifier)
         self._seq_ends: deque[tuple[int, int]] = deque()  # frame end, next seq after it; not yet known safe
         self._safe_seq = indexes.ledger.next_seq
         self._broken: BaseException | None = None
@@ -148,7 +148,7 @@ class CommitLog:
 
         Call under the lock. `message_count` is how many messages they hold.
         """
-        self._room.reserve(payload_bytes, message_count)
+        self._disk_space.reserve(payload_bytes, message_count)
 
     def put_batch(self, batch: pa.RecordBatch, now_ms: int) -> Appended:
         """Append an Arrow batch of the message schema as it is; queue offsets are filled in."""
@@ -282,7 +282,7 @@ class CommitLog:
         """Append first halves of transactions (or, with `replaces`, move open ones to the tail)."""
         with self.lock:
             if not replaces:
-                self._room.require_kept_back()
+                self._disk_space.require_kept_back()
             self._require_topics({m.topic_id for m in messages})
             parts: list[Bytes] = [encode_rows(messages, [-1] * len(messages), 0)]
             old = np.array(replaces or [0] * len(messages), np.uint64)

@@ -51,7 +51,7 @@ _MINIMUM_BALLASTS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class RoomView:
+class DiskSpaceView:
     """What a look at the disk has found."""
 
     free_bytes: int
@@ -69,7 +69,7 @@ class RoomView:
         return "full" if self.is_full else "low" if self.is_low else "enough"
 
 
-_GONE = RoomView(0, 0, 0, 0, is_low=False, is_full=False, is_gone=True)
+_GONE = DiskSpaceView(0, 0, 0, 0, is_low=False, is_full=False, is_gone=True)
 _IS_GONE = _GONE.word
 
 
@@ -98,7 +98,7 @@ class DiskSpace:
         self._place = disk.place_of(directory)
         self._log = log
         self._ballast = ballast
-        self._segment_bytes = log.room.segment_bytes
+        self._segment_bytes = log.pool.segment_bytes
         self._margin_bytes = _MARGIN * max(self._segment_bytes, ballast.size)
         self._minimum = _mib(disk_minimum(self._segment_bytes, ballast.size))
         self._said = "enough"
@@ -141,7 +141,7 @@ class DiskSpace:
             return error
         return DiskFull(f"the disk is full: {self._figures(seen)}; {self._what_to_do()}")
 
-    def _figures(self, seen: RoomView) -> str:
+    def _figures(self, seen: DiskSpaceView) -> str:
         return (
             f"{_mib(seen.free_bytes)} of {_mib(seen.total_bytes)} MiB are free at {self._directory}, "
             f"{_mib_up(seen.refuse_below_bytes - seen.free_bytes)} MiB more must be free before sends go on"
@@ -167,7 +167,7 @@ class DiskSpace:
         step = max(far // _DISK_BYTES_PER_LOG_BYTE, self._segment_bytes // _LOOKS_PER_SEGMENT_MAX)
         self._look_at_end = _NEVER if seen.is_low else self._log.written_end + step
 
-    def view(self) -> RoomView:
+    def view(self) -> DiskSpaceView:
         """How much room there is right now."""
         try:
             free_bytes = max(0, self._disk.free_bytes(self._directory))
@@ -176,15 +176,15 @@ class DiskSpace:
             return _GONE
         if self._disk.place_of(self._directory) != self._place:
             return _GONE
-        refusal = self._log.room.missing_bytes + self._ballast.missing_bytes
+        refusal = self._log.pool.missing_bytes + self._ballast.missing_bytes
         line = warning_line(refusal, total_bytes, self._margin_bytes)
         # Once low, a little more must be free than the line says, or every file that comes and goes is told.
         calm = line if self._said == "enough" else line + self._segment_bytes
         is_stuck = self._log.left_in_segment == 0 and free_bytes < refusal
-        is_full = self._log.room.is_short or not self._ballast.is_whole or is_stuck
-        return RoomView(free_bytes, total_bytes, line, refusal, is_full or free_bytes < calm, is_full)
+        is_full = self._log.pool.is_short or not self._ballast.is_whole or is_stuck
+        return DiskSpaceView(free_bytes, total_bytes, line, refusal, is_full or free_bytes < calm, is_full)
 
-    def _say(self, seen: RoomView) -> None:
+    def _say(self, seen: DiskSpaceView) -> None:
         found = f"{_mib(seen.free_bytes)} of {_mib(seen.total_bytes)} MiB are free"
         match seen.word:
             case "gone":

@@ -109,9 +109,9 @@ class MessageStore(MessageReads):
         self.consumers.settle_again([*missed, *recovered.settlements])
         self._clamp_consumers()
         self.ballast.fill()
-        self.room = DiskSpace(disk, directory, self.log, self.ballast)
+        self.disk_space = DiskSpace(disk, directory, self.log, self.ballast)
         self.writer = self._make_writer(partial(on_fault, "commit log"))
-        self.room.look()
+        self.disk_space.look()
         self._find_upkeep = FindUpkeep(self.indexes.find, self.log, self.writer.lock, self.writer.finish_all)
         with suppress(DiskFull):  # the maintenance service derives the rest when there is space again
             self._find_upkeep.derive_lost()
@@ -128,7 +128,7 @@ class MessageStore(MessageReads):
         in_flight, is_sync = self.settings.commits_in_flight, self.settings.is_sync
         commit = GroupCommit(self.log, in_flight_max=in_flight, is_sync=is_sync, on_fault=on_fault)
         settle = self.consumers.settle_from_commit_log
-        return CommitLog(self.log, commit, self.indexes, self.queues, self.room, settle, on_fault)
+        return CommitLog(self.log, commit, self.indexes, self.queues, self.disk_space, settle, on_fault)
 
     def _opening(self) -> tuple[int, bytes]:
         (payload,) = self.indexes.base().parts()
@@ -148,8 +148,8 @@ class MessageStore(MessageReads):
         """Fill up what is kept back, see whether sends can be taken again, and say if they soon cannot."""
         self.ballast.fill()
         with self.writer.lock:
-            self.log.room.look_again()
-            self.room.look()
+            self.log.pool.look_again()
+            self.disk_space.look()
 
     @property
     def bytes_since_checkpoint(self) -> int:

@@ -27,13 +27,13 @@ class Publisher:
         commit: GroupCommit,
         queues: TopicQueues,
         settle: Callable[[Sequence[Settlement]], None],
-        arrivals: QueueNotifier,
+        notifier: QueueNotifier,
     ) -> None:
         self._lock = threading.Lock()  # protects the order of publications
         self._commit = commit
         self._queues = queues
         self._settle = settle
-        self._arrivals = arrivals
+        self._notifier = notifier
         self._waiting: deque[tuple[int, Effects]] = deque()
 
     def add(self, end: int, effects: Effects) -> None:
@@ -51,7 +51,7 @@ class Publisher:
                 self._waiting.popleft()
                 has_new_rows = has_new_rows or effects.publication is not None
         if has_new_rows:
-            self._arrivals.announce()
+            self._notifier.announce()
 
     def _take_effect(self, effects: Effects) -> None:
         if effects.publication is not None:

@@ -22,7 +22,7 @@ from tidemill.timer.far_scan import FarScan
 from tidemill.timer.idle_rule import Call, call_for_step, target_tick
 from tidemill.timer.ready_format import Runner
 from tidemill.timer.settings import StepLimits, TimerSettings
-from tidemill.timer.shard_positions import standing_of
+from tidemill.timer.shard_positions import positions_of
 from tidemill.timer.step_figures import StepFigures
 from tidemill.timer.target import shard_directories, shard_directory
 
@@ -180,8 +180,8 @@ class EmbeddedRunner:
         return StepTarget(self._epoch, synced_end_seq, tick)
 
     def _call(self, now_ms: int, synced_end_seq: int) -> Call:
-        standing = standing_of(self.cursors, self._far_scan, synced_end_seq)
-        return call_for_step(standing, now_ms, self._lead_ms, self._settings.tick_ms, self._limits.rows_max)
+        positions = positions_of(self.cursors, self._far_scan, synced_end_seq)
+        return call_for_step(positions, now_ms, self._lead_ms, self._settings.tick_ms, self._limits.rows_max)
 
     def _step_all(self, target: StepTarget) -> bool:
         """One bounded step in each shard; True when all have reached the target or none may."""

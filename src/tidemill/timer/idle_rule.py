@@ -36,17 +36,17 @@ class Call:
     wake_ms: int | None
 
 
-def call_for_step(standing: ShardPositions, now_ms: int, lead_ms: int, tick_ms: int, rows_max: int) -> Call:
-    if standing.unabsorbed_rows >= rows_max:
+def call_for_step(positions: ShardPositions, now_ms: int, lead_ms: int, tick_ms: int, rows_max: int) -> Call:
+    if positions.unabsorbed_rows >= rows_max:
         return Call(True, now_ms)
     moments = []
-    if standing.oldest_far_stored_at_ms is not None:
-        if standing.oldest_far_stored_at_ms > now_ms:
+    if positions.oldest_far_stored_at_ms is not None:
+        if positions.oldest_far_stored_at_ms > now_ms:
             return Call(True, now_ms)
-        moments.append(standing.oldest_far_stored_at_ms + lead_ms // 4)
-    if standing.next_due_tick is not None:
+        moments.append(positions.oldest_far_stored_at_ms + lead_ms // 4)
+    if positions.next_due_tick is not None:
         # With a lead of less than four ticks the whole slot is within the lead only a little later.
-        slot_ms = standing.next_due_tick * tick_ms
+        slot_ms = positions.next_due_tick * tick_ms
         moments.append(max(slot_ms - lead_ms * 3 // 4, slot_ms + tick_ms - lead_ms))
     wake_ms = min(moments, default=None)
     if wake_ms is not None and wake_ms <= now_ms:

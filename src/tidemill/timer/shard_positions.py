@@ -10,7 +10,7 @@ from tidemill.timer.idle_rule import Call, ShardPositions, call_for_step
 from tidemill.timer.target import Target
 
 
-def standing_of(cursors: Sequence[Cursor], far_scan: FarScan, synced_end_seq: int) -> ShardPositions:
+def positions_of(cursors: Sequence[Cursor], far_scan: FarScan, synced_end_seq: int) -> ShardPositions:
     """What waits, seen from the cursors of all shards."""
     first_seq = min(cursor.seq for cursor in cursors)
     return ShardPositions(
@@ -24,5 +24,5 @@ def call_at(
     cursors: Sequence[Cursor], far_scan: FarScan, target: Target, lead_ms: int, tick_ms: int, rows_max: int
 ) -> Call:
     """Whether a step is called for at the target's time."""
-    standing = standing_of(cursors, far_scan, target.synced_end_seq)
-    return call_for_step(standing, target.now_ms, lead_ms, tick_ms, rows_max)
+    positions = positions_of(cursors, far_scan, target.synced_end_seq)
+    return call_for_step(positions, target.now_ms, lead_ms, tick_ms, rows_max)

@@ -117,7 +117,7 @@ def test_a_copy_that_would_fill_the_disk_is_refused_before_anything_is_made(smal
     with pytest.raises(DiskFull, match=r"no space for a backup in .*: it needs [\d,]+ bytes"):
         back_up(small.broker, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
-    assert small.broker.store.room.view().word != "full"
+    assert small.broker.store.disk_space.view().word != "full"
     small.disk.capacity_bytes = used + 2 * MIB
     back_up(small.broker, tmp_path / "copy")
     small.disk.capacity_bytes = None

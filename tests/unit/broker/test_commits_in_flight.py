@@ -42,13 +42,13 @@ def _broker(tmp_path, disk, commits_in_flight, **sizes):
 
 def _bodies(broker, count):
     """Bodies in the topic's queue, when there are `count` of them."""
-    arrivals = broker.store.writer.arrivals
+    notifier = broker.store.writer.notifier
     queue = (broker.topics.require("t").id, 0)
     for _ in range(_PATIENCE_S * 10):
-        known = arrivals.count
+        known = notifier.count
         if broker.store.queues.end(queue) >= count:
             break
-        arrivals.wait(known, 100)
+        notifier.wait(known, 100)
     return [int(row.message.body) for row in broker.views.read("t", 0, 0, 1 << 30)]
 
 

@@ -64,7 +64,7 @@ def test_the_warning_comes_before_the_refusal_though_no_time_passes(make_small, 
         small = make_small()
         small.send("t")
         small.disk.capacity_bytes = small.disk.allocated_bytes(small.directory) + SPACIOUS + extra
-        small.broker.store.room.look()
+        small.broker.store.disk_space.look()
         said.forget()
         sent_after_warning = 0
         try:
@@ -84,7 +84,7 @@ def test_a_disk_too_small_for_a_first_message_is_told_at_the_start(make_small, s
     said.forget()
     small.open()
     assert said() == [FULL]
-    room = small.broker.status().room
+    room = small.broker.status().disk_space
     assert (room.is_low, room.is_full, room.word) == (True, True, "full")
     assert room.free_bytes < room.refuse_below_bytes == 2 * STORE.segment_bytes
     with pytest.raises(
@@ -93,7 +93,7 @@ def test_a_disk_too_small_for_a_first_message_is_told_at_the_start(make_small, s
         small.send("t")
     more = str(no.value).split(", ")[1].split(";")[0]
     assert more in caplog.text, "warning and error say the same"
-    missing = small.broker.status().room.refuse_below_bytes
+    missing = small.broker.status().disk_space.refuse_below_bytes
     assert said() == [FULL]
     # What the error asks for is enough.
     small.disk.capacity_bytes = small.disk.allocated_bytes(small.directory) + missing
@@ -121,7 +121,7 @@ def test_a_disk_that_is_low_at_the_start_is_told_with_its_figures(make_small, sa
         in caplog.text
     )
     assert "(at least 10 MiB in all)" in caplog.text
-    room = small.broker.status().room
+    room = small.broker.status().disk_space
     assert (room.word, room.refuse_below_bytes, room.warn_below_bytes) == ("low", 1024 * KIB, 3 * 1024 * KIB)
     small.send("t")
     small.disk.capacity_bytes = None
@@ -132,9 +132,9 @@ def test_what_comes_and_goes_at_the_line_is_told_once(make_small, said):
     small.send("t")
     used = small.disk.allocated_bytes(small.directory)
     small.disk.capacity_bytes = GIB
-    small.broker.store.room.look()
+    small.broker.store.disk_space.look()
     said.forget()
-    line = small.broker.status().room.refuse_below_bytes + 2 * STORE.ballast_bytes
+    line = small.broker.status().disk_space.refuse_below_bytes + 2 * STORE.ballast_bytes
     for free in (line - KIB, line + KIB, line - KIB, line + STORE.segment_bytes + KIB):
         small.disk.capacity_bytes = used + free
         small.clock.advance(1_000)
@@ -157,7 +157,7 @@ def test_the_smallest_disk_is_one_number_wherever_it_is_named():
 
 
 def test_a_directory_that_goes_under_an_open_broker_is_told_and_that_it_came_back(small, said, tmp_path):
-    room = small.broker.store.room
+    room = small.broker.store.disk_space
     said.forget()
     small.directory.rename(tmp_path / "elsewhere")
     room.look()
@@ -166,7 +166,7 @@ def test_a_directory_that_goes_under_an_open_broker_is_told_and_that_it_came_bac
         small.broker.send([Draft("t", b"nobody would find it again")])
     small.directory.mkdir()  # as a mount point is there without its volume
     room.look()
-    assert small.broker.status().room.is_gone
+    assert small.broker.status().disk_space.is_gone
     small.directory.rmdir()
     (tmp_path / "elsewhere").rename(small.directory)
     room.look()

@@ -39,7 +39,7 @@ def _refused_until_it_fits(small, act) -> int:
         assert type(said) is DiskFull
         assert "more bytes are needed" in str(said) or "MiB more must be for sends" in str(said)
         assert (small.log_end, small.state()) == before
-        assert small.broker.status().room.is_full
+        assert small.broker.status().disk_space.is_full
     raise AssertionError("it never went through")
 
 
@@ -111,7 +111,7 @@ def test_when_others_take_the_room_midway_the_table_says_what_is_stored(small):
         small.disk.capacity_bytes = small.disk.allocated_bytes(small.directory) - 64 * KIB
         for name in small.disk.names(small.directory / "log"):
             if name.startswith("next"):  # somebody else's send took it
-                small.broker.store.log.room.take(small.directory / "log" / "taken", 1, is_reserved=False)
+                small.broker.store.log.pool.take(small.directory / "log" / "taken", 1, is_reserved=False)
                 small.disk.remove(small.directory / "log" / "taken")
         small.disk.capacity_bytes = small.disk.allocated_bytes(small.directory)
 
@@ -134,10 +134,10 @@ def test_the_status_says_full_from_the_first_refusal_until_there_is_room(small):
     small.disk.capacity_bytes = small.disk.allocated_bytes(small.directory)
     with pytest.raises(DiskFull, match=r"0\.000 of [\d.]+ MiB are free at .*MiB more must be for sends"):
         small.send("t", bytes(40_000))
-    assert small.broker.status().room.is_full
+    assert small.broker.status().disk_space.is_full
     small.broker.run_due()
-    assert small.broker.status().room.is_full
+    assert small.broker.status().disk_space.is_full
     small.disk.capacity_bytes = None
     small.clock.advance(1_000)
     small.broker.run_due()
-    assert not small.broker.status().room.is_full
+    assert not small.broker.status().disk_space.is_full

@@ -34,16 +34,16 @@ from tidemill.timer.settings import TimerSettings
 def test_closing_says_how_many_transactions_are_open(small):
     small.broker.transactions.begin([Draft("tx", b"half", id=f"m{i}") for i in range(3)])
     small.broker.transactions.roll_back("tx", "m0")
-    farewell = small.broker.close()
-    assert (farewell.pending, farewell.open_transactions) == (0, 2)
+    report = small.broker.close()
+    assert (report.pending, report.open_transactions) == (0, 2)
     small.open()
 
 
 def test_closing_says_what_is_waiting_and_when_the_next_is_due(small):
     small.send("a", delay_ms=90_000)
     small.send("b", delay_ms=50_000)
-    farewell = small.broker.close()
-    assert (farewell.pending, farewell.next_due_ms) == (2, START_MS + 50_000)
+    report = small.broker.close()
+    assert (report.pending, report.next_due_ms) == (2, START_MS + 50_000)
     assert small.broker.close().pending == 0
     for verb in (lambda: small.broker.send([Draft("a", b"")]), lambda: small.broker.receive("a", "g")):
         with pytest.raises(BrokerClosed, match="closed"):
@@ -346,10 +346,10 @@ def test_many_senders_and_cancellers_at_once_agree_with_the_log(tmp_path):
             worker.start()
         for worker in workers:
             worker.join(60)
-        arrivals, seen = broker.store.writer.arrivals, -1
-        while broker.status().pending and arrivals.count != seen:
-            seen = arrivals.count
-            arrivals.wait(seen, 5_000)
+        notifier, seen = broker.store.writer.notifier, -1
+        while broker.status().pending and notifier.count != seen:
+            seen = notifier.count
+            notifier.wait(seen, 5_000)
         status = broker.status()
         assert (status.sent, status.pending) == (3 * 40 * 5, 0)
         assert (status.cancelled, status.released) == (sum(cancelled), 600 - sum(cancelled))

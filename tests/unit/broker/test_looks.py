@@ -1,4 +1,4 @@
-"""What people look at: counts of a window, a message's story, the wheel's dials, the pulse, the steps."""
+"""What people look at: counts of a window, a message's story, the wheel's dials, the history, the steps."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ def test_what_a_former_lap_left_does_not_show(small) -> None:
     assert small.broker.wheel.picture().timers == 0
 
 
-# -- the pulse ------------------------------------------------------------------------------------
+# -- the history ------------------------------------------------------------------------------------
 
 
 def _sample(number: int) -> Sample:
@@ -281,27 +281,27 @@ def _sample(number: int) -> Sample:
 
 def test_the_pulse_keeps_a_sample_for_every_second() -> None:
     numbers = iter(range(10_000))
-    pulse = MetricsHistory(lambda: _sample(next(numbers)))
+    history = MetricsHistory(lambda: _sample(next(numbers)))
     now_ms = 1_000_300
     for _ in range(1_000):
-        wake_ms = pulse.step(now_ms)
+        wake_ms = history.step(now_ms)
         assert wake_ms % 1_000 == 0
         assert 0 < wake_ms - now_ms <= 1_000
         now_ms = wake_ms
-    view = pulse.view(1_000)
+    view = history.view(1_000)
     assert len(view.at_ms) == 900
     assert view.sent.tolist() == list(range(100, 1_000))
     assert (np.diff(view.at_ms) > 0).all()
     assert view.lateness.shape == (900, 16)
-    assert pulse.view(1_000, since_ms=int(view.at_ms[-3])).sent.tolist() == [998, 999]
-    assert len(pulse.view(60_000).at_ms) == 18
+    assert history.view(1_000, since_ms=int(view.at_ms[-3])).sent.tolist() == [998, 999]
+    assert len(history.view(60_000).at_ms) == 18
 
 
 def test_a_clock_set_back_begins_the_pulse_again() -> None:
-    pulse = MetricsHistory(lambda: _sample(1))
+    history = MetricsHistory(lambda: _sample(1))
     for now_ms in (5_000_000, 5_001_000, 4_000_000):
-        pulse.step(now_ms)
-    assert pulse.view(1_000).at_ms.tolist() == [4_000_000]
+        history.step(now_ms)
+    assert history.view(1_000).at_ms.tolist() == [4_000_000]
 
 
 def test_the_brokers_pulse_says_what_status_says(small) -> None:
@@ -309,7 +309,7 @@ def test_the_brokers_pulse_says_what_status_says(small) -> None:
     small.broker.run_due()
     small.advance(10_000)
     small.broker.run_due()
-    view, status = small.broker.pulse.view(1_000), small.broker.status()
+    view, status = small.broker.metrics_history.view(1_000), small.broker.status()
     assert (view.sent[-1], view.released[-1], view.pending[-1]) == (2, 1, 1)
     assert (status.sent, status.released, status.pending) == (2, 1, 1)
     assert int(view.lateness[-1].sum()) == 1

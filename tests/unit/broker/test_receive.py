@@ -319,19 +319,19 @@ def test_what_waits_behind_one_that_is_out_is_waited_for_by_that_ones_lease(smal
 
 
 def test_a_lease_cut_short_and_a_place_in_line_are_announced_to_their_group(small):
-    arrivals = small.broker.store.writer.arrivals
-    arrivals.listener = lambda: None
+    notifier = small.broker.store.writer.notifier
+    notifier.listener = lambda: None
     _fifo(small, [b"1", b"2"])
     small.send("work", b"x")
     (first,) = small.broker.receive("line", "g", count=1, invisible_ms=1_000)
     (other,) = small.broker.receive("work", "plain", invisible_ms=1_000)
     small.broker.change_invisibility([first.receipt, other.receipt], 2_000)
-    assert arrivals.take_freed() == set()  # nobody can have either any sooner
+    assert notifier.take_freed() == set()  # nobody can have either any sooner
     small.broker.change_invisibility([first.receipt, other.receipt], 10)
-    assert arrivals.take_freed() == {("line", "g"), ("work", "plain")}
+    assert notifier.take_freed() == {("line", "g"), ("work", "plain")}
     small.broker.ack([first.receipt, other.receipt])
-    assert arrivals.take_freed() == {("line", "g")}
-    arrivals.listener = None
+    assert notifier.take_freed() == {("line", "g")}
+    notifier.listener = None
 
 
 # -- where a group begins -------------------------------------------------------------------------

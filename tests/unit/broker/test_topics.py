@@ -166,7 +166,7 @@ def test_status_adds_up(small):
     assert (status.sent, status.released, status.cancelled, status.pending) == (12, 4, 1, 6)
     assert (status.near, status.lateness_ms.count, status.lateness_ms.max_ms) == (6, 4, 0.0)
     assert status.pipeline.runner == "embedded"
-    assert not status.room.is_full
+    assert not status.disk_space.is_full
     (a, b) = small.broker.views.topics()
     assert (a.sent, a.released, a.pending, a.visible) == (11, 4, 6, 5)
     assert (b.sent, b.cancelled, b.visible) == (1, 1, 0)

@@ -49,10 +49,10 @@ def test_frames_that_were_reserved_are_all_written_or_none(small):
         except DiskFull:
             assert small.log.written_end == end
             assert small.disk.allocated_bytes(small.directory) == used  # and nothing stays set aside
-            assert small.log.room.is_short
+            assert small.log.pool.is_short
             outcomes.append(False)
         else:
-            assert not small.log.room.is_short
+            assert not small.log.pool.is_short
             outcomes.append(True)
             break
     assert outcomes.count(False) > 2
@@ -94,11 +94,11 @@ def test_a_look_again_clears_the_shortage_as_soon_as_there_is_room(small):
     small.disk.capacity_bytes = small.disk.allocated_bytes(small.directory)
     with pytest.raises(DiskFull):
         small.append_all([bytes(SEGMENT)])
-    small.log.room.look_again()
-    assert small.log.room.is_short
+    small.log.pool.look_again()
+    assert small.log.pool.is_short
     small.disk.capacity_bytes = None
-    small.log.room.look_again()
-    assert not small.log.room.is_short
+    small.log.pool.look_again()
+    assert not small.log.pool.is_short
 
 
 def test_a_power_cut_never_brings_a_used_file_back_as_room(tmp_path):

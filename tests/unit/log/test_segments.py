@@ -258,7 +258,7 @@ def test_when_the_spare_is_used_up_reserved_appends_ask_for_room(tmp_path):
         small.disk.capacity_bytes += SEGMENT // 2
         return True
 
-    small.log.room._make_room = make_room
+    small.log.pool._make_room = make_room
     for _ in range(16):
         small.append(bytes(1_000), reserved=True)
     assert len(small.log.segment_starts()) == 3

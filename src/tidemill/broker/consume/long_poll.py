@@ -20,10 +20,10 @@ class LongPoll:
     """Thread-safe. `require_open` ends a wait when the broker closes under it."""
 
     def __init__(
-        self, receiver: Receiver, arrivals: QueueNotifier, clock: Clock, require_open: Callable[[], None]
+        self, receiver: Receiver, notifier: QueueNotifier, clock: Clock, require_open: Callable[[], None]
     ) -> None:
         self._receiver = receiver
-        self._arrivals = arrivals
+        self._notifier = notifier
         self._clock = clock
         self._require_open = require_open
 
@@ -43,7 +43,7 @@ class LongPoll:
         until_s = stopwatch_s() + wait_ms / 1000
         while True:
             self._require_open()
-            seen = self._arrivals.count
+            seen = self._notifier.count
             found = self._receiver.receive(
                 topic,
                 group,
@@ -58,4 +58,4 @@ class LongPoll:
             visible_ms = self._receiver.next_visible_ms(topic, group)
             if visible_ms is not None and not self._clock.is_simulated:
                 left_ms = min(left_ms, max(1, visible_ms - self._clock.now_ms()))
-            self._arrivals.wait(seen, left_ms)
+            self._notifier.wait(seen, left_ms)

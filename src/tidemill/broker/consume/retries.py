@@ -154,7 +154,7 @@ class Retries(WriteContext):
         writer.finish_written()
         consumers.wait(end)
         self._hand_over([message for _, _, (message, _) in moved], first_seq)
-        writer.arrivals.announce()
+        writer.notifier.announce()
         seq = first_seq
         for index, g, (message, note) in moved:
             answers[index] = self._answer(g, message, seq, note)

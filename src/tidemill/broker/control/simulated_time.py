@@ -31,10 +31,10 @@ class SimulatedTime:
     """Takes the steps of a broker's services while its clock is moved."""
 
     def __init__(
-        self, clock: Clock, turning: TimerController, releaser: Releaser, services: list[Service]
+        self, clock: Clock, timer_controller: TimerController, releaser: Releaser, services: list[Service]
     ) -> None:
         self._clock = clock
-        self._turning = turning
+        self._timer_controller = timer_controller
         self._releaser = releaser
         self._release, self._turn, self._keep = services
 
@@ -49,14 +49,16 @@ class SimulatedTime:
                 f"the clock cannot be moved back to {format_time(until_ms)}: it is {format_time(now_ms)}; "
                 "name a later time"
             )
-        self._turning.aim_at(until_ms)
+        self._timer_controller.aim_at(until_ms)
         hops = 0
         while (now_ms := clock.now_ms()) < until_ms:
             self._turn_until_done()
             release_ms = self._release.run_once()
-            if self._turning.repair:  # a sweep found that a shard has lost something, or a damaged file
+            if (
+                self._timer_controller.repair
+            ):  # a sweep found that a shard has lost something, or a damaged file
                 continue
-            wakes = [self._turning.next_call_ms, release_ms, self._next_look_ms(now_ms)]
+            wakes = [self._timer_controller.next_call_ms, release_ms, self._next_look_ms(now_ms)]
             next_ms = min((wake for wake in wakes if wake is not None), default=until_ms)
             hops += 1
             least_ms = now_ms + (1 if hops < _EXACT_HOPS else max(1, (until_ms - now_ms) // _EXACT_HOPS))
@@ -64,28 +66,28 @@ class SimulatedTime:
             self._keep.run_once()
         self._turn_until_done()
         self._reach(until_ms)
-        while self._turning.repair:
+        while self._timer_controller.repair:
             self._turn.run_once()
             self._reach(until_ms)
         clock.keep()
 
     def _next_look_ms(self, now_ms: int) -> int | None:
         """When to sweep next. What is held leaves a look behind that would always be overdue."""
-        look_ms, holds = self._releaser.sweeper.next_look_ms(), self._turning.holds
+        look_ms, holds = self._releaser.sweeper.next_look_ms(), self._timer_controller.holds
         is_held = holds.holds_releases or holds.holds_absorbing
         return None if is_held and look_ms is not None and look_ms <= now_ms else look_ms
 
     def _reach(self, until_ms: int) -> None:
         """Have everything due by then handed over, and let it go."""
-        self._turn.run_once(lambda _: self._turning.reach(until_ms, self._releaser))
+        self._turn.run_once(lambda _: self._timer_controller.reach(until_ms, self._releaser))
         self._release.run_once()
 
     def _turn_until_done(self) -> None:
         """Return when no step is called for: all that is due within the lead is handed over."""
         self._turn.run_once()
         pause = threading.Event()
-        while self._turning.is_called_for:
-            if self._turning.is_turned_elsewhere:
+        while self._timer_controller.is_called_for:
+            if self._timer_controller.is_turned_elsewhere:
                 # Another process takes the step, in real time; nothing here can hurry it.
                 pause.wait(_LOOK_AGAIN_S)
             self._turn.run_once()

@@ -22,7 +22,7 @@ from tidemill.release.clock_guard import ClockGuard
 from tidemill.release.lateness import LatenessSummary
 from tidemill.release.releaser import Releaser
 from tidemill.store.damaged_messages import DamageCounts, damage_counts
-from tidemill.store.disk_space import RoomView
+from tidemill.store.disk_space import DiskSpaceView
 from tidemill.store.message_store import MessageStore
 
 
@@ -43,7 +43,7 @@ class Status:
     pipeline: PipelineView
     clock_leaps: int
     log_bytes: int
-    room: RoomView
+    disk_space: DiskSpaceView
     damage: DamageCounts  # of the commit log, as far as it is known
     levels: list[LevelView]
     clamped_levels: dict[str, int]  # by topic: messages whose level was above the highest, since the start
@@ -56,7 +56,7 @@ class Status:
 def status_of(
     store: MessageStore,
     releaser: Releaser,
-    turning: TimerController,
+    timer_controller: TimerController,
     sender: Sender,
     guard: ClockGuard,
     *,
@@ -65,7 +65,7 @@ def status_of(
     health: Health,
 ) -> Status:
     now_ms, sample = clock.now_ms(), sample_of(store, releaser.lateness)
-    waits = wait_views(store, releaser, turning, guard, now_ms, clock.boot_ms())
+    waits = wait_views(store, releaser, timer_controller, guard, now_ms, clock.boot_ms())
     return Status(
         now_ms=now_ms,
         pending=sample.pending,
@@ -79,14 +79,14 @@ def status_of(
         open_transactions=len(store.indexes.open_halves),
         in_flight_bytes=sender.in_flight_bytes,
         lateness_ms=releaser.lateness.summary(),
-        pipeline=turning.view(now_ms),
+        pipeline=timer_controller.view(now_ms),
         clock_leaps=guard.leap_count,
         log_bytes=store.log.written_end - store.log.head,
-        room=store.room.view(),
+        disk_space=store.disk_space.view(),
         damage=damage_counts(store),
         levels=level_views(store, settings, now_ms),
         clamped_levels=sender.clamped_levels.counts(),
-        holds=turning.holds.state,
+        holds=timer_controller.holds.state,
         waits=waits,
         overdue=overdue_views(store, releaser, waits, now_ms),
         health=health.view(),

@@ -148,7 +148,7 @@ class Views:
         # Parts of a minute are counted from the entries, the writer's lock held for a part at a time.
         return sum(len(seqs) for seqs, _ in scan_pending(self._store, topic_id, from_ms, to_ms))
 
-    def farewell(self) -> CloseReport:
+    def close_report(self) -> CloseReport:
         counts = self._store.indexes.due_counts
         pending = sum(counts.pending(topic.id) for topic in self._store.indexes.topics)
         waiting = self.pending(limit=1) if pending else []

@@ -30,7 +30,7 @@ class WaitView:
 def wait_views(
     store: MessageStore,
     releaser: Releaser,
-    turning: TimerController,
+    timer_controller: TimerController,
     guard: ClockGuard,
     now_ms: int,
     boot_ms: int,
@@ -38,10 +38,10 @@ def wait_views(
     """Every reason that holds just now."""
     topics, views = store.indexes.topics, []
     unabsorbed: Counter[int] = Counter()
-    if turning.holds.holds_absorbing:
-        unabsorbed = due_unabsorbed(store, turning.absorbed_ends, now_ms)
-    if turning.holds.holds_releases:
-        waits = _held(store, releaser, turning, now_ms)
+    if timer_controller.holds.holds_absorbing:
+        unabsorbed = due_unabsorbed(store, timer_controller.absorbed_ends, now_ms)
+    if timer_controller.holds.holds_releases:
+        waits = _held(store, releaser, timer_controller, now_ms)
     else:
         waits = releaser.waits(now_ms)
     for wait in waits:
@@ -55,11 +55,11 @@ def wait_views(
 
 
 def _held(
-    store: MessageStore, releaser: Releaser, turning: TimerController, now_ms: int
+    store: MessageStore, releaser: Releaser, timer_controller: TimerController, now_ms: int
 ) -> list[ReleaseWait]:
     """The messages that are due while releases are held."""
     found, held = list[ReleaseWait](), 0
-    due = _due(store, releaser, turning, now_ms)
+    due = _due(store, releaser, timer_controller, now_ms)
     for topic_id, count in due.items():
         topic = store.indexes.topics.by_id(topic_id)
         if count > 0 and topic is not None:
@@ -70,7 +70,9 @@ def _held(
     return [*found, ReleaseWait(HoldReason.HOLD, held)] if held else found
 
 
-def _due(store: MessageStore, releaser: Releaser, turning: TimerController, now_ms: int) -> Counter[int]:
+def _due(
+    store: MessageStore, releaser: Releaser, timer_controller: TimerController, now_ms: int
+) -> Counter[int]:
     """Pending messages that are due and that the timer may absorb or has, by topic id.
 
     The due counts know the minutes that are over; of the minute that runs, what the releaser has is counted.
@@ -78,8 +80,8 @@ def _due(store: MessageStore, releaser: Releaser, turning: TimerController, now_
     minute = now_ms // MINUTE_MS
     before = store.indexes.due_counts.before(minute)
     found = Counter({topic_id: sum(minutes.values()) for topic_id, minutes in before.items()})
-    if turning.holds.holds_absorbing:
-        found.subtract(due_unabsorbed(store, turning.absorbed_ends, minute * MINUTE_MS - 1))
+    if timer_controller.holds.holds_absorbing:
+        found.subtract(due_unabsorbed(store, timer_controller.absorbed_ends, minute * MINUTE_MS - 1))
     seqs = np.unique(releaser.due_seqs(minute * MINUTE_MS, now_ms))
     with store.writer.lock:
         seqs = seqs[store.indexes.ledger.pending_mask(seqs)]

@@ -31,11 +31,11 @@ class Watcher:
 
     def wait_for(self, count: int, until_s: float) -> None:
         """Return when `count` messages were seen, or at the time given."""
-        arrivals = self._broker.store.writer.arrivals
+        notifier = self._broker.store.writer.notifier
         while self.seen < count and wall_s() < until_s:
-            known = arrivals.count
+            known = notifier.count
             if not self._look():
-                arrivals.wait(known, _WAIT_MS)
+                notifier.wait(known, _WAIT_MS)
 
     def _look(self) -> bool:
         seen_s = wall_s()

@@ -115,7 +115,7 @@ def past_routes(broker: Broker) -> APIRouter:
     ) -> MetricsHistoryOut:
         """The recent past: a sample every second for 15 minutes, or every minute for a day."""
         require(LOOK)
-        view = broker.pulse.view(every_ms, since_ms)
+        view = broker.metrics_history.view(every_ms, since_ms)
         return MetricsHistoryOut(
             now_ms=broker.clock.now_ms(),
             every_ms=view.every_ms,

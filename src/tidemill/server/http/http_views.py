@@ -232,7 +232,7 @@ def group_routes(broker: Broker) -> APIRouter:
         """Let a group read a topic again from (or skip it to) the messages released at a time."""
         require(ADMIN, topic=request.topic, group=name)
         broker.receiver.reset(name, request.topic, request.to_ms)
-        broker.store.writer.arrivals.announce()
+        broker.store.writer.notifier.announce()
         return DoneOut()
 
     return routes
@@ -309,12 +309,12 @@ def status_out(broker: Broker) -> StatusOut:
         clock_leaps=status.clock_leaps,
         disk=DiskOut(
             log_bytes=status.log_bytes,
-            free_bytes=status.room.free_bytes,
-            is_full=status.room.is_full,
-            is_low=status.room.is_low,
-            size_bytes=status.room.total_bytes,
-            warn_below_bytes=status.room.warn_below_bytes,
-            refuse_below_bytes=status.room.refuse_below_bytes,
+            free_bytes=status.disk_space.free_bytes,
+            is_full=status.disk_space.is_full,
+            is_low=status.disk_space.is_low,
+            size_bytes=status.disk_space.total_bytes,
+            warn_below_bytes=status.disk_space.warn_below_bytes,
+            refuse_below_bytes=status.disk_space.refuse_below_bytes,
         ),
         damage=DamageOut(**asdict(status.damage)),
         levels=[LevelOut(**asdict(level)) for level in status.levels],

@@ -233,7 +233,7 @@ class BrokerProcess:
                 await asyncio.to_thread(self._local.close, _DRAIN_SECONDS)
             await opened.gateway.drain(_DRAIN_SECONDS)
             try:
-                farewell = await asyncio.to_thread(opened.broker.close)
+                report = await asyncio.to_thread(opened.broker.close)
             except (TidemillError, OSError) as error:  # what was answered is in the log all the same
                 if self.door.reason:  # told before
                     logger.error("the broker did not close in order: %s", error)
@@ -241,7 +241,7 @@ class BrokerProcess:
                     _tell("failed", message=f"the broker did not close in order: {_words_of(error)}")
             else:
                 if not self.door.reason:
-                    _tell("closed", **asdict(farewell))
+                    _tell("closed", **asdict(report))
 
 
 async def _open_when_free(flight: FlightService, say: Callable[[], None]) -> None:

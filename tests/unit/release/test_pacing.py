@@ -9,48 +9,48 @@ from tidemill.release.pacing import PAUSE_MS, Pacing
 
 
 def _after(*times_ms: int) -> Pacing:
-    breath = Pacing()
+    pacing = Pacing()
     for now_ms in times_ms:
-        breath.record_made(now_ms)
-    return breath
+        pacing.record_made(now_ms)
+    return pacing
 
 
 def test_a_long_row_of_records_makes_the_next_one_wait() -> None:
-    breath = _after(*range(1_000, 1_010))
-    assert breath.is_held(1_009)
-    assert breath.is_held(1_009 + PAUSE_MS - 1)
-    assert not breath.is_held(1_009 + PAUSE_MS)
+    pacing = _after(*range(1_000, 1_010))
+    assert pacing.is_held(1_009)
+    assert pacing.is_held(1_009 + PAUSE_MS - 1)
+    assert not pacing.is_held(1_009 + PAUSE_MS)
 
 
 def test_the_row_goes_on_while_every_record_waits() -> None:
-    breath = _after(*range(1_000, 1_010))
+    pacing = _after(*range(1_000, 1_010))
     for turn in range(1, 20):
-        breath.record_made(1_009 + turn * PAUSE_MS)
-        assert breath.is_held(1_009 + turn * PAUSE_MS)
+        pacing.record_made(1_009 + turn * PAUSE_MS)
+        assert pacing.is_held(1_009 + turn * PAUSE_MS)
 
 
 @given(st.lists(st.integers(7, 1_000), max_size=50))
 def test_messages_that_come_one_by_one_never_wait(gaps: list[int]) -> None:
-    now_ms, breath = 10_000, Pacing()
+    now_ms, pacing = 10_000, Pacing()
     for gap in gaps:
         now_ms += gap
-        assert not breath.is_held(now_ms)
-        breath.record_made(now_ms)
-    assert not breath.is_held(now_ms)
+        assert not pacing.is_held(now_ms)
+        pacing.record_made(now_ms)
+    assert not pacing.is_held(now_ms)
 
 
 @given(st.lists(st.integers(-5_000, 5_000), max_size=200), st.integers(0, 1 << 40))
 def test_wherever_the_clock_is_set_nothing_waits_longer_than_a_pause(leaps: list[int], look_ms: int) -> None:
-    now_ms, breath = 1 << 30, Pacing()
+    now_ms, pacing = 1 << 30, Pacing()
     for leap in leaps:
         now_ms += leap
-        breath.record_made(now_ms)
-    if breath.is_held(look_ms):
-        assert breath.until_ms - look_ms <= PAUSE_MS
+        pacing.record_made(now_ms)
+    if pacing.is_held(look_ms):
+        assert pacing.until_ms - look_ms <= PAUSE_MS
 
 
 def test_without_a_pause_nothing_is_held() -> None:
-    breath = Pacing(0)
+    pacing = Pacing(0)
     for now_ms in range(1_000, 1_100):
-        breath.record_made(now_ms)
-        assert not breath.is_held(now_ms)
+        pacing.record_made(now_ms)
+        assert not pacing.is_held(now_ms)
