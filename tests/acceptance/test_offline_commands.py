@@ -144,7 +144,7 @@ def test_lost_consumers_are_a_finding_and_begun_again_only_if_asked_to(directory
         path.unlink()
     result = run("check", directory)
     assert result.returncode == 1
-    assert "nobody knows what was acknowledged" in result.stdout and "1 finding" in result.stdout
+    assert "it is not known what was acknowledged" in result.stdout and "1 finding" in result.stdout
     result = run("rebuild", directory)
     assert result.returncode == 1
     assert "--new-consumers" in one_line_on_stderr(result)

@@ -44,7 +44,7 @@ class HeldModel:
 
 def _check_nothing_absorbed(broker: Broker) -> None:
     """No far message that came after the hold is among what the shards have gone through."""
-    below, end = broker.switches.state.absorb_below_seq, max(broker._timer_controller.absorbed_ends)
+    below, end = broker.switches.state.absorb_below_seq, max(broker._timer.absorbed_ends)
     seqs = [p.seq for p in broker.views.pending(limit=1 << 30) if below <= p.seq < end]
     far = [seq for seq in seqs if not broker.store.entry(seq)["flags"] & (FLAG_NEAR | FLAG_LEVEL)]
     if far:

@@ -5,7 +5,7 @@ consumer state as it is then. The bytes are copied afterwards, beside the runnin
 the noted end never changes, and the head is not cut while the copy is made. The identity is written last,
 so a copy that was broken off is not taken for a data directory. Opening the copy restores it.
 
-A copy for which there is no room is refused before it begins, and one that fails is removed: what it leaves
+A copy for which there is no space is refused before it begins, and one that fails is removed: what it leaves
 would keep a full disk full, and its name taken.
 """
 
@@ -83,7 +83,7 @@ def _back_up(broker: Broker, target: Path, progress: CopyProgress) -> BackupRepo
         try:
             return _copy_all(broker, source, target, progress)
         except Exception:
-            with suppress(TidemillError, OSError):  # the first error is the one to tell
+            with suppress(TidemillError, OSError):  # the first error is the one to report
                 _remove_copy(disk, target, was_there=was_there)
             raise
 
@@ -93,7 +93,7 @@ def _require_empty(disk: Disk, target: Path) -> None:
         raise RequestError(f"{target} is not empty; name a new directory")
 
 
-def _require_room(broker: Broker, target: Path, copy_bytes: int) -> None:
+def _require_space(broker: Broker, target: Path, copy_bytes: int) -> None:
     """`DiskFull` unless the copy fits, and on the broker's own disk its log can go on growing beside it."""
     disk, store = broker.disk, broker.store
     needed = copy_bytes + _BESIDE_BYTES
@@ -129,8 +129,8 @@ def _copy_all(broker: Broker, source: Path, target: Path, progress: CopyProgress
         consumers = store.consumers.snapshot(log_end)
         pending = sum(store.indexes.due_counts.pending(topic.id) for topic in store.indexes.topics)
     log_bytes = log_end - starts[0] if starts else 0
-    disk.make_dir(target)  # first: where nothing can be made, there is no room to speak of
-    _require_room(broker, target, log_bytes + len(consumers))
+    disk.make_dir(target)  # first: where nothing can be made, its free space means nothing
+    _require_space(broker, target, log_bytes + len(consumers))
     for name in _PARTS:
         disk.make_dir(target / name)
     progress.begin(log_bytes)

@@ -1,10 +1,10 @@
 """The broker: opens a data directory, runs its services, offers the verbs, and closes it in order.
 
-Owns lifecycle and wiring; every verb is one line here and lives in a room of its own (sender, bulk,
+Owns lifecycle and wiring; every verb is one line here and lives in a module of its own (sender, bulk,
 canceller, receiver, transactions, views, topic_admin). With `has_threads=False` nothing runs by itself:
 `run_due` takes the steps, which is how tests and simulations drive the very same broker.
 
-Order of opening: lock, identity, store (recovery), timer, releaser, services. Closing is the same backwards.
+Order of opening: lock, identity, store (recovery), timer, releaser, services. Closing is the reverse.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Broker:
         self.store = MessageStore(self.disk, self.directory, store_settings, on_progress, self.health.stop)
         timer_settings = sizes.timer or TimerSettings.of(settings)
         pipeline = PipelineProcess(pipeline_command, self.directory / "spark.log", machine_ms)
-        self._timer_controller = TimerController(
+        self._timer = TimerController(
             self.disk,
             self.store,
             settings,
@@ -138,9 +138,9 @@ class Broker:
             holds=Holds(self.disk, self.directory),
         )
         self.wheel, self.steps, self.figures = (
-            self._timer_controller.wheel,
-            self._timer_controller.steps,
-            self._timer_controller.figures,
+            self._timer.wheel,
+            self._timer.steps,
+            self._timer.figures,
         )
         self.releaser = self._make_releaser(sizes.release_rows_max)
         self._guard = ClockGuard(self.clock.is_simulated)
@@ -150,9 +150,7 @@ class Broker:
         self._release_service = service("releaser", self._release_step)
         self._turn_service = service("timer", self._turn_step)
         services = {"release_service": self._release_service, "turn_service": self._turn_service}
-        self.switches = Switches(
-            self._timer_controller.holds, self._timer_controller, self.health, now_ms, **services
-        )
+        self.switches = Switches(self._timer.holds, self._timer, self.health, now_ms, **services)
         self.releaser.recover()  # it may call for a step of the timer
         self.topics = TopicAdmin(self.store, settings, now_ms, self._release_service.wake)
         self._sender = Sender(
@@ -180,16 +178,14 @@ class Broker:
     def _make_releaser(self, rows_max: int) -> Releaser:
         return Releaser(
             self.store,
-            ReadyReader(
-                self.disk, self._timer_controller.timer_directory, self._timer_controller.repair.note
-            ),
+            ReadyReader(self.disk, self._timer.timer_directory, self._timer.repair.note),
             clock=self.clock,
-            look_at_shards=self._timer_controller.look_at_shards,
-            handed_over_ms=self._timer_controller.handed_over_ms,
+            look_at_shards=self._timer.look_at_shards,
+            handed_over_ms=self._timer.handed_over_ms,
             has_threads=self._has_threads,
             wake=lambda: self._release_service.wake(),
-            on_lost=self._timer_controller.repair.note_lost,
-            is_held=lambda: self._timer_controller.holds.holds_releases,
+            on_lost=self._timer.repair.note_lost,
+            is_held=lambda: self._timer.holds.holds_releases,
             rows_max=rows_max,
         )
 
@@ -202,7 +198,7 @@ class Broker:
         return self.releaser.step(now_ms)
 
     def _turn_step(self, now_ms: int) -> int:
-        wake_ms = self._timer_controller.step(now_ms, self.releaser)
+        wake_ms = self._timer.step(now_ms, self.releaser)
         self._release_service.wake()
         return wake_ms
 
@@ -223,12 +219,12 @@ class Broker:
         require_whole("until_ms", until_ms, 0, SEQ_MAX)
         self.store.writer.finish_all()  # the pipeline reads only what is safe, also where answers do not wait
         services = [self._release_service, self._turn_service, self._keep_service]
-        SimulatedTime(self.clock, self._timer_controller, self.releaser, services).advance_to(until_ms)
+        SimulatedTime(self.clock, self._timer, self.releaser, services).advance_to(until_ms)
 
     @property
     def pipeline_pid(self) -> int | None:
         """The process that runs Spark, while there is one."""
-        return self._timer_controller.pipeline_pid
+        return self._timer.pipeline_pid
 
     def wake(self) -> None:
         """Make every service look again now."""
@@ -355,7 +351,7 @@ class Broker:
         return status_of(
             self.store,
             self.releaser,
-            self._timer_controller,
+            self._timer,
             self._sender,
             self._guard,
             settings=self.settings,
@@ -364,11 +360,11 @@ class Broker:
         )
 
     def check(self, scratch: Path, on_progress: Progress | None = None) -> list[str]:
-        """Every invariant of the directory, checked; findings in words. Nobody may write meanwhile."""
+        """Every invariant of the directory, checked; findings in words. No writer may be active."""
         self.store.writer.finish_all()
         return [
             *check_store(self.store, RealDisk(), scratch, on_progress),
-            *self._timer_controller.check(),
+            *self._timer.check(),
         ]
 
     # -- closing ----------------------------------------------------------------------------------
@@ -384,11 +380,11 @@ class Broker:
         self.store.writer.notifier.announce()
         try:
             if self.health.fault is not None:  # what is in memory may be wrong: nothing of it is written
-                self._timer_controller.close()
+                self._timer.close()
                 self.store.release_files()
                 return CloseReport(0, None)
             report = self._views.close_report()
-            self._timer_controller.close()
+            self._timer.close()
             self.store.close()
             return report
         finally:

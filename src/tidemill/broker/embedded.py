@@ -1,4 +1,4 @@
-"""Opening an embedded broker: the door for Python programs that want no server."""
+"""Opening an embedded broker, for Python programs without a server."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ be without is there, and says so (`has_consumers`): what is missing later was lo
 said so are marked when they are opened with a consumers' checkpoint; until then theirs may be missing.
 
 Owns also the rule which directory may become a data directory: an empty one. One that holds other files, and
-neither an identity nor a log, belongs to somebody else, and nothing is written there.
+neither an identity nor a log, belongs to another program, and nothing is written there.
 """
 
 from __future__ import annotations

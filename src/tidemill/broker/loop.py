@@ -1,6 +1,6 @@
 """The one loop that runs every service: step, wait until the next wake or a nudge, repeat.
 
-Owns the threads and the error policy. A step that finds the disk full makes room and tries again; any other
+Owns the threads and the error policy. A step that finds the disk full frees space and retries; any other
 failure is logged, reported to `Health` and tried again after a growing pause, except those after which it is
 not known what is on disk, and those that end the thread: they stop the broker. A service is tested by calling
 `run_once`; threads are tested here, once.
@@ -44,7 +44,7 @@ class Service:
         self._make_room = make_room
         self._health = health
         health.register(name)
-        self._lock = threading.Lock()  # one step at a time, whoever calls
+        self._lock = threading.Lock()  # one step at a time, from any thread
         self._wake = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None

@@ -21,14 +21,14 @@ NO_OFFSET = -1
 SEQ_MAX = (1 << 62) - 1
 _NO_HANDLES = ("", "None", "null")  # a handle that is missing, as languages write it
 
-# A timed message's trips: one for the way to its time, and one more for each roll; 0 where nobody counted.
+# A timed message's trips: one for the way to its time, and one more for each roll; 0 where not counted.
 NOT_COUNTED = 0
 NEVER_ROLLED = 1
 TRIPS_MAX = (1 << 16) - 1
 
 
 def rolls_of(trips: int) -> int | None:
-    """How often a message was rolled; None where nobody counted."""
+    """How often a message was rolled; None where not counted."""
     return None if trips == NOT_COUNTED else trips - 1
 
 

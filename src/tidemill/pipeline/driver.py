@@ -1,7 +1,7 @@
 """The pipeline process: one Spark session, one query, reports to the broker on its standard output.
 
-Owns its own life: it ends when the pipe from the broker (standard input) closes, so nobody outlives
-anybody. Reports are JSON lines:
+Owns its own lifetime: it ends when the pipe from the broker (standard input) closes, so it never outlives
+the broker. Reports are JSON lines:
 
     {"event": "ready"}                  the query runs, its workers are warm; the shards may be handed over
     {"event": "alive", "batch": 17, "step_ms": 210, "steps_ms": [190, 210]}   once a second: how long its last

@@ -1,6 +1,6 @@
 """What keeps the pipeline from running, in one line that says what is wrong and what to do.
 
-Owns the translation from Spark's, Java's and the sockets' complaints into words for people. Whatever it does
+Owns the translation of errors of Spark, Java and sockets into one-line texts. Whatever it does
 not know it passes on as the first line of the complaint; the whole of it is in spark.log.
 """
 
@@ -81,7 +81,7 @@ _KNOWN = (
 
 
 def explain(error: BaseException) -> str:
-    """One line for people."""
+    """One line for logs and status."""
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, PySparkException):
         text = f"{error.getCondition() or ''} {text}"

@@ -59,7 +59,7 @@ def open_session(settings: PipelineSettings) -> SparkSession:
 
 
 def with_retries(master: str) -> str:
-    """A `local` master gives a task one attempt only, unless told; a dead worker shall not end the query."""
+    """A `local` master gives a task one attempt by default; a dead worker must not end the query."""
     found = _LOCAL.fullmatch(master)
     return f"local[{found[1] or 1},{_ATTEMPTS_MAX}]" if found else master
 

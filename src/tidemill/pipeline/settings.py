@@ -1,4 +1,4 @@
-"""What the broker tells the pipeline process at its start: where the data is, how steps are bounded."""
+"""Settings the broker passes to the pipeline process at its start: data directory and bounds of a step."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The sink: reports to the broker what each step did, through the progress file (`timer/progress.py`).
 
-It is for metrics and people: what counts is in the shards' cursors and ready files, which the step itself
+It is for metrics and status: what counts is in the shards' cursors and ready files, which the step itself
 wrote in their safe order.
 """
 

@@ -83,7 +83,7 @@ class TimerStreamReader(DataSourceStreamReader):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         previous = StepOffset.from_dict(start)
         if previous.number == 0:
-            # An empty step first: it starts the Python workers before anybody depends on them.
+            # An empty step first: it starts the Python workers before a deadline depends on them.
             return StepOffset(number=1).to_dict()
         target = self._target()
         if target is None or not self._is_called_for(target):
@@ -122,7 +122,7 @@ class TimerStreamReader(DataSourceStreamReader):
         """Nothing to do: the shards' cursors are the progress."""
 
     def _target(self) -> Target | None:
-        """The broker's target, while it lets Spark turn the wheel."""
+        """The broker's target, while Spark is the timer runner."""
         try:
             target = read_target(RealDisk(), self._settings.timer_directory)
         except CorruptionError:

@@ -1,7 +1,7 @@
 """The step of one shard, as a Spark task: the same engine, the same stages as in the broker.
 
 Owns nothing but the way from Arrow batches to `ShardEngine.step` and back. It takes the shard's lock, and
-does nothing when the epoch is not the broker's present one, when somebody else is at work, or when the
+does nothing when the epoch is not the broker's present one, when another process holds the shard, or when the
 cursor is already further.
 """
 

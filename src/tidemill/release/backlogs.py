@@ -2,7 +2,7 @@
 
 Owns, for each such topic, its waiting rows in order, so that it holds up no other topic, and how many the
 rate lets through. Memory is bounded: beyond `rows_max` a topic's latest rows are dropped and it is marked
-*spilled*; they are still pending in the ledger, and when the topic has room the releaser finds them again
+*spilled*; they are still pending in the ledger, and when the topic has space the releaser finds them again
 by looking through the entries.
 """
 

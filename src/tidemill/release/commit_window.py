@@ -116,7 +116,7 @@ class CommitWindow:
             self._has_trouble = False
 
     def settle_step(self) -> None:
-        """The end of a step: nothing stays under way that nobody is finishing."""
+        """The end of a step: no commit stays in flight without a thread that finishes it."""
         if self._pool is None:
             self.drain()
 

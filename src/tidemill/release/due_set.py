@@ -58,7 +58,7 @@ class DueSet:
     def next_due_ms(self) -> int | None:
         """The earliest due time in the set; a look, which may come from any thread."""
         firsts = [int(run["deliver_at_ms"][0]) for run in self._runs]
-        firsts.extend(row[0] for row in self._heap[:1])  # it may be emptied while somebody looks
+        firsts.extend(row[0] for row in self._heap[:1])  # another thread may empty it meanwhile
         return min(firsts, default=None)
 
     def take_due(self, now_ms: int, limit: int) -> Rows:

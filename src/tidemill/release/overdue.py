@@ -80,7 +80,7 @@ def overdue_rows(
         is_absorbed = np.arange(first_seq, end_seq) < held_seq
         wanted &= is_absorbed | (entries["flags"] & (FLAG_NEAR | FLAG_LEVEL) != 0)
     chosen = np.flatnonzero(wanted)
-    # Of what came through the wheel nobody knows here how often it was rolled.
+    # How often a message from the wheel was rolled is not known here.
     rows = due_rows(entries["deliver_at_ms"][chosen], first_seq + chosen, Via.EMBEDDED, NOT_COUNTED)
     for flag, via in ((FLAG_NEAR, Via.NEAR), (FLAG_LEVEL, Via.LEVEL)):
         is_flagged = entries["flags"][chosen] & flag != 0

@@ -1,4 +1,4 @@
-"""The releaser's breath: a pause between records while messages fall due in almost every millisecond.
+"""Pacing of releases: a pause between records while messages fall due in almost every millisecond.
 
 A record costs the same whether one message is in it or fifty. Where hundreds of records a second would
 follow each other, the releaser lets a few milliseconds of messages gather for each; what that adds to their

@@ -67,7 +67,7 @@ class ReadyReader:
         return sum(len(file.rows) - file.taken for file in self._open.values())
 
     def look(self) -> None:
-        """Find files that are new, and forget those that somebody removed."""
+        """Find files that are new, and forget those that were removed."""
         present: set[Path] = set()
         for shard in shard_directories(self._disk, self._timer_directory):
             directory = shard / READY_DIRECTORY_NAME

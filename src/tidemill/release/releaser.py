@@ -92,7 +92,7 @@ class Releaser:
             has_pool=has_threads and not clock.is_simulated,
             on_trouble=wake,
         )
-        self._lacking_room = 0  # rows that found no room on the disk in the last step
+        self._lacking_space = 0  # rows that found no space on the disk in the last step
         self._scan: OverdueScan | None = None
         self.sweeper = Sweeper(store, clock, on_lost)
         self._seen = look_at_shards()
@@ -143,8 +143,8 @@ class Releaser:
     def waits(self, now_ms: int) -> list[ReleaseWait]:
         """What due messages wait for just now; a look from any thread."""
         found = self.backlogs.waits()
-        if self._lacking_room:
-            found.append(ReleaseWait(HoldReason.ROOM, self._lacking_room))
+        if self._lacking_space:
+            found.append(ReleaseWait(HoldReason.DISK_SPACE, self._lacking_space))
         elif held := self._held.due_count(now_ms):
             found.append(ReleaseWait(HoldReason.ORDER, held))
         if missing := self.sweeper.missing_count:
@@ -197,7 +197,7 @@ class Releaser:
             now_ms = self._clock.now_ms()
         self._hold_what_was_put_off()
         self._window.settle_step()
-        self._lacking_room = 0
+        self._lacking_space = 0
         self._ready.sweep(self._still_needed)
         self.next_wake_ms = None if self._is_held() else self._next_wake_ms(now_ms)
         if self.next_wake_ms is None:
@@ -287,12 +287,12 @@ class Releaser:
         return in_order_of_arrival(self._store, permitted)
 
     def _release(self, rows: Rows, now_ms: int, is_pressed: bool) -> None:
-        """Let rows go; what could not go (no room on the disk) is kept for the next step."""
+        """Let rows go; what could not go (no space on the disk) is kept for the next step."""
         try:
             while len(rows):
                 rows = self._release_some(rows, now_ms, is_pressed)
         except DiskFull:
-            self._lacking_room = len(rows)
+            self._lacking_space = len(rows)
             raise
         finally:
             if len(rows):
@@ -366,7 +366,7 @@ class Releaser:
         return Held(self.backlogs.rows(), [*self._put_off, *self._held.runs()], self.backlogs.spilled_ids())
 
     def _refill(self, topic_id: int, now_ms: int) -> None:
-        """Find the rows that a topic's backlog had no room for; the earliest of them, if they are many."""
+        """Find the rows that a topic's backlog had no space for; the earliest of them, if they are many."""
         until_ms, fifo_below_ms = max(now_ms, self._handed_over_ms()), self._fifo_limit_ms()
         rows_max, held_seq = self.backlogs.rows_max, self._seen.held_seq
         limits = (until_ms, fifo_below_ms, rows_max, held_seq)

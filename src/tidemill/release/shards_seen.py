@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# Before which time every message that is due has been handed over; worked out only if somebody asks.
+# Before which time every message that is due has been handed over; computed on request.
 FifoSafe = Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True)
 class ShardsSeen:
-    """What one look at the shards' cursors tells.
+    """The result of one look at the shards' cursors.
 
     `fifo_safe` answers before which time they handed over everything, with the ready files that are there
     after the look. `have_moved`: since the look before, so that there may be new files. `unabsorbed`: how

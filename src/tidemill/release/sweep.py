@@ -1,4 +1,4 @@
-"""Which minutes must be swept: those that are over and have more pending messages than anybody holds.
+"""Which minutes must be swept: those over that have more pending messages than timer and releaser hold.
 
 Pure. The due counts say how many messages of a minute are pending; a message that is due is pending only
 while it is held for a reason (its topic is paused or limited, its group's order, a full disk), and then it is

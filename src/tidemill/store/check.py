@@ -1,7 +1,7 @@
 """The checker: derives everything once more from the log and compares. Every invariant, findings in words.
 
 Owns no state. It reads the whole log (checksums looked at), applies it to fresh indexes in a scratch
-directory, and compares those with the ones in use. On the way it checks what only the log can tell: nothing
+directory, and compares those with the ones in use. On the way it checks what only the log knows: nothing
 was released twice, early or out of order. An empty list means everything holds.
 """
 

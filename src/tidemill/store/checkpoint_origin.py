@@ -88,7 +88,7 @@ def _has_marks(log: LogBytes, starts: list[int], noted: list[list[int | None]]) 
 
 
 def _fits_bases(log: LogBytes, start: int, base: Base, end: int) -> bool:
-    """Whether the state lies between those that the base frames in front of it and behind it tell of."""
+    """Whether the state lies between those that the base frames in front of it and behind it describe."""
     following = next((other for other in log.segment_starts() if other >= end), None)
     before, after = _base_at(log, start), _base_at(log, following) if following is not None else None
     return (before is None or _may_become(before, base)) and (after is None or _may_become(base, after))

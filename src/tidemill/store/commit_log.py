@@ -9,7 +9,7 @@ Invariants:
 - frames are applied in log order, each once;
 - a frame names only seqs that are pending when it is appended;
 - if an append fails half-way, or applying fails after it, the store refuses all further work and reports it
-  (`on_fault`): only opening it again can tell what is true.
+  (`on_fault`): only opening it again can find out what is true.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class CommitLog:
     ) -> Appended:
         """Append messages as rows, all or, on a full disk, none; the untimed ones go to their queues.
 
-        `more_bytes` are payloads that the caller appends right after, under the same lock: there is room for
+        `more_bytes` are payloads that the caller appends right after, under the same lock: there is space for
         those as well, or nothing is written.
         """
         with self.lock:
@@ -372,7 +372,7 @@ class CommitLog:
         return end
 
     def close(self) -> None:
-        """Refuse every append from now on; the files are somebody else's."""
+        """Refuse every append from now on; another process owns the files now."""
         with self.lock:
             self._is_closed = True
 

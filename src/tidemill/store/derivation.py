@@ -53,7 +53,7 @@ class Derivation:
         return self._stretch(seq, lambda base: base.next_seq)
 
     def entries(self, stretch: Stretch, end_seq: int) -> tuple[Rows, Flags]:
-        """The entries made in a stretch, below `end_seq`, and which of them the log could tell.
+        """The entries made in a stretch, below `end_seq`, and which of them are known from the log.
 
         Their checks are left out.
         """
@@ -75,7 +75,7 @@ class Derivation:
         return self._stretch(offset, lambda base: next_offset_of(base, queue))
 
     def queue_rows(self, queue: QueueKey, stretch: Stretch, end_offset: int) -> tuple[Rows, Flags]:
-        """The rows of a queue that came in a stretch, below `end_offset`, and which the log could tell."""
+        """The rows of a queue that came in a stretch, below `end_offset`; which are known from the log."""
         first, end = stretch.first, min(stretch.end, end_offset)
         rows = np.zeros(max(0, end - first), QUEUE_ROW)
         is_known = np.zeros(len(rows), np.bool_)
@@ -126,11 +126,11 @@ class Derivation:
         left = np.flatnonzero(is_wanted)
         while len(left):
             stretch = self.stretch_of_seq(int(seqs[left].min()))
-            rows, told = self.entries(stretch, int(seqs[left].max()) + 1)
+            rows, known = self.entries(stretch, int(seqs[left].max()) + 1)
             here = left[seqs[left] < stretch.end]
             at = seqs[here] - stretch.first
             inside = at >= 0  # else below the head
-            entries[here[inside]], is_known[here[inside]] = rows[at[inside]], told[at[inside]]
+            entries[here[inside]], is_known[here[inside]] = rows[at[inside]], known[at[inside]]
             is_known[here[~inside]] = True
             left = left[seqs[left] >= stretch.end]
         return entries, is_known

@@ -1,17 +1,17 @@
-"""How much room the disk has left, and a word in the log before that is too little.
+"""How much space the disk has left, and a log line before that is too little.
 
 Owns the two lines that free space may fall below. Below the *refusal line* the log's next segment, with
-what is kept back beside it, finds no room: sends are refused once the present segment is full. Below the
-*warning line*, which is higher, the log is told, and `status`, `/healthz` and the metrics say so.
+what is kept back beside it, finds no space: sends are refused once the present segment is full. Below the
+*warning line*, which is higher, a log line warns, and `status`, `/healthz` and the metrics say so.
 
 Invariant: the warning comes before the first refusal. A disk can fill within seconds, so it is looked at
 again not only when time has passed (`look`, from the broker's upkeep) but as soon as what was written since
 the last look could have carried it over the warning line (`reserve`, before every frame of sends: one
-comparison of two numbers), and once more when a send is about to be refused: somebody else may have filled
+comparison of two numbers), and once more when a send is about to be refused: another process may have filled
 the disk.
 
 Owns also the word that the directory is gone: removed, renamed or unmounted under an open broker, which goes
-on in files that nobody finds again by their path. Sends are refused then, until it is back: what could not be
+on in files that no path leads to. Sends are refused then, until it is back: what could not be
 found after a restart is not taken.
 """
 
@@ -31,7 +31,7 @@ from tidemill.store.upkeep.ballast import BALLAST_BYTES, Ballast
 
 logger = logging.getLogger(__name__)
 
-_ENOUGH_BYTES = 50 * 1024 * MIB  # a tenth of a large disk is no reason to wake anybody
+_ENOUGH_BYTES = 50 * 1024 * MIB  # a tenth of a large disk is no reason for an alert
 _TENTH = 10
 # Above the refusal line: this many segments, or ballasts if those are larger.
 _MARGIN = 2
@@ -52,7 +52,7 @@ _MINIMUM_BALLASTS = 4
 
 @dataclass(frozen=True, slots=True)
 class DiskSpaceView:
-    """What a look at the disk has found."""
+    """The result of one look at the disk."""
 
     free_bytes: int
     total_bytes: int
@@ -60,7 +60,7 @@ class DiskSpaceView:
     refuse_below_bytes: int
     is_low: bool
     is_full: bool  # sends are refused
-    is_gone: bool = False  # the path leads no longer to the open directory; no figure is known
+    is_gone: bool = False  # the open directory was removed or unmounted; no figure is known
 
     @property
     def word(self) -> str:
@@ -90,7 +90,7 @@ def too_small(error: DiskFull, segment_bytes: int) -> DiskFull:
 
 
 class DiskSpace:
-    """The room under one store. All but `view` is for whoever holds the writer lock."""
+    """The disk space of one store. All but `view` need the writer lock."""
 
     def __init__(self, disk: Disk, directory: Path, log: SegmentedLog, ballast: Ballast) -> None:
         self._disk = disk
@@ -113,7 +113,7 @@ class DiskSpace:
             self._log.reserve(
                 payload_bytes,
                 opening_growth_max=_BASE_GROWTH * (message_count + 1),
-                # Some derived rows find room in the ballast; for many there must be room beside it.
+                # Some derived rows find space in the ballast; for many there must be space beside it.
                 also_free_bytes=max(0, _DERIVED_BYTES * message_count - self._ballast.size // 2),
             )
         except DiskFull as error:
@@ -156,7 +156,7 @@ class DiskSpace:
     # -- looking ----------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """See how much room there is, and tell the log if that has become a matter."""
+        """Measure the space, and log a change of its state."""
         seen = self.view()
         if seen.word != self._said:
             self._say(seen)
@@ -168,7 +168,7 @@ class DiskSpace:
         self._look_at_end = _NEVER if seen.is_low else self._log.written_end + step
 
     def view(self) -> DiskSpaceView:
-        """How much room there is right now."""
+        """How much space there is right now."""
         try:
             free_bytes = max(0, self._disk.free_bytes(self._directory))
             total_bytes = self._disk.total_bytes(self._directory)
@@ -178,7 +178,7 @@ class DiskSpace:
             return _GONE
         refusal = self._log.pool.missing_bytes + self._ballast.missing_bytes
         line = warning_line(refusal, total_bytes, self._margin_bytes)
-        # Once low, a little more must be free than the line says, or every file that comes and goes is told.
+        # Once low, a little more must be free than the line says, or every file that comes and goes logs.
         calm = line if self._said == "enough" else line + self._segment_bytes
         is_stuck = self._log.left_in_segment == 0 and free_bytes < refusal
         is_full = self._log.pool.is_short or not self._ballast.is_whole or is_stuck

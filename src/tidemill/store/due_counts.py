@@ -36,7 +36,7 @@ class DueCounts:
         self._by_topic: dict[int, dict[int, int]] = {}
         self._pending: dict[int, int] = {}
         self._blocks: dict[int, dict[int, int]] = {}  # by topic and block: how many minutes have a count
-        self.ticks: TickCounts | None = None  # the same by tick, where somebody asked for it
+        self.ticks: TickCounts | None = None  # the same by tick, once asked for
 
     def add(self, topic_ids: U32, deliver_at_ms: I64, sign: int) -> None:
         """Count messages in (`sign` 1) or out (-1)."""
@@ -96,7 +96,7 @@ class DueCounts:
     def snapshot(self, topic_id: int | None) -> dict[int, dict[int, int]]:
         """Count by minute for one topic or for each, as of now; take it under the writer lock, it is quick.
 
-        What is worked out from it then holds up nobody, however many minutes there are.
+        What is computed from it then blocks no other thread, however many minutes there are.
         """
         topic_ids = list(self._by_topic) if topic_id is None else [topic_id]
         return {one: self._by_topic.get(one, {}).copy() for one in topic_ids}

@@ -64,7 +64,7 @@ _FLAGS = {FLAG_NEAR: "near", FLAG_LEVEL: "level", FLAG_FIFO: "fifo", FLAG_MOVED:
 def dump_segment(data: ByteArray, start: int | None, messages_max: int) -> Iterator[Line]:
     """Frames of a segment, each followed by up to `messages_max` of its messages.
 
-    `start` is the log offset of the first byte; None where the name does not tell, then the first frame does.
+    `start` is the log offset of the first byte; None where the name does not say, then the first frame does.
     """
     if start is None:
         start = _told_start(data)

@@ -25,7 +25,7 @@ class EntryFiles:
     def __init__(
         self, disk: Disk, directory: Path, chunk_rows: int, head_seq: Callable[[], int] | None = None
     ) -> None:
-        """`head_seq` tells the head where it is known: no files at all may mean that all are settled."""
+        """`head_seq` is the head where it is known: no files at all may mean that all are settled."""
         self._known_head_seq = head_seq
         self._disk = disk
         self._directory = directory

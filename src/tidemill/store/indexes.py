@@ -95,7 +95,7 @@ class Indexes:
     levels: LevelQueues = field(init=False)
     near_floor: int = 0
     level_floor: int = 0
-    requested_delays: TopicHistogram | None = None  # of what is stored, from when somebody counts
+    requested_delays: TopicHistogram | None = None  # of what is stored, from the first request on
 
     def __post_init__(self) -> None:
         self.levels = self._no_levels()

@@ -3,13 +3,13 @@
 Derived from the commit log: a frame that makes level messages adds them here, in log order, and opening
 adds them again from the entries. All messages of a queue wait equally long, so due times only grow along
 it: the messages due at any moment are a stretch at its front, found by one binary search, however many they
-are. Where due times would run backwards (the clock was set back, or two senders met at the lock), the rows
+are. Where due times would decrease (the clock was set back, or two senders met at the lock), the rows
 go to the first *run* that they fit behind, or begin a new one; nearly always there is one run. Along a run
 neither seqs nor due times fall.
 
 A queue belongs to a delay, not to the number of a level: after a change of the table what waits stays where
 it is. `taken` is the cursor: rows before it are in the releaser's hands. They are kept until they are
-settled, so that anybody can see how far a level lags behind.
+settled, so that the lag of a level can be read.
 
 A row takes eight bytes: seq and due time as differences from those of its run's first row.
 
@@ -27,7 +27,7 @@ from tidemill.log.arrays import I64, U32, Flags, Rows
 from tidemill.store.formats.entry_format import FLAG_LEVEL
 
 _SPAN_MAX = (1 << 32) - 1
-_ROOM_MIN = 64
+_CAPACITY_MIN = 64
 _LOOK_ROWS = 1 << 14
 
 PendingMask = Callable[[I64], Flags]
@@ -49,8 +49,8 @@ class _Run:
         self._first_seq = first_seq
         self._first_due_ms = first_due_ms
         self.last_due_ms = first_due_ms
-        self._seqs: U32 = np.empty(_ROOM_MIN, np.uint32)
-        self._dues: U32 = np.empty(_ROOM_MIN, np.uint32)
+        self._seqs: U32 = np.empty(_CAPACITY_MIN, np.uint32)
+        self._dues: U32 = np.empty(_CAPACITY_MIN, np.uint32)
         self._settled = 0  # rows before this one are known to be settled
         self.taken = 0
         self.end = 0
@@ -75,9 +75,9 @@ class _Run:
         self.keep(is_pending(self.seqs(0, self.end)))
         needed = self.end + count
         if 2 * needed > len(self._seqs):
-            room = max(_ROOM_MIN, 2 * needed)
-            self._seqs = np.concatenate((self._seqs[: self.end], np.empty(room - self.end, np.uint32)))
-            self._dues = np.concatenate((self._dues[: self.end], np.empty(room - self.end, np.uint32)))
+            capacity = max(_CAPACITY_MIN, 2 * needed)
+            self._seqs = np.concatenate((self._seqs[: self.end], np.empty(capacity - self.end, np.uint32)))
+            self._dues = np.concatenate((self._dues[: self.end], np.empty(capacity - self.end, np.uint32)))
 
     def keep(self, wanted: Flags) -> None:
         """Forget the rows that are not wanted."""
@@ -202,7 +202,7 @@ class LevelQueues:
         return (run for queue in self._queues.values() for run in queue.runs)
 
     def _forget_empty(self) -> None:
-        """Let go of runs that nobody waits in any more."""
+        """Drop runs in which no message waits any more."""
         for delay_ms, queue in list(self._queues.items()):
             if queue.waiting == 0:
                 del self._queues[delay_ms]

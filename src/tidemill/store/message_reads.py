@@ -171,13 +171,13 @@ class MessageReads:
                 found.append((int(entry["stored_at_ms"]), seq, int(entry["place"])))
         places = self.places_with_key(topic_id, key)
         found += [(self.stored_by_ms(place), NO_SEQ, place) for place in places]
-        newest, room = list[KeyedMessage](), bytes_max
+        newest, space = list[KeyedMessage](), bytes_max
         for _, seq, place in sorted(found, key=lambda one: -one[0])[:count_max]:
-            if room <= 0:
+            if space <= 0:
                 break
             message = self.readable(place)
             newest.append(KeyedMessage(message, seq, place))
-            room -= len(message.body) if message is not None else 0
+            space -= len(message.body) if message is not None else 0
         return newest
 
     def places_with_id(self, topic_id: int, message_id: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""The face of the store floor: one data directory's truth and its indexes, opened, read, kept and closed.
+"""The interface of the store layer: the log and indexes of one data directory, opened, read, kept and closed.
 
 Owns the parts and their wiring: commit log, consumer log, indexes, queues, ballast, checkpoints. Writing
 goes through `writer` (commit_log.py) and `consumers` (consumer_log.py); this module reads messages back,
@@ -115,7 +115,7 @@ class MessageStore(MessageReads):
         self._find_upkeep = FindUpkeep(self.indexes.find, self.log, self.writer.lock, self.writer.finish_all)
         with suppress(DiskFull):  # the maintenance service derives the rest when there is space again
             self._find_upkeep.derive_lost()
-        self._begun: dict[int, int | None] = {}  # when segments were begun, as far as somebody asked
+        self._begun: dict[int, int | None] = {}  # when segments were begun, as far as asked for
         self.upkeep_lock = threading.Lock()  # one checkpoint, head cut or backup at a time
 
     def _count_from_now_on(self) -> None:

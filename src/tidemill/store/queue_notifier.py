@@ -1,4 +1,4 @@
-"""Tells waiting consumers that something became visible.
+"""Notifies waiting consumers that something became visible.
 
 Owns a counter that rises with every announcement, and whose messages became visible without being new: a
 lease was cut short, or the way behind a message that is settled is free. A consumer notes the count, looks,
@@ -33,7 +33,7 @@ class QueueNotifier:
             self.listener()
 
     def take_freed(self) -> set[tuple[str, str]]:
-        """What was freed since this was last asked. One asks: whoever is the listener."""
+        """What was freed since the last call. Only the listener calls it."""
         if not self._freed:
             return set()
         with self._changed:

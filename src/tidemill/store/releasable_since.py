@@ -1,7 +1,7 @@
 """Since when a message could have gone: the moment from which its lateness counts.
 
-One rule for all who tell of lateness: the later of its due time and the moment the broker could know of it. A
-time in the past is known when the message is stored, or rescheduled, to it; nobody can be late for that. A
+One rule for all figures of lateness: the later of its due time and the moment the broker could know of it. A
+time in the past is known when the message is stored, or rescheduled, to it; that is no lateness. A
 message that retention moved keeps the first of these moments alone, as does one whose frame is damaged: the
 other is in that frame.
 """

@@ -1,7 +1,7 @@
 """How many messages of each topic fall due in each tick. Kept in memory, only while a limit asks for it.
 
 Owns the counts of *pending* messages by (topic id, tick). `DueCounts` passes every change on, so they are in
-step with the ledger. Nothing is saved: whoever wants them counts what is pending when the store opens.
+step with the ledger. Nothing is saved: a broker that wants them counts what is pending when the store opens.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Owns which topics have a name of their own (`TopicNames`) and, for each histogram, the counts and the sum of
 each. The first `TOPICS_NAMED_MAX` topics that are met are named; all others are counted together. A topic
 that is deleted gives its name's place to one that is met later. What is noted is kept as it came, as arrays,
-and counted when enough has come together or somebody asks: so a send or a release of few messages costs an
+and counted when enough has come together or the counts are read: a send or a release of few messages costs an
 append to a list.
 
 Invariants: what was counted with the others is never counted under a name later, so a counter only grows;

@@ -33,7 +33,7 @@ class Topic:
     origins: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        # What a topic frame says must read back: a wrong kind is a fault of ours, told before it is written.
+        # What a topic frame says must read back: a wrong type is a bug, reported before it is written.
         wanted = (int, str, TopicType, int, bool, int)
         given = (self.id, self.name, self.type, self.queue_count, self.is_paused, self.release_rate_max)
         assert tuple(map(type, given)) == wanted, given

@@ -2,7 +2,7 @@
 
 pyarrow looks for pandas the first time that an array is made from a Python list, to know its types when it
 meets them. We never meet one, and the import takes hundreds of milliseconds with the interpreter locked: at
-the start it keeps everybody waiting, later it makes timers late; and it takes tens of megabytes in each
+the start it delays every caller, later it makes timers late; and it takes tens of megabytes in each
 process. pyarrow looks once, so it is made to look while pandas is not to be found. Only for a process of our
 own: in a user's program pandas is theirs.
 """
@@ -20,7 +20,7 @@ _NAME = "pandas"
 
 
 class _NotToBeFound:
-    """A finder of modules that asks nobody else for pandas."""
+    """A module finder that refuses pandas."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

@@ -1,4 +1,4 @@
-"""The timer floor: everything that turns the wheel, and nothing that cannot be thrown away.
+"""The timer layer: wheel, TimerLog and runners; all of it can be rebuilt from the store.
 
 Owns the timer directory: per shard a TimerLog, a TimerWheel, ready files and a cursor. All of it is
 derived from the entries table, so deleting it costs time and loses nothing.

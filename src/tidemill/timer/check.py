@@ -2,7 +2,7 @@
 
 Owns the invariants between TimerLog, wheel, cursor and ready files of a shard; those of RocksDB are in
 `rocks_check.py`. Reads, never repairs, takes
-no lock: use it where nobody is at work.
+no lock: use it where no step is running.
 Leaves to others: whether every pending message is there at all (the ledger knows which are pending).
 
 Invariant: a shard that was left in order, by a step or by an opening, has no findings. After a crash call

@@ -99,7 +99,7 @@ def dump_header(data: bytes) -> Iterator[Line]:
 
 
 def dump_rocks(disk: Disk, directory: Path) -> Iterator[Line]:
-    """The cursor and the keys of a RocksDB timer store, read beside whoever has it open."""
+    """The cursor and the keys of a RocksDB timer store, read beside the process that has it open."""
     keys = disk.sorted_keys(directory, KEY_BYTES, read_only=True)
     try:
         note = keys.note()

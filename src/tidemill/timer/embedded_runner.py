@@ -2,9 +2,9 @@
 
 Owns the engines while the broker holds the shards, and the decision when each takes a step. It has no
 thread and no clock: the broker's loop calls `step` with the time and does as the returned wake time says.
-Leaves to others: raising the epoch (`target.raise_epoch`), deciding who turns the wheel (takeover).
+Leaves to others: raising the epoch (`target.raise_epoch`), deciding which runner takes steps (takeover).
 
-Invariants: one call takes at most one bounded step per shard; the tick never goes backwards.
+Invariants: one call takes at most one bounded step per shard; the tick never decreases.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class StepOutcome:
 
 
 class ShardEngine:
-    """Turns the wheel of one shard. Holds the shard's lock from `open` to `close`."""
+    """Runs the timer of one shard. Holds the shard's lock from `open` to `close`."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class ShardEngine:
     def open(self, start_seq: int) -> ShardEngine:
         """Lock the shard and make it ready; no message below `start_seq` is pending.
 
-        Raises `DirectoryLocked` if somebody else is at work. A shard that is missing, made for other
+        Raises `DirectoryLocked` if another runner has the shard. A shard that is missing, made for other
         settings or damaged is made anew and absorbs from `start_seq`. Whatever it raises, nothing is held.
         """
         self._disk.make_dir(self._directory)
@@ -170,7 +170,7 @@ class ShardEngine:
     def step(self, target: StepTarget, limits: StepLimits, admitted: Admitted | None = None) -> StepOutcome:
         """Work from the cursor towards `target`, as far as `limits` allow. Blocks on disk syncs.
 
-        `admitted` may bring what the first stage admits, where somebody else has read the entries already;
+        `admitted` may bring what the first stage admits, where the caller has read the entries already;
         it is used if it covers just the seqs that this step reads.
 
         A target of another epoch, or one that asks for less than the cursor has, changes nothing. An error
@@ -250,7 +250,7 @@ class ShardEngine:
         return StepOutcome(cursor, has_reached, work=work)
 
     def _until_tick(self, target: StepTarget, limits: StepLimits) -> int:
-        """The tick this step aims at: never backwards, and no further than the limit where timers wait."""
+        """The tick this step aims at: never decreases, and no further than the limit where timers wait."""
         cursor = self._cursor
         until_tick = max(cursor.tick, target.tick)
         if limits.ticks_max is not None and cursor.next_due_tick is not None:

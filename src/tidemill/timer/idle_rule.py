@@ -11,7 +11,7 @@ A far entry is due a whole lead after it was stored at the earliest, so both wai
 of the lead to do the work.
 
 Invariants: pure; the wake time is the first moment at which the same state would call for a step; a step
-that is called for has something to do, so nobody is called in vain.
+that is called for has something to do, so no call is in vain.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The progress file: what the pipeline's last steps did, from its process to the broker and to people.
+"""The progress file: what the pipeline's last steps did, from its process to the broker and its operator.
 
 Owns `timer/progress`, a small JSON file that the pipeline replaces after every step:
 

@@ -85,7 +85,7 @@ class ReadyFiles:
         self._disk.remove(self.directory / str(name))
 
     def sweep(self) -> None:
-        """Remove what unfinished writes left; only for whoever holds the shard's lock."""
+        """Remove what unfinished writes left; needs the shard's lock."""
         for name in self._disk.names(self.directory):
             if name.endswith(_UNFINISHED):
                 self._disk.remove(self.directory / name)

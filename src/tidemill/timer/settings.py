@@ -3,7 +3,7 @@
 Owns the numbers that shape the timer files (`TimerSettings`: written into each shard's header, a change
 rebuilds the shard) and the bounds of one step (`StepLimits`: never written).
 
-Invariant: the roll window fits the ring with room to spare, so a step can always move on.
+Invariant: the roll window fits the ring with slots to spare, so a step can always move on.
 """
 
 from __future__ import annotations

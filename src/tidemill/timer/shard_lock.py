@@ -42,7 +42,7 @@ def parse_holder(note: str) -> Holder | None:
 
 
 def process_started(pid: int) -> int:
-    """The start time of a running process; 0 if there is none or the system does not tell."""
+    """The start time of a running process; 0 if there is none or the system does not say."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -52,7 +52,7 @@ def process_started(pid: int) -> int:
 
 
 def holders_by_kernel(lock_path: Path) -> list[Holder]:
-    """Who holds the lock, as the kernel tells; empty where it does not (not Linux, or no such lock)."""
+    """The lock's holder, as the kernel reports it; empty where it does not (not Linux, or no such lock)."""
     try:
         status = os.stat(lock_path)
         lines = Path("/proc/locks").read_text().splitlines()
@@ -66,6 +66,6 @@ def holders_by_kernel(lock_path: Path) -> list[Holder]:
 
 
 def take_shard_lock(disk: Disk, directory: Path) -> LockHandle:
-    """Lock a shard for this process; raises `DirectoryLocked` if somebody has it."""
+    """Lock a shard for this process; raises `DirectoryLocked` if another process has it."""
     pid = os.getpid()
     return disk.lock(directory / LOCK_NAME, str(Holder(pid, process_started(pid))))

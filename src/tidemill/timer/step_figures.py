@@ -1,6 +1,6 @@
 """What the steps of the timer did, and how long their stages took; for the metrics.
 
-Owns the counts and durations of all steps since the process began, whoever took them. Times are measured and
+Owns the counts and durations of all steps since the process began, of either runner. Times are measured and
 decide nothing. One writer, the timer's thread; any other may look.
 """
 

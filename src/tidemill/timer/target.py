@@ -1,18 +1,18 @@
-"""The target file: the one thing the broker tells whoever turns the wheel.
+"""The target file: what the broker passes to the timer runner.
 
     offset  bytes  field
     0       4      magic "TMTG"
     4       4      format
-    8       8      epoch: who may turn the wheel; a step with another one does nothing
+    8       8      epoch: of the runner that may take steps; a step with another one does nothing
     16      8      now, Unix ms
     24      8      synced end: entries below this seq may be absorbed
-    32      4      runner: who turns the wheel, 1 embedded, 2 spark
+    32      4      runner: 1 embedded, 2 spark
     36      4      CRC-32 of bytes 0..36
 
 Little-endian. Format 1. `timer/target` is written in place by the broker alone.
 
 Invariants: the epoch only rises, also over a deleted or damaged file; a raised epoch is durable before
-anybody acts under it.
+a runner acts under it.
 """
 
 from __future__ import annotations

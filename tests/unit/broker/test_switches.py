@@ -151,13 +151,13 @@ def test_while_absorbing_is_held_only_what_was_not_absorbed_waits(small):
     small.send("t", b"absorbed", delay_ms=200_000)
     small.advance(30_000)
     small.broker.switches.hold("absorbing")
-    end = small.broker._timer_controller.absorbed_end
+    end = small.broker._timer.absorbed_end
     small.send("t", b"late", delay_ms=180_000)
     small.send("t", b"near", delay_ms=1_000)
     small.send("t", b"level", level=1)
     small.advance(400_000)
     assert sorted(small.bodies("t")) == [b"absorbed", b"level", b"near"]
-    assert small.broker._timer_controller.absorbed_end == end
+    assert small.broker._timer.absorbed_end == end
     assert small.broker.status().waits == [WaitView(HoldReason.ABSORB, "", 1)]
     assert small.broker.releaser.sweeper.missing_count == 0
     small.broker.switches.resume("absorbing")
@@ -246,7 +246,7 @@ def test_holding_absorbing_calls_for_no_step(small):
         small.send("t", delay_ms=600_000)
     small.clock.advance(60_000)  # by far older than a quarter of the lead
     small.broker.run_due()
-    assert not small.broker._timer_controller.is_called_for
+    assert not small.broker._timer.is_called_for
     assert small.broker.status().pipeline.unabsorbed == 200
 
 

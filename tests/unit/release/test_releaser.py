@@ -131,7 +131,7 @@ def test_a_fifo_group_waits_for_ready_files_that_nobody_has_told_of_yet(small):
     small.send("t", b"second", deliver_at_ms=START_MS + 40_001, message_group="g")
     small.send("t", b"first", deliver_at_ms=START_MS + 40_000, message_group="g")
     small.clock.advance(50_000)
-    timer_controller = small.broker._timer_controller
+    timer_controller = small.broker._timer
     target = StepTarget(timer_controller._epoch, 2, (START_MS + 50_000) // 1_000)
     small.broker.releaser.ready_changed()
     for engine in timer_controller._runner.engines:

@@ -1,6 +1,6 @@
 """Requests with an id: a cancel or reschedule that is asked for twice is carried out once, with one answer.
 
-Owns the hash that tells one request from another with the same id, and what an earlier copy of a request has
+Owns the hash that distinguishes requests with the same id, and what an earlier copy of a request has
 done, read from its frames. `Canceller` asks for it under the writer lock, before it looks at any message.
 """
 

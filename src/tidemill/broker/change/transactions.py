@@ -1,4 +1,4 @@
-"""Transactions: a first half that nobody sees, then a commit that stores it or a rollback that drops it.
+"""Transactions: an invisible first half, then a commit that stores it or a rollback that drops it.
 
 Owns what a half keeps until its end and what the commit makes of it. The commit makes the seq: a delay or a
 level given with the half counts from the commit, a delivery time stays as it was given. A half is found by
@@ -6,7 +6,7 @@ level given with the half counts from the commit, a delivery time stays as it wa
 A half that comes again after its commit (a send that was slow on its way) is not opened again, as its
 check-back would make a second message; a rollback after the commit is refused, as the message is there.
 
-A half nobody ended is offered for a check-back (`halves`, `read`) until somebody does; it is never dropped.
+An open half is offered for a check-back (`halves`, `read`) until it is ended; it is never dropped.
 """
 
 from __future__ import annotations

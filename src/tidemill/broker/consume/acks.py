@@ -34,7 +34,7 @@ class Acks:
     ) -> list[bool]:
         """Let messages become visible again `invisible_ms` from now (0: at once).
 
-        With `is_untried` nobody has tried them: these deliveries do not count among their attempts.
+        With `is_untried` these deliveries do not count as attempts.
         """
         require_whole("invisible_ms", invisible_ms, 0, INVISIBLE_MS_MAX)
         require_kind("untried", is_untried, bool, "True or False")

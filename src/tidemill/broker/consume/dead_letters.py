@@ -1,7 +1,7 @@
-"""Dead letters: messages a group has given up on, kept in `%DLQ%group` until somebody looks.
+"""Dead letters: messages a group has given up on, kept in `%DLQ%group` for inspection.
 
 Owns what a dead letter looks like, the verb that sends one there before its attempts are used up, and what
-people do with them: list those nobody has dealt with, and resend them. Resending puts a letter into
+operators do with them: list the open ones, and resend them. Resending puts a letter into
 `%RETRY%group`, so that only that group sees it again, with all its attempts before it; the frame that
 stores it settles the letter. A letter is dealt with when the group has settled it in its dead-letter topic.
 The frame that buries a message also settles the delivery it takes the place of.
@@ -106,13 +106,13 @@ class DeadLetters:
         Ends with the one whose body takes it over `bytes_max`. `accepts_topic`: only those sent to such.
         """
         require_whole("limit", limit, 1, _LIMIT_MAX)
-        room = bytes_max
+        bytes_left = bytes_max
         found: list[DeadLetter] = []
         for letter in self._letters(group_name, accepts_topic):
-            if len(found) >= limit or room <= 0:
+            if len(found) >= limit or bytes_left <= 0:
                 break
             found.append(letter)
-            room -= len(letter.message.body)
+            bytes_left -= len(letter.message.body)
         return sorted(found, key=lambda letter: letter.died_at_ms)
 
     def _letters(self, group_name: str, accepts_topic: TopicFilter | None) -> Iterator[DeadLetter]:
@@ -207,7 +207,7 @@ class DeadLetters:
     def _take(
         self, group_name: str, topic: Topic, letters: Sequence[DeadLetter]
     ) -> tuple[list[DeadLetter], int]:
-        """Take letters out of sight, except those somebody else has; the log's end to wait for."""
+        """Lease letters, except those leased already; the log's end to wait for."""
         consumers, now_ms = self._store.consumers, self._now_ms()
         taken: list[DeadLetter] = []
         end = 0

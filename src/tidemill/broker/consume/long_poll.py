@@ -1,7 +1,7 @@
 """Receiving with patience: waits until messages are there, or the time is up.
 
 Owns the wait only; what is handed out, and to whom, is the receiver's. It waits in real time, also on a
-simulated clock: whoever asks is real.
+simulated clock: the caller is real.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class _Found:
     lane: Lane
     offset: int
     attempt: int
-    number: int  # of its deliveries; the attempts are those that somebody tried
+    number: int  # of its deliveries; the attempts are those that were tried
     resets: int
     arrival: tuple[int, int, int]  # released at, via, trips
     message: StoredMessage
@@ -210,7 +210,7 @@ class Receiver:
     def has_news(self, topic_name: str, group_name: str) -> bool:
         """True if a queue of the topic holds messages that this group was never given.
 
-        Takes no lock, so that a door may ask for every waiting consumer; an answer is as old as the asking.
+        Takes no lock, so that an endpoint may ask for every waiting consumer; it may be stale at once.
         """
         topic = self._store.indexes.topics.named(topic_name)
         group = self._store.consumers.state.group(group_name)
@@ -283,7 +283,7 @@ class Receiver:
         now_ms: int,
     ) -> tuple[list[_Found], list[int]]:
         """Messages of one queue that may go out, up to a number and bytes; and offsets of unwanted ones."""
-        limit, room = at_most
+        limit, bytes_left = at_most
         keeps_order = group.is_fifo
         is_retry = self._holds_retries(lane[1])
         blocked = self._groups_out(lane, progress, now_ms) if keeps_order else _GroupsOut()
@@ -307,15 +307,15 @@ class Receiver:
                 before = progress.attempts(offset) if held else attempts_of(message) if is_retry else 0
                 number = held[0] if held else before
                 weight = _weight(message) if before < group.attempts_max else len(message.body)
-                if weight >= ANSWER_BYTES_MAX > room:  # must be alone, and is not the first
+                if weight >= ANSWER_BYTES_MAX > bytes_left:  # must be alone, and is not the first
                     if held is None or keeps_order:  # neither the cursor nor its message group may pass it
                         break
                     continue
                 found.append(_Found(lane, offset, before + 1, number + 1, progress.resets, arrival, message))
-                room -= weight
+                bytes_left -= weight
                 if is_one_each:
                     blocked.names.add(message.message_group)
-                if len(found) >= limit or room <= 0:  # at once, or more would be read in vain
+                if len(found) >= limit or bytes_left <= 0:  # at once, or more would be read in vain
                     break
         return found, unwanted
 

@@ -1,4 +1,4 @@
-"""Taking a shard from somebody who does not let go.
+"""Taking a shard from a process that does not release it.
 
 Owns the last resort of a takeover: end the process that holds the shard's lock, named by its id and its
 start time so that no stranger is hit, never ourselves; if that does not help within a second, put the
@@ -24,7 +24,7 @@ _END_WAIT_MS = 1_000
 
 
 def free_shard(disk: Disk, shard_directory: Path, epoch: int) -> None:
-    """Return when nobody holds the shard's lock, whatever that takes."""
+    """Return when no process holds the shard's lock, whatever that takes."""
     if not disk.exists(shard_directory) or _is_free(disk, shard_directory):
         return
     file = disk.open(shard_directory / LOCK_NAME)
@@ -71,7 +71,7 @@ def _end_process(pid: int, started: int) -> bool:
         return True  # gone already
     try:
         if started and process_started(pid) != started:
-            return True  # the id belongs to somebody else now
+            return True  # the id belongs to another process now
         signal.pidfd_send_signal(handle, signal.SIGKILL)
         end = select.poll()  # knows no limit of handles, of which a broker with many clients has thousands
         end.register(handle, select.POLLIN)

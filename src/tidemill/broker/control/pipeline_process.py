@@ -3,7 +3,7 @@
 Owns the child process and what it last reported. The child ends when its standard input closes, so it never
 outlives the broker. One that worked and then says nothing for a minute hangs: it is ended, with all processes
 below it, and started again. What it reports: JSON lines (see pipeline/driver.py). Its own output goes to a
-file; people see one line only when something is wrong.
+file; the broker's log has one line only when something is wrong.
 """
 
 from __future__ import annotations

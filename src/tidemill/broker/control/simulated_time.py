@@ -3,7 +3,7 @@
 Owns the hops: from one moment at which something is due to the next, taking the services' steps by hand
 between them. A moment costs a record and its sync; so that a million of them do not take a quarter of an
 hour, an advance goes in hops of some length after the first thousands: never early, late by a hop at most.
-Whoever turns the wheel first hands over everything due on the way, so the number of its steps depends on how
+The timer runner first hands over everything due on the way, so the number of its steps depends on how
 many timers there are, not on how far the clock goes. At the end nothing is left that the timer forgot in a
 minute that is over: the releaser sweeps in every step with a new minute.
 
@@ -34,7 +34,7 @@ class SimulatedTime:
         self, clock: Clock, timer_controller: TimerController, releaser: Releaser, services: list[Service]
     ) -> None:
         self._clock = clock
-        self._timer_controller = timer_controller
+        self._timer = timer_controller
         self._releaser = releaser
         self._release, self._turn, self._keep = services
 
@@ -49,16 +49,14 @@ class SimulatedTime:
                 f"the clock cannot be moved back to {format_time(until_ms)}: it is {format_time(now_ms)}; "
                 "name a later time"
             )
-        self._timer_controller.aim_at(until_ms)
+        self._timer.aim_at(until_ms)
         hops = 0
         while (now_ms := clock.now_ms()) < until_ms:
             self._turn_until_done()
             release_ms = self._release.run_once()
-            if (
-                self._timer_controller.repair
-            ):  # a sweep found that a shard has lost something, or a damaged file
+            if self._timer.repair:  # a sweep found that a shard has lost something, or a damaged file
                 continue
-            wakes = [self._timer_controller.next_call_ms, release_ms, self._next_look_ms(now_ms)]
+            wakes = [self._timer.next_call_ms, release_ms, self._next_look_ms(now_ms)]
             next_ms = min((wake for wake in wakes if wake is not None), default=until_ms)
             hops += 1
             least_ms = now_ms + (1 if hops < _EXACT_HOPS else max(1, (until_ms - now_ms) // _EXACT_HOPS))
@@ -66,28 +64,28 @@ class SimulatedTime:
             self._keep.run_once()
         self._turn_until_done()
         self._reach(until_ms)
-        while self._timer_controller.repair:
+        while self._timer.repair:
             self._turn.run_once()
             self._reach(until_ms)
         clock.keep()
 
     def _next_look_ms(self, now_ms: int) -> int | None:
         """When to sweep next. What is held leaves a look behind that would always be overdue."""
-        look_ms, holds = self._releaser.sweeper.next_look_ms(), self._timer_controller.holds
+        look_ms, holds = self._releaser.sweeper.next_look_ms(), self._timer.holds
         is_held = holds.holds_releases or holds.holds_absorbing
         return None if is_held and look_ms is not None and look_ms <= now_ms else look_ms
 
     def _reach(self, until_ms: int) -> None:
         """Have everything due by then handed over, and let it go."""
-        self._turn.run_once(lambda _: self._timer_controller.reach(until_ms, self._releaser))
+        self._turn.run_once(lambda _: self._timer.reach(until_ms, self._releaser))
         self._release.run_once()
 
     def _turn_until_done(self) -> None:
         """Return when no step is called for: all that is due within the lead is handed over."""
         self._turn.run_once()
         pause = threading.Event()
-        while self._timer_controller.is_called_for:
-            if self._timer_controller.is_turned_elsewhere:
+        while self._timer.is_called_for:
+            if self._timer.is_turned_elsewhere:
                 # Another process takes the step, in real time; nothing here can hurry it.
                 pause.wait(_LOOK_AGAIN_S)
             self._turn.run_once()

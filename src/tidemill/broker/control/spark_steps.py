@@ -1,7 +1,7 @@
 """The steps that Spark took, read from the progress file and counted with the broker's own.
 
 Owns which of them were counted: each shard's steps rise, within an epoch and over epochs, so a step that is
-met twice, or was taken before this process began, is told by its number.
+met twice, or was taken before this process began, is recognised by its number.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The last steps of the wheel, whoever took them: what the broker saw of the shards' cursors moving.
+"""The last steps of the timer, of either runner: what the broker saw of the shards' cursors moving.
 
 Owns a short list in memory. A step that Spark takes is seen when its cursors have moved, so two quick
 ones may show as one.

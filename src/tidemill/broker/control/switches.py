@@ -38,7 +38,7 @@ class Switches:
         turn_service: Service,
     ) -> None:
         self._holds = holds
-        self._timer_controller = timer_controller
+        self._timer = timer_controller
         self._health = health
         self._now_ms = now_ms
         self._services = {Held.RELEASES: release_service, Held.ABSORBING: turn_service}
@@ -83,14 +83,12 @@ class Switches:
         logger.warning("%s: held until `tidemill resume %s`", what, what)
 
     def _hold_now(self, what: Held, now_ms: int) -> int:
-        below_seq = (
-            self._timer_controller.absorbed_end if what is Held.ABSORBING else self.state.absorb_below_seq
-        )
+        below_seq = self._timer.absorbed_end if what is Held.ABSORBING else self.state.absorb_below_seq
         state = self.state.with_hold(what, now_ms, below_seq)
         self._save(state)
         self._holds.state = state
         if what is Held.ABSORBING:
-            self._timer_controller.write_target(now_ms)
+            self._timer.write_target(now_ms)
         return now_ms
 
     def _save(self, state: HoldsState) -> None:

@@ -1,15 +1,15 @@
-"""Who turns the wheel: the broker's side of the timer.
+"""Which runner drives the timer: the broker's side of it.
 
 Owns the decision between the embedded runner and the Spark pipeline, the epoch that goes with it, the
 target file, and what the releaser must know of the shards. At the start the broker turns; when the pipeline
 reports ready it hands the shards over; when a step is called for and none is finished for a quarter of the
 lead, or the pipeline dies, it takes them back. Either way the same stages run, so a dead, slow or starting
-Spark costs nobody punctuality.
+Spark makes no message late.
 
 While a simulated clock is moved, the target runs ahead of it (`aim_at`): everything due on the way is handed
 over first, in a few large steps, and the releaser lets each go as the clock passes its millisecond.
 
-Invariants: the epoch is raised, durably, before anybody acts under it; the pipeline reads entries never
+Invariants: the epoch is raised, durably, before a runner acts under it; the pipeline reads entries never
 further than what a power cut would leave; how long another process may take is measured on a clock that runs
 by itself, also where the broker's is simulated.
 """
@@ -91,7 +91,7 @@ class _Watch:
 
 
 class TimerController:
-    """Turns the wheel, or watches who does. `step` is for one thread."""
+    """Runs the timer, or watches the process that does. `step` is for one thread."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class TimerController:
     # -- one step ---------------------------------------------------------------------------------
 
     def step(self, now_ms: int, releaser: Releaser) -> int:
-        """Turn the wheel, or watch it being turned; come again soon enough to meet new messages in time."""
+        """Run the timer, or watch the process that does; returns when the next step is due."""
         if self._pipeline is not None:
             self._state = self._pipeline.tend()
         if self.repair:
@@ -226,7 +226,7 @@ class TimerController:
         return now_ms + _WATCH_EVERY_MS
 
     def write_target(self, now_ms: int) -> Target:
-        """Tell whoever turns the wheel how far to go. For the thread that takes the steps."""
+        """Write the target of the timer runner. For the thread that takes the steps."""
         target = Target(self._epoch, max(now_ms, self._aim_ms), self._absorb_end(), self._turner)
         write_target(self._disk, self._directory, target)
         return target
@@ -240,7 +240,7 @@ class TimerController:
     # -- changing hands ---------------------------------------------------------------------------
 
     def _take_shards(self) -> None:
-        """Raise the epoch and take every shard, ending whoever holds one."""
+        """Raise the epoch and take every shard, ending any process that holds one."""
         now_ms = self._now_ms()
         self._epoch = raise_epoch(self._disk, self._directory, now_ms, self._absorb_end(), Runner.EMBEDDED)
         if self._pipeline is not None:
@@ -264,7 +264,7 @@ class TimerController:
         self._take_shards()
 
     def _rebuild(self, releaser: Releaser) -> None:
-        """Build damaged shards again; ours first, if another process turns the wheel."""
+        """Rebuild damaged shards; takes the shards over first, if another process is the runner."""
         damaged = self.repair.listed()
         if self.is_turned_elsewhere:
             self._take_over(self._machine_ms())

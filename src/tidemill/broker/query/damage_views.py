@@ -1,4 +1,4 @@
-"""Messages whose bytes in the commit log are damaged, listed for people. Reads and shapes only."""
+"""Lists messages whose bytes in the commit log are damaged. Reads and shapes only."""
 
 from __future__ import annotations
 

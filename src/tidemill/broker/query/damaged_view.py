@@ -1,4 +1,4 @@
-"""A message whose bytes are damaged, as people see it: what the index knows of it, without a body.
+"""View of a message whose bytes are damaged: what the index knows of it, without a body.
 
 Never stored, delivered or compared; every view that shows one says `is_damaged`.
 """

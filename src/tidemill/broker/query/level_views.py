@@ -1,4 +1,4 @@
-"""Levels as people look at them: what waits on each, when the next is due, how far it lags behind the clock.
+"""Views of levels: what waits on each, when the next is due, how far it lags behind the clock.
 
 Reads and shapes; decides nothing. A queue belongs to a delay: it is shown under the (lowest) level that
 means that delay now, and under level 0 where none does any more.

@@ -1,6 +1,6 @@
 """What is to come in the next hour: its fullest minute, and how full the wheel's slots are.
 
-Worked out when somebody asks. The cost is bounded by the hour: sixty minutes of each topic's due counts, and
+Computed on request. The cost is bounded by the hour: sixty minutes of each topic's due counts, and
 the slots of one hour, a few megabytes at the finest tick.
 """
 
@@ -15,7 +15,7 @@ from tidemill.core.limits import MINUTE_MS
 from tidemill.store.message_store import MessageStore
 
 HORIZON_MS = 60 * MINUTE_MS
-# Slots are told apart by how many messages they hold: from each number up to below the next.
+# Slots are grouped by how many messages they hold: from each number up to below the next.
 FILLS = (0, 1, 10, 100, 1_000, 10_000, 100_000)
 
 

@@ -1,9 +1,9 @@
 """One message, whole: its content, what became of it, and how it came there. Also: all that have a key.
 
-Owns the story that is told of a timed message, and what is said of each that is found by a key. They are put
+Owns the history of a timed message, and the summary of each that is found by a key. They are put
 together from what the store has anyway: the entries and states of every seq the message has had, the frames
 that made them, its row in the queue, and the consumer groups' progress there. Nothing is kept for their sake,
-so what retention has cut is not told.
+so what retention has cut is missing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The broker's pulse: what came in, went out and waited, second by second, for whoever looks in later.
+"""The history of the main metrics: what came in, went out and waited, second by second.
 
 Owns two rings of samples in memory: every second for a quarter of an hour, every minute for a day. A sample
 holds running totals, so a rate or the lateness of any stretch is the difference of two of them. Nothing is
-written to disk: after a restart the pulse begins again.
+written to disk: after a restart the history begins again.
 
 Invariant: samples of a ring rise in time, and no two lie in the same second (or minute).
 """

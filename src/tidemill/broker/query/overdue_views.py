@@ -1,6 +1,6 @@
 """For how long the oldest overdue messages have been due, by what they wait for.
 
-Reads and shapes; decides nothing. Worked out when somebody asks, from what is kept anyway: the due counts
+Reads and shapes; decides nothing. Computed on request, from what is kept anyway: the due counts
 say to the minute which topics have overdue messages, backlogs and sets in memory say to the millisecond.
 Where only the minute is known its end counts, so no age is exaggerated.
 """

@@ -1,4 +1,4 @@
-"""How the broker is at one moment: counts, lateness, who turns the wheel, room, what releases wait for.
+"""The status at one moment: counts, lateness, timer runner, disk space, what releases wait for.
 
 Reads and shapes; decides nothing.
 """

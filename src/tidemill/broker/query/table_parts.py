@@ -43,13 +43,13 @@ class TableParts:
         total = sum(end - first for _, _, first, end in ranges)
         each = max(_ROWS_MIN, -(-total // count))
         parts: list[Wanted] = []
-        room = 0
+        rows_left = 0
         for topic, queue_id, first, end in ranges:
             for start in range(first, end, each):
                 stop = min(end, start + each)
                 last = parts[-1] if parts else None
                 # Small queues of one topic share a part.
-                if last is not None and last.topic == topic.name and stop - start <= room:
+                if last is not None and last.topic == topic.name and stop - start <= rows_left:
                     parts[-1] = replace(
                         last,
                         queues=(*last.queues, queue_id),
@@ -57,7 +57,7 @@ class TableParts:
                         until={**last.until, queue_id: stop},
                     )
                 else:
-                    room = each
+                    rows_left = each
                     parts.append(
                         replace(
                             wanted,
@@ -67,5 +67,5 @@ class TableParts:
                             until={queue_id: stop},
                         )
                     )
-                room -= stop - start
+                rows_left -= stop - start
         return parts or [replace(wanted, to_ms=0)]

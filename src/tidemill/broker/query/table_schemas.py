@@ -46,7 +46,7 @@ HISTORY = pa.schema(
         ("released_at", TIME),
         ("lateness_ms", pa.int64()),
         ("via", pa.string()),  # near, embedded, spark, level: who handed it over
-        ("runner", pa.string()),  # spark or embedded: who turned the wheel for it; null if nobody did
+        ("runner", pa.string()),  # spark or embedded: which runner absorbed it; null if none did
         ("rolls", pa.int32()),  # how often it was placed again in the wheel; null where not known
         ("queue", pa.int32()),
         ("offset", pa.int64()),
@@ -110,7 +110,7 @@ class Wanted:
     key: str | None = None
     from_ms: int = 0  # by the time they fall due (pending) or were released (history, messages)
     to_ms: int = FOREVER_MS
-    columns: tuple[str, ...] = ()  # empty: those most people want; `*`: all
+    columns: tuple[str, ...] = ()  # empty: the usual ones; `*`: all
     offsets: dict[int, int] = field(default_factory=dict)  # where each queue is read from
     until: dict[int, int] = field(default_factory=dict)  # and up to, but not at
     queues: tuple[int, ...] = ()  # empty: all

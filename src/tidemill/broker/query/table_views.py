@@ -37,7 +37,7 @@ MakeColumns = Callable[[Rows, I64], Columns]  # of index rows and their numbers:
 
 
 class TableViews:
-    """Streams of batches for whoever reads in volume. Thread-safe."""
+    """Streams of batches for large reads. Thread-safe."""
 
     def __init__(self, store: MessageStore, topics: TopicAdmin, broker_id: str) -> None:
         self._store = store
@@ -245,7 +245,7 @@ def _nullable(names: list[str]) -> pa.Schema:
 
 
 def _rolls(trips: U16) -> pa.Array:
-    """Rolls of an Arrow column; null where nobody counted."""
+    """Rolls of an Arrow column; null where not counted."""
     return pa.array(trips.astype(np.int32) - 1, mask=trips == NOT_COUNTED)
 
 

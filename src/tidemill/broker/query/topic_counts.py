@@ -1,4 +1,4 @@
-"""How many timed and how many immediate messages each topic got; worked out when somebody asks.
+"""How many timed and how many immediate messages each topic got; computed on request.
 
 Nothing is counted for it: a timed message waits, was released or was cancelled, so the sum of the three is
 how many there were, and all others that were stored went into their queues at once. As these counts are the

@@ -1,4 +1,4 @@
-"""What people look at: pending messages, the forecast, status. Reads and shapes; decides nothing."""
+"""Views: pending messages, the forecast, status. Reads and shapes; decides nothing."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class CloseReport:
 
 
 class Views:
-    """Reads for people. Thread-safe."""
+    """Reads for clients and operators. Thread-safe."""
 
     def __init__(
         self, store: MessageStore, topics: TopicAdmin, broker_id: str, now_ms: Callable[[], int]
@@ -287,15 +287,15 @@ class Views:
         topic = self._topics.existing(topic_name)
         rows = self._store.queues.read((topic.id, queue_id), first_offset, first_offset + count)
         found: list[QueuedMessage] = []
-        room = bytes_max
+        bytes_left = bytes_max
         for index, row in enumerate(rows):
             place, released_at_ms, via, trips = (int(row[name]) for name in _ARRIVAL)
-            if room <= 0:
+            if bytes_left <= 0:
                 break
             if not self._store.is_expired(place):
                 read = self._store.readable(place)
                 message = read or message_of_row(topic.id, queue_id, row)
-                room -= len(message.body)
+                bytes_left -= len(message.body)
                 found.append(
                     QueuedMessage(
                         queue_id,

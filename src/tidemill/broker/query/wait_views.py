@@ -1,4 +1,4 @@
-"""What releases wait for, as people look at it: topics by name, what an operator holds, a leap of the clock.
+"""Views of what releases wait for: topics by name, what an operator holds, a leap of the clock.
 
 Reads and shapes; decides nothing. While releases are held, every message that is due waits for that, but
 for those of a paused topic and those that the timer may not absorb: a resume of releases does not free them.

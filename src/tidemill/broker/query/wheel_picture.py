@@ -5,7 +5,7 @@ cut into equal sectors, and a sector's load is what its slots hold from now on. 
 passed already shows the next turn, as on a wheel that goes round.
 
 A slot counts what was placed in it: also what was cancelled or moved since, and what is placed again when the
-slot comes because it is due later. The due counts tell how many messages are pending in each minute. Where
+slot comes because it is due later. The due counts say how many messages are pending in each minute. Where
 the slots of a minute hold more, each is counted in proportion, so that no minute shows more than is pending.
 """
 

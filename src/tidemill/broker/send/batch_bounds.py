@@ -2,7 +2,7 @@
 
 Arrow hands over what came as it came: offsets that point anywhere, a hundred million nulls in no bytes, one
 text that a dictionary, or a view, repeats in every row. Reading the first ends the process; casting the rest
-takes memory that nobody has counted. So a batch is measured here first: its rows, then whether all in it is
+takes memory that is not accounted for. So a batch is measured here first: its rows, then whether all in it is
 what it says, then the bytes of its values once each of them is written out.
 
 Owns the bounds of a frame that is made of a batch.
@@ -85,7 +85,7 @@ def _decoded(column: pa.Array) -> int:
 
 
 def _is_short(kind: pa.DataType) -> bool:
-    """Whether values of the type may take less room than they have bytes."""
+    """Whether values of the type may take less memory than they have bytes."""
     return bool(pa.types.is_dictionary(kind) or pa.types.is_null(kind) or _is_view(kind))
 
 

@@ -8,7 +8,7 @@ optional, unless `topic` is given for all):
     level int          id string                 key string                         once bool or 'keep'
     tag string         message_group string      properties string (JSON object)    jitter_ms as delay_ms
 
-A table is checked whole and room is made for all of it before the first row is stored. Then it is stored
+A table is checked whole and space is reserved for all of it before the first row is stored. Then it is stored
 frame by frame, and others may send between two frames: if they take the last space, `PartlyStored` says how
 many rows are there; `IdInUse` says so where a row of a later frame has the id of another message.
 De-duplication by id and once by key work as for single sends (`deduplication.py`); `replace` belongs to

@@ -302,7 +302,7 @@ def _with_jitter(due: I64 | int, jitter: list[int], ids: list[bytes], latest_ms:
 
 
 def _born(born: list[int | None] | None, now_ms: int) -> I64 | None:
-    """When each message was made, by whoever made it; None if none says so."""
+    """When each message was made, by the sender's clock; None if none says so."""
     if not born:
         return None
     return np.array([now_ms if at is None else at for at in born], np.int64)

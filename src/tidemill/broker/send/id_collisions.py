@@ -1,4 +1,4 @@
-"""Two messages to which a library gave the same id are told apart, and both are kept.
+"""Two messages to which a library gave the same id are distinguished, and both are kept.
 
 RocketMQ's clients make an id of the machine's network address, the process, the second and a counter. Threads
 of one Node program come to the same ones, and so do containers that look alike to their clients. An id that

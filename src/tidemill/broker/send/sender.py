@@ -6,7 +6,7 @@ or, where a library made it, another message (`content.py`, `id_collisions.py`).
 the writer lock, so two equal sends at the same moment still make one message. A receipt leaves only after its
 frame (or the frame of the message it repeats) is safe.
 
-Invariant: a send that meets a full disk leaves nothing behind, however many frames it would have been: room
+Invariant: a send that meets a full disk leaves nothing behind, however many frames it would have been: space
 for all of them is set aside before the first is written.
 """
 
@@ -179,7 +179,7 @@ class Sender:
             self._topics.require(draft.topic)
 
     def _require_room_for_topics(self, batch: PlannedSend, drafts: Sequence[Draft]) -> None:
-        """A send that will be refused makes no topic: see that there is room before one is made."""
+        """A send that will be refused makes no topic: check that there is space before one is made."""
         named = self._store.indexes.topics.named
         wanted = [draft for draft, answer in zip(drafts, batch.answers, strict=True) if answer is None]
         new_topics = {draft.topic for draft in wanted if named(draft.topic) is None}

@@ -96,7 +96,7 @@ class ConsumerLog:
         self._on_fault = on_fault
         self._commit = GroupCommit(self._log, in_flight_max=in_flight_max, is_sync=is_sync, on_fault=on_fault)
         self.state = ConsumerState()
-        # What a frame of the commit log is about to settle: nobody may settle it or be given it meanwhile.
+        # What a frame of the commit log is about to settle: no other call may settle or deliver it meanwhile.
         self.settling: set[tuple[Lane, int]] = set()
         self.changes_since_checkpoint = 0
         self.settled_below = 0  # commit-log offset below which settlements are in the checkpoint

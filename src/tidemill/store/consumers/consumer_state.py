@@ -25,7 +25,7 @@ from tidemill.log.arrays import Rows
 CHANGE = np.dtype(
     [
         ("act", "u1"),
-        ("is_untried", "u1"),  # of a change: nobody tried, so this delivery is no attempt
+        ("is_untried", "u1"),  # of a change: not tried, so this delivery is no attempt
         ("queue_id", "<u2"),
         ("group_id", "<u4"),
         ("topic_id", "<u4"),
@@ -90,7 +90,7 @@ class Progress:
         heapq.heappush(self._due, (visible_at_ms, offset))
 
     def attempts(self, offset: int) -> int:
-        """How often somebody tried a message that is taken: its deliveries but for those untried."""
+        """Attempts at a leased message: its deliveries but for those untried."""
         return self.taken[offset][0] - self.untried.get(offset, (0, 0))[0]
 
     def note_untried(self, offset: int, delivery: int) -> None:

@@ -36,7 +36,7 @@ class FindMemory:
     def add(self, hashes: U64, refs: U64) -> None:
         self._filter.add(hashes)
         if len(hashes) >= _LARGE_RUN:
-            # Sorted only when somebody looks, or when it is written.
+            # Sorted only when it is read or written.
             self._runs.append(Run((hashes, refs), is_sorted=False))
             return
         self._fresh.append((hashes, refs))

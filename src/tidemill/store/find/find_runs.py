@@ -2,7 +2,7 @@
 
 A ref is a seq; or with the top bit set, for a message that is not timed, its place; or the frame that
 carried out a request with an id. Frames begin at multiples of 8, so the lowest bit of a frame's offset is
-free to tell the two apart.
+free to distinguish the two.
 """
 
 from __future__ import annotations

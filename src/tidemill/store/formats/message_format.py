@@ -222,7 +222,7 @@ class Section:
         return self._arrow_message(row) if self._batch is not None else self._row_message(row)
 
     def identity(self, row: int) -> tuple[str, int]:
-        """Id and stored-at ms of one message, for whoever needs no more of it."""
+        """Id and stored-at ms of one message, for callers that need no more."""
         if self._batch is not None:
             columns = self._batch.column("id"), self._batch.column("stored_at_ms")
             return columns[0][row].as_py(), columns[1][row].as_py()

@@ -3,7 +3,7 @@
 Owns the way from columns to a section in the row encoding (`message_format.py` says what its bytes mean and
 reads them back). Plain is what nearly every single send is: on no level, in no message group.
 
-Whoever writes them knows their columns already. So they are applied from those, and not read back from the
+Their writer knows their columns already. So they are applied from those, and not read back from the
 log as other frames are: that is a third of what a small batch costs. Invariant: the columns of what is
 written are those that its bytes would give.
 """

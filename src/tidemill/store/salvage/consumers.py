@@ -1,6 +1,6 @@
 """What can be read of a damaged consumer log: groups, cursors and what was acknowledged.
 
-Owns the replay that goes on behind a damaged range. Behind one, a record may tell of an offset beyond the
+Owns the replay that goes on behind a damaged range. Behind one, a record may name an offset beyond the
 cursor: what lies between was handed out or acknowledged by records that are lost. It counts as handed out
 and visible again, so it is delivered (once more) rather than lost. A jump that is longer than the lost
 records can explain is not followed: the group goes on from where it was.

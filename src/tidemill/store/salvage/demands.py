@@ -1,6 +1,6 @@
 """What a frame takes for granted of the state before it: topics, seqs and queue offsets.
 
-Pure: a frame in, its demands out. Behind a damaged range they tell what the lost frames had given away.
+Pure: a frame in, its demands out. Behind a damaged range they show what the lost frames had assigned.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What else tells of a damaged log: its base frames, and the checkpoint of its index.
+"""Other sources about a damaged log: its base frames, and the checkpoint of its index.
 
 Owns what is known of the state at some offsets of the log. Both have checksums over all they say; an index
 checkpoint is what an opening trusts too. One that contradicts the log is of another directory and is ignored.

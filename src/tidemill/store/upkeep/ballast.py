@@ -1,7 +1,7 @@
 """Ballast: disk space held back, so that a full disk stops what adds messages and nothing else.
 
 Owns one preallocated file. Sends are taken only while it is whole. When a derived file finds the disk full, a
-quarter of the ballast is thrown overboard to make room; the ballast is filled up again before the next send.
+quarter of the ballast is deleted to free space; the ballast is filled up again before the next send.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ class Ballast:
         self._disk = disk
         self._path = path
         self._size = size
-        self._lock = threading.Lock()  # protects _held and the file: whoever finds the disk full throws some
+        self._lock = (
+            threading.Lock()
+        )  # protects _held and the file: any thread that finds the disk full frees some
         self._held = 0
 
     @property
@@ -58,7 +60,7 @@ class Ballast:
             self._held = self._size
 
     def fill(self) -> bool:
-        """Make it whole if there is room."""
+        """Make it whole if there is space."""
         try:
             self.require_whole()
         except DiskFull:

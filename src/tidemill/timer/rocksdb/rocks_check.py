@@ -1,6 +1,6 @@
 """What must hold in a shard that RocksDB keeps: between its keys, its own cursor and the copy in the file.
 
-Reads only, and while others have it open, in bounded parts. Findings are lines for people.
+Reads only, and while others have it open, in bounded parts. Findings are lines of text.
 
 Invariant: a shard that was left in order, by a step or by an opening, has no findings.
 """

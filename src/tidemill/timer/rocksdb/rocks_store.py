@@ -10,7 +10,7 @@ is ever rolled. Absorbing is one write: keys first, and in the last batch with t
 Owns the cursor that counts, because it is in the same batch; the shard's cursor file is a copy for those who
 cannot open RocksDB. Leaves to others: RocksDB itself (`log/sorted_keys.py`), ready files.
 
-Invariant: a key whose seq the cursor has not absorbed is what a step left that did not end. Nobody is given
+Invariant: a key whose seq the cursor has not absorbed is what a step left that did not end. No caller gets
 it, and the step that is done again puts the same key in its place.
 """
 

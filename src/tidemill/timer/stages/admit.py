@@ -25,7 +25,7 @@ Trips = npt.NDArray[np.uint16]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Entries with their seqs and trips (rolls + 1, 0 where nobody counted), side by side."""
+    """Entries with their seqs and trips (rolls + 1, 0 where not counted), side by side."""
 
     seqs: npt.NDArray[np.int64]
     entries: Entries

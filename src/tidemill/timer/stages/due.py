@@ -1,7 +1,7 @@
 """Stage four: timers whose slot has come: which are handed over, which are placed again.
 
 A slot only finds the chain. The entry says when a message is really due, so a timer that was rolled is
-told from one that is due by its entry alone.
+distinguished from one that is due by its entry alone.
 
 Invariant: each timer that goes in comes out in exactly one of the two results.
 """

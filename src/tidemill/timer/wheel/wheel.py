@@ -4,7 +4,7 @@ Owns the wheel file. Reads slots by tick through a read-only map and writes them
 Leaves to others: which slots are pending (the cursor), what the positions lead to (the TimerLog).
 
 Invariants:
-- a read returns a row for every tick asked, valid or not; `speaks_for` tells which;
+- a read returns a row for every tick asked, valid or not; `speaks_for` says which;
 - a slot is written only where the file already has disk space, because a full disk found by a write
   through a map would end the process instead of raising `DiskFull`;
 - a slot is read through the map only where the file has disk space too: a file system in memory (tmpfs) gives

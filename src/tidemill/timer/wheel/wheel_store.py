@@ -7,7 +7,7 @@ Leaves to others: the cursor (which says what counts), ready files.
 Invariants:
 - all slots with timers lie in [cursor tick, cursor open tick + roll window), less than one lap;
 - a slot of an undrained tick is never overwritten: a step ends where its window stays within the lap;
-- a row of the wheel leads to a unit of its own tick below the cursor's end, or speaks for nobody.
+- a row of the wheel leads to a unit of its own tick below the cursor's end, or is empty.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class WheelStore:
         slots["time"] = groups.slot_ticks
         slots["first_pos"] = np.where(is_older, rows["first_pos"], positions[firsts])
         slots["last_pos"] = positions[lasts]
-        # How many of these the row already counts is told by where it ends; it is a hint in any case.
+        # How many of these the row already counts follows from where it ends; it is a hint in any case.
         counted = rows["last_pos"][np.repeat(np.arange(len(rows)), groups.counts)] >= positions[groups.order]
         uncounted = groups.counts - np.add.reduceat(counted.astype(np.int64), groups.starts)
         older = np.clip(rows["num"].astype(np.int64) + uncounted, groups.counts, SLOT_COUNT_MAX)

@@ -1,4 +1,4 @@
-"""A look at the TimerWheels from outside: how full their slots are, whoever turns them.
+"""A read-only view of the TimerWheels: how full their slots are, whichever runner drives them.
 
 Owns read-only maps of the shards' wheel files. It takes no lock and changes nothing: a slot that is being
 written while it is read may show its old count or its new one, which is good enough for a picture.
