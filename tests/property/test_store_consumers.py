@@ -121,7 +121,7 @@ def test_the_state_is_the_same_from_its_dictionary(changes):
     assert _plain(again) == _plain(state)
     for lane, progress in state.lanes():
         assert all(offset >= 0 for offset in progress.taken)
-        assert progress.floor <= progress.next_offset
+        assert progress.first_unsettled <= progress.next_offset
         assert sorted(again.progress(lane).visible_again(500, 99)) == sorted(progress.visible_again(500, 99))
 
 
@@ -149,7 +149,7 @@ def test_what_is_visible_again_comes_in_order_of_its_lease_and_stays_until_taken
     for _ in range(2):
         assert progress.visible_again(now_ms, limit) == [offset for _, offset in expected][:limit]
     assert progress.next_visible_ms() == min(model.values(), default=None)
-    assert progress.floor == min(model, default=20)
+    assert progress.first_unsettled == min(model, default=20)
 
 
 @given(st.lists(_CHANGES, max_size=20), st.integers(0, 8))

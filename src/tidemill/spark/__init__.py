@@ -8,7 +8,7 @@ spark.read.format("tidemill_pending").load().groupBy("topic").count().show()
 tidemill.spark.sql(spark, "SELECT via, max(lateness_ms) FROM history GROUP BY via").show()
 tidemill.spark.cancel(tidemill.spark.sql(spark, "SELECT topic, id, seq FROM pending WHERE tag = 'trial'"))
 
-Everything goes through the broker's Flight door; docs/spark.md has the options. Needs pyspark.
+Everything goes through the broker's Flight endpoint; docs/spark.md has the options. Needs pyspark.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from tidemill.core.errors import RequestError
 _PLACE_OPTIONS = ("endpoint", "token", "ca", "insecure", "retryFor")
 _OF_SPARK = {"checkpointlocation"}  # options for Spark itself that come along
 _RETRY_MS = 30_000
-# Planning is done while somebody waits for an answer; tasks may sit out a broker's restart.
+# Planning is done while a user waits for an answer; tasks may sit out a broker's restart.
 _PLANNING_RETRY_MS = 3_000
 _VARIABLES = ("TIDEMILL_ENDPOINT", "TIDEMILL_TOKEN", "TIDEMILL_CA", "TIDEMILL_TLS_INSECURE")
 _YES, _NO = {"1", "true", "yes"}, {"", "0", "false", "no"}

@@ -102,7 +102,7 @@ def check_schedule(schema: StructType, plan: SchedulePlan) -> None:
 
 
 def message_table(table: pa.Table, plan: SchedulePlan, run: str) -> pa.Table:
-    """A table as the broker's Flight door takes it. `run` names this run of a job, its repeats included."""
+    """A table as the Flight endpoint takes it. `run` names this run of a job, its repeats included."""
     columns = {name: table.column(name).combine_chunks() for name in table.column_names}
     if table.num_rows and columns["body"].null_count:
         raise RequestError("a body is null; use an empty one")
@@ -130,7 +130,7 @@ def _ids(columns: dict[str, pa.Array], plan: SchedulePlan, run: str) -> pa.Array
     has_key = pc.fill_null(pc.not_equal(keys, ""), False)
     if not pc.all(pc.or_(has_id, has_key), min_count=0).as_py():
         raise RequestError(
-            "a row has neither key nor id, so nobody could tell that it comes again; "
+            "a row has neither key nor id, so a repeat could not be recognised; "
             "give every row a key, or say option once=false"
         )
     text = pa.string()

@@ -34,7 +34,7 @@ _ROWS_PER_PART = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """What a streaming read was told by its options. Picklable."""
+    """The options of a streaming read. Picklable."""
 
     topic: str
     starting: str | Offsets = EARLIEST

@@ -371,19 +371,19 @@ class Indexes:
     # -- what the releaser holds ------------------------------------------------------------------
 
     def pending_near(self) -> I64:
-        """Seqs of the near messages that still wait; moves the floor up to the lowest of them."""
+        """Seqs of the near messages that still wait; moves the lower bound up to the lowest of them."""
         seqs = pending_with(FLAG_NEAR, self.entries, self.ledger, self.near_floor)
         self.near_floor = int(seqs[0]) if len(seqs) else self.ledger.next_seq
         return seqs
 
     def find_levels(self) -> None:
-        """Fill the level queues from the entries: what waits on a level is at or above the level floor."""
+        """Fill the level queues from the entries: what waits on a level is at or above the lower bound."""
         self.levels = self._no_levels()
         seqs = pending_with(FLAG_LEVEL, self.entries, self.ledger, self.level_floor)
         self.levels.add(seqs, self.entries.take(seqs))
 
     def move_near_floor(self, end_seq: int, rows_max: int) -> bool:
-        """Move the floor up to the lowest near seq that waits, or past `rows_max` entries: then True."""
+        """Move the lower bound up to the lowest near seq that waits; True: only past `rows_max` entries."""
         first = max(self.near_floor, self.ledger.head_seq)
         stop = min(end_seq, (first // rows_max + 1) * rows_max)  # no part spans two chunks of the table
         waiting = pending_in(FLAG_NEAR, self.entries, self.ledger, first, stop)
@@ -391,7 +391,7 @@ class Indexes:
         return not len(waiting) and stop < end_seq
 
     def move_level_floor(self) -> None:
-        """Move the floor up to the lowest seq that waits on a level."""
+        """Move the lower bound up to the lowest seq that waits on a level."""
         first = self.levels.first_waiting_seq()
         self.level_floor = self.ledger.next_seq if first is None else first
 

@@ -38,7 +38,7 @@ from tidemill.store.topic_queues import TopicQueues
 from tidemill.store.upkeep.ballast import BALLAST_BYTES, Ballast
 
 OnFault = Callable[[str, BaseException], None]  # the part it happened in, and what
-# How many entries are looked at under one hold of the writer lock, to move the floor of what is near.
+# How many entries are looked at under one hold of the writer lock, to move the lower bound of what is near.
 _FLOOR_ROWS = 1 << 16
 
 

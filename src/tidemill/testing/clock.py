@@ -1,4 +1,4 @@
-"""A clock for tests: it moves when told to, in either direction."""
+"""A clock for tests: it moves when a test moves it, in either direction."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A disk that breaks by plan: crashes, power cuts, failed syncs, no room; the same way for the same seed.
+"""A disk that breaks by plan: crashes, power cuts, failed syncs, no space; the same way for the same seed.
 
 `FaultyDisk` is a `Disk` over real files in a (temporary) directory, which always hold everything written.
 Beside them it keeps what has not been synced: `unsynced.py` for bytes, `names.py` for names, and
-`space.py` for room. Nothing is really synced, so thousands of runs are cheap.
+`space.py` for free space. Nothing is really synced, so thousands of runs are cheap.
 
     disk = FaultyDisk(seed=7, plan=FaultPlan(crash_at=12))
     try:
@@ -12,7 +12,7 @@ Beside them it keeps what has not been synced: `unsynced.py` for bytes, `names.p
     disk = disk.crash(power_cut=True)      # the disk as the next process finds it
     reopen_with(disk)
 
-RocksDB's files are its own affair (`faulty_keys.py`): they take no room here, and stay gone once removed.
+RocksDB's files are its own affair (`faulty_keys.py`): they take no space here, and stay gone once removed.
 
 Directories: a new one survives once it, one below it or its parent was given to `sync_dir`, as journalling
 file systems have it; the rename of a directory survives at once. Lock files are not tracked.
@@ -279,7 +279,7 @@ class FaultyDisk:
             node.path = path
 
     def _let_go_if_idle(self, node: FileNode) -> None:
-        """Close a real file that nobody has open and that a power cut could not change."""
+        """Close a real file that is not open elsewhere and that a power cut could not change."""
         if node.handle_count or self._names.mentions(node):
             return
         if node.path is None:

@@ -28,7 +28,7 @@ class FileNode:
 
 
 class FaultyFile:
-    """One opening of a node. `free_bytes` tells the room left on the disk; `closed` is told at the end."""
+    """One opening of a node. `free_bytes` says the space left on the disk; `closed` is called at the end."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class FaultyFile:
             self._is_open = False
 
     def _put_what_fits(self, offset: int, data: bytes) -> None:
-        """Put all of it, or as the real call does what there is room for, and say that the disk is full."""
+        """Put all of it, or as the real call does what there is space for, and say that the disk is full."""
         missing_bytes = self._node.space.missing_bytes(offset, len(data))
         if missing_bytes and missing_bytes > (free_bytes := self._free_bytes()):
             self._put(offset, data[: self._node.space.fitting_bytes(offset, len(data), free_bytes)])

@@ -29,7 +29,7 @@ _COPY_ATTEMPTS_MAX = 20
 
 
 class FaultyKeys(RocksKeys):
-    """One opening of a directory of sorted keys. `free_bytes` tells the room left on the disk."""
+    """One opening of a directory of sorted keys. `free_bytes` says the space left on the disk."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """The simplest timer that is obviously right: a heap of (due, seq).
 
-For tests: run it beside the real timer on the same input and compare. Public, because whoever writes a
-timer store or a runner of their own needs the same oracle.
+For tests: run it beside the real timer on the same input and compare. Public, because the author of a
+timer store or of a runner needs the same oracle.
 
     timer = HeapTimer()
     timer.add(seq=1, deliver_at_ms=500)

@@ -263,7 +263,7 @@ class Receiver:
             progress = consumers.state.progress(lane)
             assert progress is not None
         end = self._store.queues.end(queue)
-        if progress.floor < min(end, self._store.queues.head(queue)):
+        if progress.first_unsettled < min(end, self._store.queues.head(queue)):
             first = self._store.queues.first_live(queue, self._store.log.head)
             consumers.append(change_rows(ACT_SKIP, lane, [first], 0, 0), now_ms)
         return progress

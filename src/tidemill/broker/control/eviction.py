@@ -33,8 +33,8 @@ def free_shard(disk: Disk, shard_directory: Path, epoch: int) -> None:
     finally:
         file.close()
     noted = parse_holder(note)
-    # The note may be missing, or that of an earlier holder; then the kernel is asked. A holder that nobody
-    # knows would come back to life one day and go on in the directory that took this one's place.
+    # The note may be missing, or that of an earlier holder; then the kernel is asked. An unknown
+    # holder that was only suspended would go on later in the directory that replaced this one.
     for holders in ([noted] if noted else [], holders_by_kernel(shard_directory / LOCK_NAME)):
         are_ended = all(_end_process(holder.pid, holder.started) for holder in holders)
         if are_ended and _is_free(disk, shard_directory):

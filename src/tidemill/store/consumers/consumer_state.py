@@ -8,7 +8,7 @@ that is not in that table is settled. This is truth, not derived: it has a log a
 Invariants:
 - a receipt settles only the attempt it was given for, and none after a reset;
 - changes are applied in the order they are logged, by the same function that replays them;
-- `floor` of a queue never passes an unsettled message.
+- `first_unsettled` of a queue never passes an unsettled message.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Progress:
     untried: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
-    def floor(self) -> int:
+    def first_unsettled(self) -> int:
         """Everything below is settled."""
         return min(self.taken, default=self.next_offset)
 
