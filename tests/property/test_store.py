@@ -310,26 +310,26 @@ def test_queue_offsets_are_given_out_densely_and_in_order(batches):
         topics.put(Topic(topic_id, f"t{topic_id}", TopicType.MIXED, 3))
     for batch in batches:
         ids, queues = (np.array([m[i] for m in batch], np.int64) for i in (0, 1))
-        lanes = topics.lanes(ids, queues)
-        offsets = topics.plan_offsets(lanes)
+        partitions = topics.partitions(ids, queues)
+        offsets = topics.plan_offsets(partitions)
         expected = []
         for message in batch:
             expected.append(model[message])
             model[message] += 1
         assert offsets.tolist() == expected
-        topics.take_offsets(lanes, offsets + 1)
+        topics.take_offsets(partitions, offsets + 1)
     for topic in topics:
         assert topics.offsets_of(topic) == [model[topic.id, queue] for queue in range(3)]
 
 
 @given(st.lists(st.integers(0, 70_000), max_size=60))
-def test_grouping_brings_equal_lanes_together_in_their_order(lanes):
-    order, starts, counts = grouped(np.array(lanes, np.int64))
-    flat = [lanes[i] for i in order.tolist()]
-    assert flat == sorted(lanes)
-    assert all(a < b for a, b in pairwise(order.tolist()) if lanes[a] == lanes[b])
-    assert [flat[start] for start in starts.tolist()] == sorted(set(lanes))
-    assert counts.tolist() == [n for _, n in sorted(Counter(lanes).items())]
+def test_grouping_brings_equal_partitions_together_in_their_order(partitions):
+    order, starts, counts = grouped(np.array(partitions, np.int64))
+    flat = [partitions[i] for i in order.tolist()]
+    assert flat == sorted(partitions)
+    assert all(a < b for a, b in pairwise(order.tolist()) if partitions[a] == partitions[b])
+    assert [flat[start] for start in starts.tolist()] == sorted(set(partitions))
+    assert counts.tolist() == [n for _, n in sorted(Counter(partitions).items())]
 
 
 # -- retention ------------------------------------------------------------------------------------

@@ -24,10 +24,10 @@ from tidemill.store.consumers.consumer_state import (
 from tidemill.store.formats.frames import Settlement
 from tidemill.testing import FaultyDisk
 
-_LANES = st.tuples(st.integers(1, 2), st.integers(1, 2), st.integers(0, 1))
+_GROUP_QUEUES = st.tuples(st.integers(1, 2), st.integers(1, 2), st.integers(0, 1))
 _CHANGES = st.tuples(
     st.sampled_from([ACT_TAKE, ACT_TAKE, ACT_SETTLE, ACT_CHANGE, ACT_CURSOR, ACT_SKIP]),
-    _LANES,
+    _GROUP_QUEUES,
     st.lists(st.integers(0, 12), min_size=1, max_size=4, unique=True),
     st.integers(1, 5),
     st.integers(0, 1_000),
@@ -60,8 +60,8 @@ class _Model:
         return log
 
     def change(self, change) -> None:
-        act, lane, offsets, attempt, visible_at_ms = change
-        self.log.wait(self.log.append(change_rows(act, lane, offsets, attempt, visible_at_ms), 0))
+        act, group_queue, offsets, attempt, visible_at_ms = change
+        self.log.wait(self.log.append(change_rows(act, group_queue, offsets, attempt, visible_at_ms), 0))
         if act == ACT_CURSOR:  # a reset: settlements from before it must not be replayed over it
             self.log.save(len(self.commit_log))
 
@@ -88,14 +88,17 @@ class _Model:
 
 def _plain(state: ConsumerState):
     saved = state.as_dict()
-    lanes = {tuple(lane[:3]): (lane[3], {t[0]: tuple(t[1:]) for t in lane[4]}) for lane in saved["lanes"]}
-    return {"groups": saved["groups"], "lanes": lanes}
+    group_queues = {
+        tuple(group_queue[:3]): (group_queue[3], {t[0]: tuple(t[1:]) for t in group_queue[4]})
+        for group_queue in saved["lanes"]
+    }
+    return {"groups": saved["groups"], "lanes": group_queues}
 
 
 def _settled_at_least(before, after) -> bool:
     """Equal, but that a settlement of the commit log may have come after a later take of the same offset."""
-    for lane, (next_offset, taken) in before["lanes"].items():
-        after_next, after_taken = after["lanes"][lane]
+    for group_queue, (next_offset, taken) in before["lanes"].items():
+        after_next, after_taken = after["lanes"][group_queue]
         if after_next != next_offset or not after_taken.items() <= taken.items():
             return False
     return before["lanes"].keys() == after["lanes"].keys()
@@ -115,14 +118,16 @@ def test_replaying_the_log_gives_the_state_before(steps):
 @given(st.lists(_CHANGES, max_size=40))
 def test_the_state_is_the_same_from_its_dictionary(changes):
     state = ConsumerState()
-    for act, lane, offsets, attempt, visible_at_ms in changes:
-        state.apply(change_rows(act, lane, offsets, attempt, visible_at_ms))
+    for act, group_queue, offsets, attempt, visible_at_ms in changes:
+        state.apply(change_rows(act, group_queue, offsets, attempt, visible_at_ms))
     again = ConsumerState.from_dict(state.as_dict())
     assert _plain(again) == _plain(state)
-    for lane, progress in state.lanes():
+    for group_queue, progress in state.group_queues():
         assert all(offset >= 0 for offset in progress.taken)
         assert progress.first_unsettled <= progress.next_offset
-        assert sorted(again.progress(lane).visible_again(500, 99)) == sorted(progress.visible_again(500, 99))
+        assert sorted(again.progress(group_queue).visible_again(500, 99)) == sorted(
+            progress.visible_again(500, 99)
+        )
 
 
 @given(
@@ -155,14 +160,14 @@ def test_what_is_visible_again_comes_in_order_of_its_lease_and_stays_until_taken
 @given(st.lists(_CHANGES, max_size=20), st.integers(0, 8))
 def test_clamping_forgets_what_lies_beyond_the_end(changes, end):
     state = ConsumerState()
-    for act, lane, offsets, attempt, visible_at_ms in changes:
-        state.apply(change_rows(act, lane, offsets, attempt, visible_at_ms))
-    for lane, progress in state.lanes():
-        state.clamp(lane, end)
+    for act, group_queue, offsets, attempt, visible_at_ms in changes:
+        state.apply(change_rows(act, group_queue, offsets, attempt, visible_at_ms))
+    for group_queue, progress in state.group_queues():
+        state.clamp(group_queue, end)
         assert progress.next_offset <= end
         assert all(offset < end for offset in progress.taken)
     state.forget_topic(1)
-    assert all(lane[1] == 2 for lane, _ in state.lanes())
+    assert all(group_queue[1] == 2 for group_queue, _ in state.group_queues())
 
 
 def test_a_change_takes_thirty_two_bytes():
@@ -170,14 +175,14 @@ def test_a_change_takes_thirty_two_bytes():
 
 
 def test_a_settlement_from_before_a_reset_is_not_replayed_over_it(tmp_path):
-    model, lane = _Model(tmp_path), (1, 1, 0)
+    model, group_queue = _Model(tmp_path), (1, 1, 0)
     model.group(1, 9)
-    model.change((ACT_TAKE, lane, [5], 1, 100))
+    model.change((ACT_TAKE, group_queue, [5], 1, 100))
     model.settle(1, 5)
     model.kill(False)
-    assert model.log.state.progress(lane).taken == {}
-    model.change((ACT_CURSOR, lane, [0], 0, 0))
-    model.change((ACT_TAKE, lane, [5], 1, 100))
+    assert model.log.state.progress(group_queue).taken == {}
+    model.change((ACT_CURSOR, group_queue, [0], 0, 0))
+    model.change((ACT_TAKE, group_queue, [5], 1, 100))
     model.kill(True)
-    assert model.log.state.progress(lane).taken == {5: (1, 100)}
+    assert model.log.state.progress(group_queue).taken == {5: (1, 100)}
     model.disk.close()

@@ -164,9 +164,11 @@ def _compare_groups(
     names = {group.id: group.name for group in true_state.groups()}
     if is_whole and shown_state.as_dict() != true_state.as_dict():
         raise Broken("consumers differ and the report does not say so")
-    for lane, progress in shown_state.lanes():
-        wanted = true_state.progress(lane)
-        if lane[1] not in true.topics or shown_state.group_name(lane[0]) != names.get(lane[0]):
+    for group_queue, progress in shown_state.group_queues():
+        wanted = true_state.progress(group_queue)
+        if group_queue[1] not in true.topics or shown_state.group_name(group_queue[0]) != names.get(
+            group_queue[0]
+        ):
             continue
         first = wanted.next_offset if wanted is not None else 0
         taken = set(wanted.taken) if wanted is not None else set()
@@ -174,10 +176,10 @@ def _compare_groups(
             continue
         unsettled = taken | set(range(first, progress.next_offset))
         wrongly = {o for o in unsettled if o < progress.next_offset} - set(progress.taken)
-        if wrongly and not _all_expired(reference, lane, wrongly):
-            raise Broken(f"group {lane} is taken to have settled {wrongly}: {progress}, not {wanted}")
+        if wrongly and not _all_expired(reference, group_queue, wrongly):
+            raise Broken(f"group {group_queue} is taken to have settled {wrongly}: {progress}, not {wanted}")
 
 
-def _all_expired(reference: Broker, lane: tuple[int, int, int], offsets: set[int]) -> bool:
-    rows = [reference.store.queues.read(lane[1:], offset, offset + 1) for offset in offsets]
+def _all_expired(reference: Broker, group_queue: tuple[int, int, int], offsets: set[int]) -> bool:
+    rows = [reference.store.queues.read(group_queue[1:], offset, offset + 1) for offset in offsets]
     return all(not len(row) or reference.store.is_expired(int(row["place"][0])) for row in rows)

@@ -260,7 +260,7 @@ def _gathered(parts: Iterable[bytes]) -> Iterable[bytes]:
 def _group_reports(consumers: SalvagedConsumers, topics: dict[int, str]) -> list[LostGroup]:
     """Where every group goes on, for what may be delivered to it again."""
     found: list[LostGroup] = []
-    for (group_id, topic_id, queue_id), progress in consumers.state.lanes():
+    for (group_id, topic_id, queue_id), progress in consumers.state.group_queues():
         found.append(
             LostGroup(
                 consumers.state.group_name(group_id),

@@ -175,7 +175,7 @@ def _compare_queue(store: MessageStore, queues: TopicQueues, queue: QueueKey, na
 
 def _check_consumers(store: MessageStore) -> list[str]:
     findings = []
-    for (group_id, topic_id, queue_id), progress in store.consumers.state.lanes():
+    for (group_id, topic_id, queue_id), progress in store.consumers.state.group_queues():
         end = store.queues.end((topic_id, queue_id))
         name = store.consumers.state.group_name(group_id)
         if progress.next_offset > end:

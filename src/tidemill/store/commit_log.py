@@ -210,8 +210,8 @@ class CommitLog:
         direct = (deliver_at_ms == NO_TIME_MS).nonzero()[0]
         if not len(direct):
             return offsets
-        lanes = self._indexes.topics.lanes(topic_ids[direct], queue_ids[direct])
-        offsets[direct] = self._indexes.topics.plan_offsets(lanes)
+        partitions = self._indexes.topics.partitions(topic_ids[direct], queue_ids[direct])
+        offsets[direct] = self._indexes.topics.plan_offsets(partitions)
         return offsets
 
     # -- settling ---------------------------------------------------------------------------------

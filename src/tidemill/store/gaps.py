@@ -37,9 +37,11 @@ def step_over(
         topics.next_topic_id = max(topics.next_topic_id, int(gap.totals.get("next_topic_id", 1)))
     if not gap.queues:
         return None
-    lanes = [(topic_id, queue_id) for topic_id, queue_id, _, _ in gap.queues]
+    partitions = [(topic_id, queue_id) for topic_id, queue_id, _, _ in gap.queues]
     _, _, firsts, ends = zip(*gap.queues, strict=True)
-    numbers = np.array(lanes)
-    topics.take_offsets(topics.lanes(numbers[:, 0], numbers[:, 1]), np.array(ends))
+    numbers = np.array(partitions)
+    topics.take_offsets(topics.partitions(numbers[:, 0], numbers[:, 1]), np.array(ends))
     counts = [end - first for first, end in zip(firsts, ends, strict=True)]
-    return Publication(frame.end, lanes, list(firsts), counts, lost_queue_rows(sum(counts), frame.stamp_ms))
+    return Publication(
+        frame.end, partitions, list(firsts), counts, lost_queue_rows(sum(counts), frame.stamp_ms)
+    )

@@ -282,10 +282,10 @@ class Indexes:
     def _publish_direct(self, offset: int, end: int, stamp_ms: int, columns: Columns) -> Publication:
         direct = (columns.deliver_at_ms == NO_TIME_MS).nonzero()[0]
         topic_ids, queue_ids = columns.topic_id[direct], columns.queue_id[direct]
-        lanes, offsets = self.topics.lanes(topic_ids, queue_ids), columns.queue_offset[direct]
-        order, starts, counts = grouped(lanes)
+        partitions, offsets = self.topics.partitions(topic_ids, queue_ids), columns.queue_offset[direct]
+        order, starts, counts = grouped(partitions)
         rows = direct_rows(offset, direct[order], stamp_ms)
-        self.topics.take_offsets(lanes, offsets + 1)
+        self.topics.take_offsets(partitions, offsets + 1)
         firsts = order[starts]
         queues = list(zip(topic_ids[firsts].tolist(), queue_ids[firsts].tolist(), strict=True))
         return Publication(end, queues, offsets[firsts].tolist(), counts.tolist(), rows)
@@ -315,7 +315,7 @@ class Indexes:
         groups = release.groups
         topic_ids = groups["topic_id"]
         self.topics.take_offsets(
-            self.topics.lanes(topic_ids, groups["queue_id"]), groups["first_offset"] + groups["count"]
+            self.topics.partitions(topic_ids, groups["queue_id"]), groups["first_offset"] + groups["count"]
         )
         self.totals.count_released(topic_ids, groups["count"])
         queues = list(zip(topic_ids.tolist(), groups["queue_id"].tolist(), strict=True))

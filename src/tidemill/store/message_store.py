@@ -135,12 +135,12 @@ class MessageStore(MessageReads):
         return Kind.BASE, bytes(payload)
 
     def _clamp_consumers(self) -> None:
-        for lane, _ in self.consumers.state.lanes():
-            _, topic_id, queue_id = lane
+        for group_queue, _ in self.consumers.state.group_queues():
+            _, topic_id, queue_id = group_queue
             if self.indexes.topics.by_id(topic_id) is None:
                 self.consumers.state.forget_topic(topic_id)
             else:
-                self.consumers.state.clamp(lane, self.queues.end((topic_id, queue_id)))
+                self.consumers.state.clamp(group_queue, self.queues.end((topic_id, queue_id)))
 
     # -- keeping ----------------------------------------------------------------------------------
 

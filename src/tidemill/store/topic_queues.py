@@ -283,14 +283,16 @@ _FIRST = np.zeros(1, np.int64)
 _ONE = np.ones(1, np.int64)
 
 
-def grouped(lanes: I64) -> tuple[I64, I64, I64]:
-    """Order that brings equal lanes together (keeping their order), where each group starts, and its size."""
-    if len(lanes) == 1:
+def grouped(partitions: I64) -> tuple[I64, I64, I64]:
+    """Order that groups equal partitions (keeping their order), where each group starts, and its size."""
+    if len(partitions) == 1:
         return _FIRST, _FIRST, _ONE
-    narrow = lanes.astype(np.uint16) if len(lanes) and int(lanes.max()) < 1 << 16 else lanes
+    narrow = (
+        partitions.astype(np.uint16) if len(partitions) and int(partitions.max()) < 1 << 16 else partitions
+    )
     order = np.argsort(narrow, kind="stable")
-    sorted_lanes = lanes[order]
-    is_start = np.ones(len(lanes), np.bool_)
-    is_start[1:] = sorted_lanes[1:] != sorted_lanes[:-1]
+    sorted_partitions = partitions[order]
+    is_start = np.ones(len(partitions), np.bool_)
+    is_start[1:] = sorted_partitions[1:] != sorted_partitions[:-1]
     starts = np.flatnonzero(is_start)
-    return order, starts, np.diff(np.r_[starts, len(lanes)])
+    return order, starts, np.diff(np.r_[starts, len(partitions)])

@@ -4,7 +4,7 @@ Owns the table of topics and, for every queue, the offset its next message will 
 log (topic changes, base frames, and every frame that puts messages into queues).
 
 Invariants: a topic id is never used again, also not after a delete; offsets of a queue only grow.
-`lanes` number all queues of all topics densely, so that offsets can be given out to a whole batch at once.
+`partitions` number all queues of all topics densely, so that a whole batch gets its offsets at once.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ class Topic:
 
 
 class TopicTable:
-    """Topics by name and id, and the next offset of every lane."""
+    """Topics by name and id, and the next offset of every partition."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[int, Topic] = {}
-        self._first_lane: dict[int, int] = {}
-        self._lane_of_topic: I64 = np.zeros(64, np.int64)
+        self._first_partition: dict[int, int] = {}
+        self._partition_of_topic: I64 = np.zeros(64, np.int64)
         self._next_offsets: I64 = np.zeros(64, np.int64)
-        self._lane_count = 0
+        self._partition_count = 0
         self.next_topic_id = 1
 
     def put(self, topic: Topic) -> None:
         """Add a topic or change what is known of it. Queues may be added, never taken away."""
         known = self._by_id.get(topic.id)
         if known is None or known.queue_count != topic.queue_count:
-            self._give_lanes(topic, known)
+            self._give_partitions(topic, known)
         self._by_name[topic.name] = topic
         self._by_id[topic.id] = topic
         self.next_topic_id = max(self.next_topic_id, topic.id + 1)
@@ -85,53 +85,55 @@ class TopicTable:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    # -- lanes ------------------------------------------------------------------------------------
+    # -- partitions ------------------------------------------------------------------------------------
 
-    def lanes(self, topic_ids: Any, queue_ids: Any) -> I64:
-        """The lane of each (topic, queue)."""
-        lanes: I64 = self._lane_of_topic[topic_ids] + queue_ids
-        return lanes
+    def partitions(self, topic_ids: Any, queue_ids: Any) -> I64:
+        """The partition of each (topic, queue)."""
+        partitions: I64 = self._partition_of_topic[topic_ids] + queue_ids
+        return partitions
 
     def set_offsets(self, topic_id: int, next_offsets: Sequence[int]) -> None:
-        first = self._first_lane[topic_id]
+        first = self._first_partition[topic_id]
         self._next_offsets[first : first + len(next_offsets)] = next_offsets
 
     def next_offset(self, topic_id: int, queue_id: int) -> int:
-        return int(self._next_offsets[self._first_lane[topic_id] + queue_id])
+        return int(self._next_offsets[self._first_partition[topic_id] + queue_id])
 
-    def plan_offsets(self, lanes: I64) -> I64:
-        """Offsets that messages of these lanes would get, in their order. Nothing moves yet."""
-        if len(lanes) <= 1:
-            return self._next_offsets[lanes]
-        narrow = lanes.astype(np.uint16) if self._lane_count <= 1 << 16 else lanes
+    def plan_offsets(self, partitions: I64) -> I64:
+        """Offsets that messages of these partitions would get, in their order. Nothing moves yet."""
+        if len(partitions) <= 1:
+            return self._next_offsets[partitions]
+        narrow = partitions.astype(np.uint16) if self._partition_count <= 1 << 16 else partitions
         order = np.argsort(narrow, kind="stable")
-        sorted_lanes = lanes[order]
-        counts = np.bincount(lanes)
+        sorted_partitions = partitions[order]
+        counts = np.bincount(partitions)
         firsts = np.cumsum(counts) - counts
-        offsets = np.empty(len(lanes), np.int64)
-        offsets[order] = np.arange(len(lanes)) - firsts[sorted_lanes] + self._next_offsets[sorted_lanes]
+        offsets = np.empty(len(partitions), np.int64)
+        offsets[order] = (
+            np.arange(len(partitions)) - firsts[sorted_partitions] + self._next_offsets[sorted_partitions]
+        )
         return offsets
 
-    def take_offsets(self, lanes: I64, end_offsets: I64) -> None:
+    def take_offsets(self, partitions: I64, end_offsets: I64) -> None:
         """Queues are filled up to `end_offsets` now."""
-        np.maximum.at(self._next_offsets, lanes, end_offsets)
+        np.maximum.at(self._next_offsets, partitions, end_offsets)
 
     def offsets_of(self, topic: Topic) -> list[int]:
-        first = self._first_lane[topic.id]
+        first = self._first_partition[topic.id]
         return [int(offset) for offset in self._next_offsets[first : first + topic.queue_count]]
 
-    def _give_lanes(self, topic: Topic, known: Topic | None) -> None:
-        first = self._lane_count
-        self._lane_count += topic.queue_count
-        self._next_offsets = _grown(self._next_offsets, self._lane_count)
+    def _give_partitions(self, topic: Topic, known: Topic | None) -> None:
+        first = self._partition_count
+        self._partition_count += topic.queue_count
+        self._next_offsets = _grown(self._next_offsets, self._partition_count)
         if known is not None:
             assert topic.queue_count > known.queue_count
-            old_first = self._first_lane[topic.id]
+            old_first = self._first_partition[topic.id]
             old = self._next_offsets[old_first : old_first + known.queue_count].copy()
             self._next_offsets[first : first + known.queue_count] = old
-        self._lane_of_topic = _grown(self._lane_of_topic, topic.id + 1)
-        self._lane_of_topic[topic.id] = first
-        self._first_lane[topic.id] = first
+        self._partition_of_topic = _grown(self._partition_of_topic, topic.id + 1)
+        self._partition_of_topic[topic.id] = first
+        self._first_partition[topic.id] = first
 
 
 def _grown(array: I64, size: int) -> I64:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tidemill.broker.consume.receipts import decode_receipt, lane_held
+from tidemill.broker.consume.receipts import decode_receipt, group_queue_held
 from tidemill.broker.consume.receiver import INVISIBLE_MS_MAX, Receiver
 from tidemill.core.arguments import require_kind, require_whole
-from tidemill.store.consumers.consumer_state import ACT_CHANGE, ACT_SETTLE, CHANGE, Lane
+from tidemill.store.consumers.consumer_state import ACT_CHANGE, ACT_SETTLE, CHANGE, GroupQueue
 from tidemill.store.message_store import MessageStore
 
 
@@ -56,22 +56,22 @@ class Acks:
         freed: set[tuple[str, str]] = set()
         act = ACT_SETTLE if visible_at_ms is None else ACT_CHANGE
         rows: list[tuple[int, ...]] = []
-        settled: set[tuple[Lane, int]] = set()
+        settled: set[tuple[GroupQueue, int]] = set()
         with consumers.lock:
             for delivery, at_ms in zip(parsed, times_ms, strict=True):
-                lane = lane_held(delivery, consumers.state, self._store.indexes.topics)
-                is_valid = lane is not None and (lane, delivery.offset) not in settled
-                is_valid = is_valid and (lane, delivery.offset) not in consumers.settling
+                group_queue = group_queue_held(delivery, consumers.state, self._store.indexes.topics)
+                is_valid = group_queue is not None and (group_queue, delivery.offset) not in settled
+                is_valid = is_valid and (group_queue, delivery.offset) not in consumers.settling
                 answers.append(is_valid)
-                if is_valid and lane:
-                    group_id, topic_id, queue_id = lane
+                if is_valid and group_queue:
+                    group_id, topic_id, queue_id = group_queue
                     number, offset = delivery.number, delivery.offset
-                    if self._frees_others(lane, offset, at_ms):
+                    if self._frees_others(group_queue, offset, at_ms):
                         freed.add((self._receiver.received_as(delivery.topic, queue_id), delivery.group))
                     place = (queue_id, group_id, topic_id)
                     rows.append((act, int(is_untried), *place, number, offset, at_ms or 0))
                     if act == ACT_SETTLE:
-                        settled.add((lane, offset))
+                        settled.add((group_queue, offset))
             if rows:  # one frame for all of them
                 end = consumers.append(np.array(rows, CHANGE), self._now_ms())
         consumers.wait(end)
@@ -79,11 +79,11 @@ class Acks:
             self._store.writer.notifier.announce(freed)
         return answers
 
-    def _frees_others(self, lane: Lane, offset: int, visible_at_ms: int | None) -> bool:
+    def _frees_others(self, group_queue: GroupQueue, offset: int, visible_at_ms: int | None) -> bool:
         """Whether a message may be had sooner: this one, or, in a FIFO group, the one behind it."""
         state = self._store.consumers.state
         if visible_at_ms is not None:
-            progress = state.progress(lane)
+            progress = state.progress(group_queue)
             return progress is not None and visible_at_ms < progress.taken[offset][1]
-        group = state.group(state.group_name(lane[0]))
+        group = state.group(state.group_name(group_queue[0]))
         return group is not None and group.is_fifo

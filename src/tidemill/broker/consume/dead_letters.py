@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tidemill.broker.change.topic_admin import TopicAdmin
-from tidemill.broker.consume.receipts import decode_receipt, lane_held
+from tidemill.broker.consume.receipts import decode_receipt, group_queue_held
 from tidemill.broker.send.admission import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from tidemill.core.arguments import require_whole
 from tidemill.core.errors import UnknownTopic
@@ -23,7 +23,7 @@ from tidemill.core.limits import ANSWER_BYTES_MAX
 from tidemill.core.model import NO_TIME_MS, MessageType, StoredMessage
 from tidemill.core.property_names import ATTEMPTS, LETTER_ID, LETTER_TOPIC, ORIGIN_ID, ORIGIN_TOPIC
 from tidemill.store.consumers.consumer_log import change_rows
-from tidemill.store.consumers.consumer_state import ACT_TAKE, Group, Lane
+from tidemill.store.consumers.consumer_state import ACT_TAKE, Group, GroupQueue
 from tidemill.store.formats.frames import Settlement
 from tidemill.store.formats.framing import framed
 from tidemill.store.message_store import MessageStore
@@ -64,13 +64,13 @@ class DeadLetters:
         consumers = self._store.consumers
         # The writer's lock before the consumers', as everywhere.
         with self._store.writer.lock, consumers.lock:
-            lane = lane_held(delivery, consumers.state, self._store.indexes.topics)
-            if lane is None:
+            group_queue = group_queue_held(delivery, consumers.state, self._store.indexes.topics)
+            if group_queue is None:
                 return False
-            _, topic_id, queue_id = lane
+            _, topic_id, queue_id = group_queue
             offset = delivery.offset
             row = self._store.queues.read((topic_id, queue_id), offset, offset + 1)[0]
-            if self._store.is_expired(int(row["place"])) or (lane, offset) in consumers.settling:
+            if self._store.is_expired(int(row["place"])) or (group_queue, offset) in consumers.settling:
                 return False
             message = self._store.readable(int(row["place"]))
             if message is None:  # damaged since it was given out: it goes nowhere
@@ -82,7 +82,7 @@ class DeadLetters:
             letter = dead_letter(message, origin, target.id, queue, delivery.attempt)
             settlement = Settlement(delivery.group, topic_id, queue_id, offset)
             appended = self._store.writer.send_back([letter], [settlement], self._now_ms())
-            consumers.settling.add((lane, offset))
+            consumers.settling.add((group_queue, offset))
         self._store.writer.finish(appended)
         return True
 
@@ -121,22 +121,26 @@ class DeadLetters:
         if topic is None or group is None:
             return
         for queue_id in range(topic.queue_count):
-            lane = (group.id, topic.id, queue_id)
-            for offset in self._open_offsets(lane):
+            group_queue = (group.id, topic.id, queue_id)
+            for offset in self._open_offsets(group_queue):
                 letter = self._letter(group, topic, queue_id, offset)
                 if letter is not None and (accepts_topic is None or accepts_topic(letter.topic)):
                     yield letter
 
-    def _open_offsets(self, lane: Lane) -> list[int]:
+    def _open_offsets(self, group_queue: GroupQueue) -> list[int]:
         """Offsets of letters that are not settled, in order."""
-        end = self._store.queues.end(lane[1:])
-        first_kept = self._store.queues.first_live(lane[1:], self._store.log.head)
+        end = self._store.queues.end(group_queue[1:])
+        first_kept = self._store.queues.first_live(group_queue[1:], self._store.log.head)
         consumers = self._store.consumers
         with consumers.lock:
-            progress = consumers.state.progress(lane)
+            progress = consumers.state.progress(group_queue)
             next_offset = progress.next_offset if progress is not None else 0
             out = sorted(progress.taken) if progress is not None else []
-        out = [offset for offset in out if offset >= first_kept and (lane, offset) not in consumers.settling]
+        out = [
+            offset
+            for offset in out
+            if offset >= first_kept and (group_queue, offset) not in consumers.settling
+        ]
         return [*out, *range(max(next_offset, first_kept), end)]
 
     def _letter(self, group: Group, topic: Topic, queue_id: int, offset: int) -> DeadLetter | None:
@@ -215,30 +219,30 @@ class DeadLetters:
             group = consumers.state.group(group_name)
             assert group is not None
             for queue_id in sorted({letter.queue_id for letter in letters}):
-                lane = (group.id, topic.id, queue_id)
+                group_queue = (group.id, topic.id, queue_id)
                 chosen = [letter for letter in letters if letter.queue_id == queue_id]
-                chosen = [letter for letter in chosen if self._is_free(lane, letter.offset, now_ms)]
+                chosen = [letter for letter in chosen if self._is_free(group_queue, letter.offset, now_ms)]
                 offsets = [letter.offset for letter in chosen]
-                progress = consumers.state.progress(lane)
+                progress = consumers.state.progress(group_queue)
                 first = progress.next_offset if progress is not None else 0
                 # The cursor passes the others too; they stay open, and visible.
                 passed = [o for o in range(first, max(offsets, default=-1) + 1) if o not in set(offsets)]
                 rows = np.concatenate(
                     (
-                        change_rows(ACT_TAKE, lane, passed, 0, 0),
-                        change_rows(ACT_TAKE, lane, offsets, 1, now_ms + _LEASE_MS),
+                        change_rows(ACT_TAKE, group_queue, passed, 0, 0),
+                        change_rows(ACT_TAKE, group_queue, offsets, 1, now_ms + _LEASE_MS),
                     )
                 )
                 if len(rows):
                     end = consumers.append(rows, now_ms)
-                consumers.settling.update((lane, offset) for offset in offsets)
+                consumers.settling.update((group_queue, offset) for offset in offsets)
                 taken += chosen
         return taken, end
 
-    def _is_free(self, lane: Lane, offset: int, now_ms: int) -> bool:
+    def _is_free(self, group_queue: GroupQueue, offset: int, now_ms: int) -> bool:
         consumers = self._store.consumers
-        progress = consumers.state.progress(lane)
-        if (lane, offset) in consumers.settling:
+        progress = consumers.state.progress(group_queue)
+        if (group_queue, offset) in consumers.settling:
             return False
         if progress is None or offset >= progress.next_offset:
             return True
@@ -306,18 +310,22 @@ def bury(
     topics: TopicAdmin,
     group_name: str,
     origin: str,
-    dead: Sequence[tuple[Lane, int, int, StoredMessage]],
+    dead: Sequence[tuple[GroupQueue, int, int, StoredMessage]],
     now_ms: int,
 ) -> None:
-    """Move messages that are `settling` (lane, offset, attempts, message) to a group's dead letters."""
+    """Move `settling` messages (group_queue, offset, attempts, message) to a group's dead letters."""
     target = topics.find_or_create(DEAD_LETTER_PREFIX + group_name, is_internal=True)
     letters = [
         dead_letter(message, origin, target.id, topics.choose_queue(target, ""), attempts)
         for _, _, attempts, message in dead
     ]
-    settles = [Settlement(group_name, lane[1], lane[2], offset) for lane, offset, _, _ in dead]
+    settles = [
+        Settlement(group_name, group_queue[1], group_queue[2], offset) for group_queue, offset, _, _ in dead
+    ]
     try:
         store.writer.finish(store.writer.send_back(letters, settles, now_ms))
     finally:
         with store.consumers.lock:
-            store.consumers.settling.difference_update((lane, offset) for lane, offset, _, _ in dead)
+            store.consumers.settling.difference_update(
+                (group_queue, offset) for group_queue, offset, _, _ in dead
+            )

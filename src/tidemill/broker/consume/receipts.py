@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tidemill.core.arguments import require_kind
 from tidemill.core.errors import IllegalHandle
-from tidemill.store.consumers.consumer_state import ConsumerState, Lane
+from tidemill.store.consumers.consumer_state import ConsumerState, GroupQueue
 from tidemill.store.topics import TopicTable
 
 
@@ -55,17 +55,17 @@ def decode_receipt(receipt: str) -> DeliveryName:
         raise IllegalHandle(f"not a receipt: {receipt[:60]!r}; pass the receipt of the delivery") from None
 
 
-def lane_held(delivery: DeliveryName, state: ConsumerState, topics: TopicTable) -> Lane | None:
-    """The lane of a delivery that is still out under this very receipt; None if it is not (any more).
+def group_queue_held(delivery: DeliveryName, state: ConsumerState, topics: TopicTable) -> GroupQueue | None:
+    """The group_queue of a delivery that is still out under this very receipt; None if it is not (any more).
 
     Call under the consumer log's lock.
     """
     group, topic = state.group(delivery.group), topics.named(delivery.topic)
     if group is None or topic is None:
         return None
-    lane = (group.id, topic.id, delivery.queue_id)
-    progress = state.progress(lane)
+    group_queue = (group.id, topic.id, delivery.queue_id)
+    progress = state.progress(group_queue)
     if progress is None or progress.resets != delivery.resets:
         return None
     held = progress.taken.get(delivery.offset)
-    return lane if held is not None and held[0] == delivery.number else None
+    return group_queue if held is not None and held[0] == delivery.number else None

@@ -38,7 +38,7 @@ from tidemill.store.consumers.consumer_state import (
     ACT_SKIP,
     ACT_TAKE,
     Group,
-    Lane,
+    GroupQueue,
     Progress,
     changed,
 )
@@ -58,7 +58,7 @@ TagFilter = Callable[[str], bool]
 class _Found:
     """A message that may be handed out."""
 
-    lane: Lane
+    group_queue: GroupQueue
     offset: int
     attempt: int
     number: int  # of its deliveries; the attempts are those that were tried
@@ -142,8 +142,8 @@ class Receiver:
         consumers = self._store.consumers
         for queue_id in range(topic.queue_count):
             offset = self._store.queues.offset_at_time((topic.id, queue_id), to_ms)
-            lane = (group.id, topic.id, queue_id)
-            consumers.append(change_rows(ACT_CURSOR, lane, [offset], 0, 0), self._now_ms())
+            group_queue = (group.id, topic.id, queue_id)
+            consumers.append(change_rows(ACT_CURSOR, group_queue, [offset], 0, 0), self._now_ms())
         consumers.save(self._store.writer.finish_all())
 
     # -- receive ----------------------------------------------------------------------------------
@@ -176,34 +176,34 @@ class Receiver:
         consumers = self._store.consumers
         with consumers.lock:
             self._turn += 1
-            lanes = self._lanes(group, topic)
-            for step in range(len(lanes)):
-                lane = lanes[(self._turn + step) % len(lanes)]
-                progress = self._progress(lane, group, now_ms)
+            group_queues = self._group_queues(group, topic)
+            for step in range(len(group_queues)):
+                group_queue = group_queues[(self._turn + step) % len(group_queues)]
+                progress = self._progress(group_queue, group, now_ms)
                 limit = (count - len(found), ANSWER_BYTES_MAX - sum(_weight(f.message) for f in found))
                 chosen, unwanted = self._choose(
-                    lane, progress, group, limit, accepts_tag, one_per_message_group, now_ms
+                    group_queue, progress, group, limit, accepts_tag, one_per_message_group, now_ms
                 )
                 alive = [f for f in chosen if f.attempt <= group.attempts_max]
                 spent = [f for f in chosen if f.attempt > group.attempts_max]
                 # In one frame: the cursor passes all of them together, or none.
                 rows = np.concatenate(
                     (
-                        change_rows(ACT_SETTLE, lane, unwanted, 0, 0),
-                        _take_rows(ACT_TAKE, lane, alive, 0, now_ms + invisible_ms),
-                        _take_rows(ACT_CHANGE, lane, spent, -1, now_ms + _DEAD_LETTER_LEASE_MS),
+                        change_rows(ACT_SETTLE, group_queue, unwanted, 0, 0),
+                        _take_rows(ACT_TAKE, group_queue, alive, 0, now_ms + invisible_ms),
+                        _take_rows(ACT_CHANGE, group_queue, spent, -1, now_ms + _DEAD_LETTER_LEASE_MS),
                     )
                 )
                 if len(rows):
                     end = consumers.append(rows, now_ms)
-                consumers.settling.update((lane, f.offset) for f in spent)
+                consumers.settling.update((group_queue, f.offset) for f in spent)
                 found.extend(alive)
                 dead.extend(spent)
                 if len(found) >= count or sum(_weight(f.message) for f in found) >= ANSWER_BYTES_MAX:
                     break
         consumers.wait(end)
         if dead:
-            letters = [(f.lane, f.offset, f.attempt - 1, f.message) for f in dead]
+            letters = [(f.group_queue, f.offset, f.attempt - 1, f.message) for f in dead]
             bury(self._store, self._topics, group.name, topic.name, letters, now_ms)
         return [self._delivery(f, group, topic, now_ms + invisible_ms) for f in found]
 
@@ -216,19 +216,19 @@ class Receiver:
         group = self._store.consumers.state.group(group_name)
         if topic is None or group is None:
             return True  # let the receive itself say what is wrong
-        for lane in self._lanes(group, topic):
-            progress = self._store.consumers.state.progress(lane)
-            if progress is None or progress.next_offset < self._store.queues.end(lane[1:]):
+        for group_queue in self._group_queues(group, topic):
+            progress = self._store.consumers.state.progress(group_queue)
+            if progress is None or progress.next_offset < self._store.queues.end(group_queue[1:]):
                 return True
         return False
 
-    def _lanes(self, group: Group, topic: Topic) -> list[Lane]:
+    def _group_queues(self, group: Group, topic: Topic) -> list[GroupQueue]:
         """The queues that a receive looks at: the topic's, and the one with the group's retries of it."""
-        lanes = [(group.id, topic.id, queue_id) for queue_id in range(topic.queue_count)]
+        group_queues = [(group.id, topic.id, queue_id) for queue_id in range(topic.queue_count)]
         retry = self._store.indexes.topics.named(RETRY_PREFIX + group.name)
         if retry is not None and topic.id in retry.origins:
-            lanes.append((group.id, retry.id, retry.origins.index(topic.id)))
-        return lanes
+            group_queues.append((group.id, retry.id, retry.origins.index(topic.id)))
+        return group_queues
 
     def received_as(self, topic_name: str, queue_id: int) -> str:
         """The topic through which a group is given the messages of a queue; its own, but for retries."""
@@ -247,25 +247,28 @@ class Receiver:
         group, topic = self.group(group_name), self._topics.require(topic_name)
         now_ms = self._now_ms() if group.is_fifo else None
         with self._store.consumers.lock:
-            progresses = [self._store.consumers.state.progress(lane) for lane in self._lanes(group, topic)]
+            progresses = [
+                self._store.consumers.state.progress(group_queue)
+                for group_queue in self._group_queues(group, topic)
+            ]
             wakes = [progress.next_visible_ms(now_ms) for progress in progresses if progress is not None]
         return min((wake for wake in wakes if wake is not None), default=None)
 
-    def _progress(self, lane: Lane, group: Group, now_ms: int) -> Progress:
+    def _progress(self, group_queue: GroupQueue, group: Group, now_ms: int) -> Progress:
         """The group's way through a queue, begun where its settings say, without what has expired."""
-        consumers, queue = self._store.consumers, lane[1:]
-        progress = consumers.state.progress(lane)
+        consumers, queue = self._store.consumers, group_queue[1:]
+        progress = consumers.state.progress(group_queue)
         if progress is None:
             # What this group sent back is for it, wherever it begins.
             starts_first = group.starts_first or self._holds_retries(queue[0])
             start = 0 if starts_first else self._store.queues.end(queue)
-            consumers.append(change_rows(ACT_CURSOR, lane, [start], 0, 0), now_ms)
-            progress = consumers.state.progress(lane)
+            consumers.append(change_rows(ACT_CURSOR, group_queue, [start], 0, 0), now_ms)
+            progress = consumers.state.progress(group_queue)
             assert progress is not None
         end = self._store.queues.end(queue)
         if progress.first_unsettled < min(end, self._store.queues.head(queue)):
             first = self._store.queues.first_live(queue, self._store.log.head)
-            consumers.append(change_rows(ACT_SKIP, lane, [first], 0, 0), now_ms)
+            consumers.append(change_rows(ACT_SKIP, group_queue, [first], 0, 0), now_ms)
         return progress
 
     def _holds_retries(self, topic_id: int) -> bool:
@@ -274,7 +277,7 @@ class Receiver:
 
     def _choose(
         self,
-        lane: Lane,
+        group_queue: GroupQueue,
         progress: Progress,
         group: Group,
         at_most: tuple[int, int],
@@ -285,18 +288,18 @@ class Receiver:
         """Messages of one queue that may go out, up to a number and bytes; and offsets of unwanted ones."""
         limit, bytes_left = at_most
         keeps_order = group.is_fifo
-        is_retry = self._holds_retries(lane[1])
-        blocked = self._groups_out(lane, progress, now_ms) if keeps_order else _GroupsOut()
+        is_retry = self._holds_retries(group_queue[1])
+        blocked = self._groups_out(group_queue, progress, now_ms) if keeps_order else _GroupsOut()
         found: list[_Found] = []
         unwanted: list[int] = []
-        end = self._store.queues.end(lane[1:])
+        end = self._store.queues.end(group_queue[1:])
         # In order of their offsets, an earlier one may come last whose lease ended last: look at all of them.
         again = progress.visible_again(now_ms, len(progress.taken) if keeps_order else limit)
         offsets = sorted(again) if keeps_order else again
         fresh = range(progress.next_offset, end)
-        for offset, arrival, message in walk(self._store, lane[1:], offsets, fresh, limit):
+        for offset, arrival, message in walk(self._store, group_queue[1:], offsets, fresh, limit):
             held = progress.taken.get(offset)
-            if (lane, offset) in self._store.consumers.settling:
+            if (group_queue, offset) in self._store.consumers.settling:
                 continue
             if message is None or (held is None and accepts_tag is not None and not accepts_tag(message.tag)):
                 unwanted.append(offset)
@@ -311,7 +314,9 @@ class Receiver:
                     if held is None or keeps_order:  # neither the cursor nor its message group may pass it
                         break
                     continue
-                found.append(_Found(lane, offset, before + 1, number + 1, progress.resets, arrival, message))
+                found.append(
+                    _Found(group_queue, offset, before + 1, number + 1, progress.resets, arrival, message)
+                )
                 bytes_left -= weight
                 if is_one_each:
                     blocked.names.add(message.message_group)
@@ -319,12 +324,12 @@ class Receiver:
                     break
         return found, unwanted
 
-    def _groups_out(self, lane: Lane, progress: Progress, now_ms: int) -> _GroupsOut:
+    def _groups_out(self, group_queue: GroupQueue, progress: Progress, now_ms: int) -> _GroupsOut:
         """Message groups that have a message in some consumer's hands."""
         groups = _GroupsOut()
         for offset, (_, visible_at_ms) in progress.taken.items():
             if visible_at_ms > now_ms:
-                row = self._store.queues.read(lane[1:], offset, offset + 1)[0]
+                row = self._store.queues.read(group_queue[1:], offset, offset + 1)[0]
                 if self._store.is_expired(int(row["place"])):
                     continue
                 message = self._store.readable(int(row["place"]))
@@ -335,7 +340,7 @@ class Receiver:
         return groups
 
     def _delivery(self, found: _Found, group: Group, topic: Topic, invisible_until_ms: int) -> Delivery:
-        _, topic_id, queue_id = found.lane
+        _, topic_id, queue_id = found.group_queue
         name = (self._store.indexes.topics.by_id(topic_id) or topic).name
         released_at_ms, via, trips = found.arrival
         return Delivery(
@@ -363,6 +368,10 @@ def _weight(message: StoredMessage) -> int:
     return ANSWER_BYTES_MAX if size > BODY_BYTES_IN_COMPANY_MAX else size + 1
 
 
-def _take_rows(act: int, lane: Lane, found: Sequence[_Found], more: int, visible_at_ms: int) -> Rows:
+def _take_rows(
+    act: int, group_queue: GroupQueue, found: Sequence[_Found], more: int, visible_at_ms: int
+) -> Rows:
     """Rows that put messages into a consumer's hands, `more` deliveries later than found."""
-    return change_rows(act, lane, [f.offset for f in found], [f.number + more for f in found], visible_at_ms)
+    return change_rows(
+        act, group_queue, [f.offset for f in found], [f.number + more for f in found], visible_at_ms
+    )

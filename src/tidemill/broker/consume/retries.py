@@ -24,7 +24,7 @@ import numpy as np
 from tidemill.broker.change.topic_admin import TopicAdmin
 from tidemill.broker.consume.acks import Acks
 from tidemill.broker.consume.dead_letters import dead_letter, origin_name, retry_properties
-from tidemill.broker.consume.receipts import DeliveryName, decode_receipt, lane_held
+from tidemill.broker.consume.receipts import DeliveryName, decode_receipt, group_queue_held
 from tidemill.broker.consume.receiver import INVISIBLE_MS_MAX
 from tidemill.broker.consume.retry_rule import pause_after
 from tidemill.broker.send.admission import DEAD_LETTER_PREFIX, RETRY_PREFIX
@@ -35,7 +35,7 @@ from tidemill.core.config import BrokerSettings
 from tidemill.core.levels import clamped_level
 from tidemill.core.model import NO_TIME_MS, Handle, MessageType, StoredMessage
 from tidemill.store.consumers.consumer_log import change_rows
-from tidemill.store.consumers.consumer_state import ACT_CHANGE, Group, Lane
+from tidemill.store.consumers.consumer_state import ACT_CHANGE, Group, GroupQueue
 from tidemill.store.formats.frames import Settlement
 from tidemill.store.formats.framing import framed
 from tidemill.store.message_store import MessageStore
@@ -69,7 +69,7 @@ class _Given:
 
     group: Group
     topic: Topic
-    lane: Lane
+    group_queue: GroupQueue
     name: DeliveryName
 
     @property
@@ -143,7 +143,7 @@ class Retries(WriteContext):
                 message = self._held(g) if g is not None else None
                 if g is None or message is None:
                     continue
-                consumers.settling.add((g.lane, g.offset))
+                consumers.settling.add((g.group_queue, g.offset))
                 if target is None:
                     staying.append((index, g, self._pause(g, level)))
                 else:
@@ -174,9 +174,9 @@ class Retries(WriteContext):
     def _given(self, name: DeliveryName) -> _Given | None:
         consumers, topics = self._store.consumers, self._store.indexes.topics
         with consumers.lock:
-            lane = lane_held(name, consumers.state, topics)
+            group_queue = group_queue_held(name, consumers.state, topics)
             group, topic = consumers.state.group(name.group), topics.named(name.topic)
-        return _Given(group, topic, lane, name) if lane and group and topic else None
+        return _Given(group, topic, group_queue, name) if group_queue and group and topic else None
 
     def _target(self, given: _Given, level: int) -> tuple[Topic, int] | None:
         """The queue that the message goes to; None: it stays in its own."""
@@ -186,16 +186,16 @@ class Retries(WriteContext):
         if given.group.is_fifo:
             return None
         if given.topic.name.startswith(RETRY_PREFIX):
-            return given.topic, given.lane[2]
+            return given.topic, given.group_queue[2]
         return self._topics.retry_queue(given.group.name, given.topic)
 
     def _held(self, given: _Given) -> StoredMessage | None:
         """The message, if it is still out under this receipt and reads back. Call under both locks."""
         consumers = self._store.consumers
-        lane = lane_held(given.name, consumers.state, self._store.indexes.topics)
-        if lane != given.lane or (lane, given.offset) in consumers.settling:
+        group_queue = group_queue_held(given.name, consumers.state, self._store.indexes.topics)
+        if group_queue != given.group_queue or (group_queue, given.offset) in consumers.settling:
             return None
-        row = self._store.queues.read(given.lane[1:], given.offset, given.offset + 1)[0]
+        row = self._store.queues.read(given.group_queue[1:], given.offset, given.offset + 1)[0]
         place = int(row["place"])
         return None if self._store.is_expired(place) else self._store.readable(place)
 
@@ -238,21 +238,21 @@ class Retries(WriteContext):
         try:
             for part in framed([message for _, message in rows]):
                 settles = [
-                    Settlement(g.group.name, g.lane[1], g.lane[2], g.offset)
+                    Settlement(g.group.name, g.group_queue[1], g.group_queue[2], g.offset)
                     for g, _ in rows[done : done + len(part)]
                 ]
                 self._store.writer.send_back(part, settles, now_ms)
                 done += len(part)
         finally:
             for g, _ in rows[done:]:
-                self._store.consumers.settling.discard((g.lane, g.offset))
+                self._store.consumers.settling.discard((g.group_queue, g.offset))
 
     def _stay(self, rows: Sequence[tuple[_Given, int]], now_ms: int) -> int:
         """Put off what stays in its queue. Call under both locks."""
         consumers, end = self._store.consumers, 0
         for g, due_ms in rows:
-            consumers.settling.discard((g.lane, g.offset))
-            put_off = change_rows(ACT_CHANGE, g.lane, [g.offset], g.name.number, due_ms)
+            consumers.settling.discard((g.group_queue, g.offset))
+            put_off = change_rows(ACT_CHANGE, g.group_queue, [g.offset], g.name.number, due_ms)
             end = consumers.append(put_off, now_ms)
         return end
 

@@ -17,7 +17,7 @@ from tidemill.core.durations import require_forward
 from tidemill.core.limits import MAX_DELAY_MS, MINUTE_MS
 from tidemill.core.model import Handle, PendingMessage, StoredMessage, TopicType, Via, rolls_of
 from tidemill.log.arrays import I64, Rows
-from tidemill.store.consumers.consumer_state import Lane, Progress
+from tidemill.store.consumers.consumer_state import GroupQueue, Progress
 from tidemill.store.due_counts import minute_columns
 from tidemill.store.message_store import MessageStore
 from tidemill.store.pending_scan import scan_pending
@@ -249,27 +249,33 @@ class Views:
             for group in consumers.state.groups():
                 lag: dict[str, int] = {}
                 unsettled: dict[str, int] = {}
-                read = {lane[1] for lane, _ in consumers.state.lanes() if lane[0] == group.id}
+                read = {
+                    group_queue[1]
+                    for group_queue, _ in consumers.state.group_queues()
+                    if group_queue[0] == group.id
+                }
                 for topic in (topic for topic in topics if topic.id in read):
-                    lanes = [(group.id, topic.id, queue_id) for queue_id in range(topic.queue_count)]
-                    progresses = [consumers.state.progress(lane) for lane in lanes]
-                    lag[topic.name] = sum(map(self._behind, lanes, progresses, repeat(group.starts_first)))
+                    group_queues = [(group.id, topic.id, queue_id) for queue_id in range(topic.queue_count)]
+                    progresses = [consumers.state.progress(group_queue) for group_queue in group_queues]
+                    lag[topic.name] = sum(
+                        map(self._behind, group_queues, progresses, repeat(group.starts_first))
+                    )
                     unsettled[topic.name] = sum(len(p.taken) for p in progresses if p is not None)
                 views.append(
                     GroupView(group.name, group.attempts_max, group.is_fifo, group.backoff, lag, unsettled)
                 )
         return views
 
-    def _behind(self, lane: Lane, progress: Progress | None, starts_first: bool) -> int:
+    def _behind(self, group_queue: GroupQueue, progress: Progress | None, starts_first: bool) -> int:
         """Messages of a queue that a group was not given yet; it may not have looked at it so far.
 
         What has expired will not be given any more and does not count.
         """
         if progress is None and not starts_first:
             return 0
-        first_live = self._store.queues.first_live(lane[1:], self._store.log.head)
+        first_live = self._store.queues.first_live(group_queue[1:], self._store.log.head)
         next_offset = progress.next_offset if progress is not None else 0
-        return self._store.queues.end(lane[1:]) - max(next_offset, first_live)
+        return self._store.queues.end(group_queue[1:]) - max(next_offset, first_live)
 
     def read(
         self,

@@ -29,7 +29,14 @@ from tidemill.log.frame import Frame
 from tidemill.log.group_commit import GroupCommit
 from tidemill.log.row_table import MakeRoom
 from tidemill.log.segments import SegmentedLog
-from tidemill.store.consumers.consumer_state import ACT_NAMES, ACT_SETTLE, CHANGE, ConsumerState, Group, Lane
+from tidemill.store.consumers.consumer_state import (
+    ACT_NAMES,
+    ACT_SETTLE,
+    CHANGE,
+    ConsumerState,
+    Group,
+    GroupQueue,
+)
 from tidemill.store.formats.frames import Settlement
 
 CONSUMERS_NAME = "consumers"
@@ -97,7 +104,7 @@ class ConsumerLog:
         self._commit = GroupCommit(self._log, in_flight_max=in_flight_max, is_sync=is_sync, on_fault=on_fault)
         self.state = ConsumerState()
         # What a frame of the commit log is about to settle: no other call may settle or deliver it meanwhile.
-        self.settling: set[tuple[Lane, int]] = set()
+        self.settling: set[tuple[GroupQueue, int]] = set()
         self.changes_since_checkpoint = 0
         self.settled_below = 0  # commit-log offset below which settlements are in the checkpoint
         self._checkpoint_offset = 0  # of this log
@@ -215,13 +222,13 @@ class ConsumerLog:
 
 def change_rows(
     act: int,
-    lane: tuple[int, int, int],
+    group_queue: tuple[int, int, int],
     offsets: Sequence[int],
     attempts: Sequence[int] | int,
     visible_at_ms: int,
 ) -> Rows:
-    """Rows of one act for several offsets of one lane."""
-    group_id, topic_id, queue_id = lane
+    """Rows of one act for several offsets of one group_queue."""
+    group_id, topic_id, queue_id = group_queue
     rows = np.zeros(len(offsets), CHANGE)
     rows["act"] = act
     rows["group_id"], rows["topic_id"], rows["queue_id"] = group_id, topic_id, queue_id

@@ -49,7 +49,7 @@ ACT_NAMES = {
     ACT_SKIP: "skip",
 }
 
-Lane = tuple[int, int, int]  # group id, topic id, queue id
+GroupQueue = tuple[int, int, int]  # group id, topic id, queue id
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class ConsumerState:
     def __init__(self) -> None:
         self._groups: dict[str, Group] = {}
         self._names: dict[int, str] = {}
-        self._lanes: dict[Lane, Progress] = {}
+        self._group_queues: dict[GroupQueue, Progress] = {}
 
     # -- groups -----------------------------------------------------------------------------------
 
@@ -159,23 +159,25 @@ class ConsumerState:
 
     # -- progress ---------------------------------------------------------------------------------
 
-    def progress(self, lane: Lane) -> Progress | None:
-        return self._lanes.get(lane)
+    def progress(self, group_queue: GroupQueue) -> Progress | None:
+        return self._group_queues.get(group_queue)
 
-    def lanes(self) -> Iterator[tuple[Lane, Progress]]:
-        return iter(list(self._lanes.items()))
+    def group_queues(self) -> Iterator[tuple[GroupQueue, Progress]]:
+        return iter(list(self._group_queues.items()))
 
     def apply(self, changes: Rows) -> None:
         """Carry out logged changes, in order."""
         for change in changes.tolist():
             act, is_untried, queue_id, group_id, topic_id, attempt, offset, visible_at_ms = change
-            lane = (group_id, topic_id, queue_id)
-            progress = self._lanes.get(lane)
+            group_queue = (group_id, topic_id, queue_id)
+            progress = self._group_queues.get(group_queue)
             if act == ACT_CURSOR:
-                self._lanes[lane] = Progress(offset, progress.resets + 1 if progress is not None else 0)
+                self._group_queues[group_queue] = Progress(
+                    offset, progress.resets + 1 if progress is not None else 0
+                )
                 continue
             if progress is None:
-                progress = self._lanes[lane] = Progress(0)
+                progress = self._group_queues[group_queue] = Progress(0)
             if act == ACT_TAKE:
                 if attempt <= progress.untried.get(offset, (0, 0))[1]:  # counted anew: a letter is resent
                     progress.untried.pop(offset, None)
@@ -195,26 +197,34 @@ class ConsumerState:
                 for held in [o for o in progress.taken if o < offset]:
                     progress.forget(held)
 
-    def clamp(self, lane: Lane, end: int) -> None:
+    def clamp(self, group_queue: GroupQueue, end: int) -> None:
         """Forget progress beyond the end of the queue: those messages are not there (any more)."""
-        progress = self._lanes[lane]
+        progress = self._group_queues[group_queue]
         progress.next_offset = min(progress.next_offset, end)
         for offset in [o for o in progress.taken if o >= end]:
             progress.forget(offset)
 
     def forget_topic(self, topic_id: int) -> None:
-        self._lanes = {lane: progress for lane, progress in self._lanes.items() if lane[1] != topic_id}
+        self._group_queues = {
+            group_queue: progress
+            for group_queue, progress in self._group_queues.items()
+            if group_queue[1] != topic_id
+        }
 
     def forget_group(self, group_id: int) -> None:
         """Forget how far a group has got everywhere."""
-        self._lanes = {lane: progress for lane, progress in self._lanes.items() if lane[0] != group_id}
+        self._group_queues = {
+            group_queue: progress
+            for group_queue, progress in self._group_queues.items()
+            if group_queue[0] != group_id
+        }
 
-    def leased(self, now_ms: int) -> Iterator[tuple[Lane, int]]:
+    def leased(self, now_ms: int) -> Iterator[tuple[GroupQueue, int]]:
         """Messages in a consumer's hands right now."""
-        for lane, progress in self._lanes.items():
+        for group_queue, progress in self._group_queues.items():
             for offset, (_, visible_at_ms) in progress.taken.items():
                 if visible_at_ms > now_ms:
-                    yield lane, offset
+                    yield group_queue, offset
 
     # -- saving -----------------------------------------------------------------------------------
 
@@ -223,16 +233,16 @@ class ConsumerState:
             "groups": [group.as_dict() for group in self._groups.values()],
             "lanes": [
                 [
-                    *lane,
+                    *group_queue,
                     progress.next_offset,
                     [[o, a, v] for o, (a, v) in progress.taken.items()],
                     progress.resets,
                 ]
-                for lane, progress in self._lanes.items()
+                for group_queue, progress in self._group_queues.items()
             ],
             "untried": [
-                [*lane, offset, *noted]
-                for lane, progress in self._lanes.items()
+                [*group_queue, offset, *noted]
+                for group_queue, progress in self._group_queues.items()
                 for offset, noted in progress.untried.items()
             ],
         }
@@ -244,11 +254,11 @@ class ConsumerState:
             state.put_group(Group(**fields))
         for group_id, topic_id, queue_id, next_offset, taken, *resets in content["lanes"]:
             # Checkpoints of earlier versions counted no resets.
-            progress = state._lanes[group_id, topic_id, queue_id] = Progress(next_offset, *resets)
+            progress = state._group_queues[group_id, topic_id, queue_id] = Progress(next_offset, *resets)
             for offset, attempt, visible_at_ms in taken:
                 progress.put(offset, attempt, visible_at_ms)
         for group_id, topic_id, queue_id, offset, count, last in content.get("untried", ()):
-            state._lanes[group_id, topic_id, queue_id].untried[offset] = (count, last)
+            state._group_queues[group_id, topic_id, queue_id].untried[offset] = (count, last)
         return state
 
 

@@ -28,13 +28,13 @@ def release_frame(
 
     `value_messages` are the messages of the rows where `is_value`, whose bytes go along.
     """
-    lanes = topics.lanes(rows["topic_id"], rows["queue_id"])
-    order, starts, counts = grouped(lanes)
+    partitions = topics.partitions(rows["topic_id"], rows["queue_id"])
+    order, starts, counts = grouped(partitions)
     groups = np.zeros(len(starts), RELEASE_GROUP)
     firsts = order[starts]
     groups["topic_id"] = rows["topic_id"][firsts]
     groups["queue_id"] = rows["queue_id"][firsts]
-    groups["first_offset"] = topics.plan_offsets(lanes[firsts])
+    groups["first_offset"] = topics.plan_offsets(partitions[firsts])
     groups["count"] = counts
     value_indexes = np.flatnonzero(is_value[order]).astype(np.uint32)
     parts: list[Bytes] = []

@@ -14,7 +14,7 @@ from tidemill.store.formats.frames import GAP_FORMAT, Base, Gap, Kind, TopicChan
 from tidemill.store.message_store import MessageStore
 from tidemill.store.salvage.demands import Demands, demands_of
 from tidemill.store.salvage.hints import Hints
-from tidemill.store.salvage.region import LaneKey, Region
+from tidemill.store.salvage.region import PartitionKey, Region
 from tidemill.store.topics import Topic
 
 # Rows that one gap stands for, of entries or of one queue.
@@ -86,7 +86,7 @@ class Bridge:
         self._skip_offsets(demands.offsets, frame.stamp_ms, region)
         region.confirmed.update(demands.offsets)
 
-    def raise_ends(self, ends: dict[LaneKey, int], stamp_ms: int, region: Region) -> None:
+    def raise_ends(self, ends: dict[PartitionKey, int], stamp_ms: int, region: Region) -> None:
         """Where the end of the log is lost: keep offsets from being given away again."""
         known = {
             (topic_id, queue_id): end
@@ -146,7 +146,7 @@ class Bridge:
             self._write(Gap(first, end, []), stamp_ms)
             first = end
 
-    def _skip_offsets(self, ends: dict[LaneKey, int], stamp_ms: int, region: Region) -> None:
+    def _skip_offsets(self, ends: dict[PartitionKey, int], stamp_ms: int, region: Region) -> None:
         rows, left = list[tuple[int, int, int, int]](), _ROWS_MAX
         for (topic_id, queue_id), end in sorted(ends.items()):
             first = self._indexes.topics.next_offset(topic_id, queue_id)

@@ -35,7 +35,7 @@ from tidemill.store.consumers.consumer_state import (
     CHANGE,
     ConsumerState,
     Group,
-    Lane,
+    GroupQueue,
 )
 from tidemill.store.salvage.source import Damage, SourceLog, readable_checkpoints
 
@@ -48,7 +48,7 @@ _MOVES_CURSOR = (ACT_TAKE, ACT_SETTLE)
 class Redelivery:
     """Offsets of a queue that a group may be given again though it had settled them."""
 
-    lane: Lane
+    group_queue: GroupQueue
     first: int
     end: int
 
@@ -71,7 +71,7 @@ class SalvagedConsumers:
     def queue_ends(self) -> dict[tuple[int, int], int]:
         """How far each queue is filled, at least: groups are never ahead of it."""
         ends: dict[tuple[int, int], int] = {}
-        for (_, topic_id, queue_id), progress in self.state.lanes():
+        for (_, topic_id, queue_id), progress in self.state.group_queues():
             queue = topic_id, queue_id
             ends[queue] = max(ends.get(queue, 0), progress.next_offset)
         return ends
@@ -127,42 +127,42 @@ def _apply(found: SalvagedConsumers, changes: Any) -> None:
     lost_changes_max = sum(damage.byte_count for damage in found.damages) // CHANGE.itemsize
     for index, change in enumerate(changes.tolist()):
         act, _, queue_id, group_id, topic_id, _, offset, _ = change
-        lane = (group_id, topic_id, queue_id)
-        if act in _MOVES_CURSOR and not _reached(found, lane, offset, lost_changes_max):
+        group_queue = (group_id, topic_id, queue_id)
+        if act in _MOVES_CURSOR and not _reached(found, group_queue, offset, lost_changes_max):
             continue
-        if act in (ACT_CURSOR, ACT_SKIP, *_MOVES_CURSOR) or found.state.progress(lane) is not None:
+        if act in (ACT_CURSOR, ACT_SKIP, *_MOVES_CURSOR) or found.state.progress(group_queue) is not None:
             found.state.apply(changes[index : index + 1])
 
 
-def _reached(found: SalvagedConsumers, lane: Lane, offset: int, jump_max: int) -> bool:
+def _reached(found: SalvagedConsumers, group_queue: GroupQueue, offset: int, jump_max: int) -> bool:
     """Bring a group's cursor up to an offset; False where that is too far to follow."""
-    progress = found.state.progress(lane)
+    progress = found.state.progress(group_queue)
     first = progress.next_offset if progress is not None else 0
     if offset <= first:
         return True
     if offset - first > jump_max:
         return False
     if progress is None:
-        found.state.apply(_row(ACT_SKIP, lane, 0))
-        progress = found.state.progress(lane)
+        found.state.apply(_row(ACT_SKIP, group_queue, 0))
+        progress = found.state.progress(group_queue)
         assert progress is not None
     for skipped in range(first, offset):
         progress.put(skipped, _FIRST_ATTEMPT, _AT_ONCE_MS)
     progress.next_offset = offset
-    found.redeliveries.append(Redelivery(lane, first, offset))
+    found.redeliveries.append(Redelivery(group_queue, first, offset))
     return True
 
 
-def _row(act: int, lane: Lane, offset: int) -> Any:
-    group_id, topic_id, queue_id = lane
+def _row(act: int, group_queue: GroupQueue, offset: int) -> Any:
+    group_id, topic_id, queue_id = group_queue
     return np.array([(act, 0, queue_id, group_id, topic_id, 0, offset, 0)], CHANGE)
 
 
 def _drop_unknown_groups(found: SalvagedConsumers) -> None:
     """Forget progress of groups whose settings are lost: a new group could be given the same id."""
     known = {group.id for group in found.state.groups()}
-    for lane, _ in found.state.lanes():
-        if lane[0] not in known:
-            found.unknown_groups.add(lane[0])
+    for group_queue, _ in found.state.group_queues():
+        if group_queue[0] not in known:
+            found.unknown_groups.add(group_queue[0])
     for group_id in found.unknown_groups:
         found.state.forget_group(group_id)

@@ -15,7 +15,7 @@ from tidemill.log.frame import Frame
 from tidemill.store.formats.frame_contents import messages_in
 from tidemill.store.formats.frames import Cancel, Half, Kind, ReEnter, Release
 from tidemill.store.formats.message_format import Columns, Section
-from tidemill.store.salvage.region import LaneKey
+from tidemill.store.salvage.region import PartitionKey
 
 _QUEUE_BITS = 16
 
@@ -26,7 +26,7 @@ class Demands:
 
     next_seq: int = 0  # at least
     is_exact: bool = False  # the next seq is exactly that: the frame makes seqs
-    offsets: dict[LaneKey, int] = field(default_factory=dict)  # next offsets, at least
+    offsets: dict[PartitionKey, int] = field(default_factory=dict)  # next offsets, at least
     queue_counts: dict[int, int] = field(default_factory=dict)  # of topics, at least
 
 
@@ -71,12 +71,12 @@ def _of_section(demands: Demands, section: Section) -> None:
         demands.next_seq, demands.is_exact = section.first_seq, True
     if not is_direct.any():
         return
-    lanes = columns.topic_id[is_direct].astype(np.int64) << _QUEUE_BITS | columns.queue_id[is_direct]
-    distinct, which = np.unique(lanes, return_inverse=True)
+    partitions = columns.topic_id[is_direct].astype(np.int64) << _QUEUE_BITS | columns.queue_id[is_direct]
+    distinct, which = np.unique(partitions, return_inverse=True)
     firsts = np.full(len(distinct), np.iinfo(np.int64).max)
     np.minimum.at(firsts, which, columns.queue_offset[is_direct])
-    for lane, first in zip(distinct.tolist(), firsts.tolist(), strict=True):
-        demands.offsets[lane >> _QUEUE_BITS, lane & ((1 << _QUEUE_BITS) - 1)] = first
+    for partition, first in zip(distinct.tolist(), firsts.tolist(), strict=True):
+        demands.offsets[partition >> _QUEUE_BITS, partition & ((1 << _QUEUE_BITS) - 1)] = first
 
 
 def _of_topics(demands: Demands, columns: Columns) -> None:

@@ -75,12 +75,12 @@ class Doubts:
         is_older = seqs < region.below_seq
         topic_ids = np.unique(rows["topic_id"]).tolist()
         due_until_ms = self._due_until_ms(region)
-        lanes = rows["topic_id"].astype(np.int64) << _QUEUE_BITS | rows["queue_id"]
+        partitions = rows["topic_id"].astype(np.int64) << _QUEUE_BITS | rows["queue_id"]
         masks[RELEASED] |= (
             is_older
             & (rows["deliver_at_ms"] <= due_until_ms)
             & _of(rows, [t for t in topic_ids if region.may_hold_releases(t)])
-            & self._is_open_lane(region, lanes)
+            & self._is_open_partition(region, partitions)
         )
         masks[CANCELLED] |= is_older & _of(rows, [t for t in topic_ids if region.may_hold_cancels(t)])
         if region.may_hold_moves:
@@ -95,13 +95,13 @@ class Doubts:
         return max(region.after_ms, region.before_ms or 0)
 
     @staticmethod
-    def _is_open_lane(region: Region, lanes: I64) -> Flags:
+    def _is_open_partition(region: Region, partitions: I64) -> Flags:
         """Which rows are of queues that something may have been put into by a lost frame."""
         lost = np.array([t << _QUEUE_BITS | q for t, q, _, _ in region.lost_offsets], np.int64)
-        is_open: Flags = np.isin(lanes, lost)
+        is_open: Flags = np.isin(partitions, lost)
         if not region.is_bounded:
             certain = np.array([t << _QUEUE_BITS | q for t, q in region.confirmed], np.int64)
-            is_open |= ~np.isin(lanes, certain)
+            is_open |= ~np.isin(partitions, certain)
         return is_open
 
     def _doubt(self, seq: int, place: int, may_be: tuple[str, ...]) -> Doubt:

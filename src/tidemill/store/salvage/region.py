@@ -14,7 +14,7 @@ from typing import Any
 from tidemill.store.salvage.source import Damage
 from tidemill.store.totals import Totals
 
-LaneKey = tuple[int, int]  # topic id, queue id
+PartitionKey = tuple[int, int]  # topic id, queue id
 _SENT, _RELEASED, _CANCELLED = range(3)
 
 
@@ -29,7 +29,7 @@ class Region:
     after_ms: int | None = None  # stamp of the first frame behind it
     lost_seqs: list[tuple[int, int]] = field(default_factory=list)
     lost_offsets: list[tuple[int, int, int, int]] = field(default_factory=list)  # topic, queue, first, end
-    confirmed: set[LaneKey] = field(default_factory=set)  # queues a later frame went on with
+    confirmed: set[PartitionKey] = field(default_factory=set)  # queues a later frame went on with
     is_bounded: bool = False
     lost_totals: dict[int, tuple[int, int, int]] | None = None  # by topic: sent, released, cancelled
     lost_moves: int | None = None
