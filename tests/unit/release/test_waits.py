@@ -60,7 +60,7 @@ def test_a_record_without_room_waits_and_nothing_is_lost(small, monkeypatch):
         patch.setattr(small.broker.store.writer, "release", no_room)
         with pytest.raises(DiskFull):
             small.broker._release_service.run_once()
-        assert _waits(small) == [WaitView(HoldReason.ROOM, "", 3)]
+        assert _waits(small) == [WaitView(HoldReason.DISK_SPACE, "", 3)]
     small.broker._release_service.run_once()
     assert (_waits(small), small.bodies("t")) == ([], [b"0", b"1", b"2"])
 
