@@ -222,7 +222,7 @@ def test_errors_are_one_line_that_says_what_to_do(cli, arguments, code) -> None:
 
 
 def test_errors_speak_of_what_stands_on_the_command_line(cli) -> None:
-    assert "--by: '-9999d' is further back" in cli("reschedule", "orders", "--key", "k", "--by=-9999d")[2]
+    assert "--by: '-9999d' is longer" in cli("reschedule", "orders", "--key", "k", "--by=-9999d")[2]
     assert " is after end " in cli("pending", "--from", "+1h", "--to", "now")[2]
     assert "--prop '=b' is not" in cli("send", "orders", "x", "--prop", "=b")[2]
     assert (

@@ -137,11 +137,7 @@ class Broker:
             pipeline_problem=self._pipeline_problem,
             holds=Holds(self.disk, self.directory),
         )
-        self.wheel, self.steps, self.figures = (
-            self._timer.wheel,
-            self._timer.steps,
-            self._timer.figures,
-        )
+        self.wheel, self.steps, self.figures = self._timer.wheel, self._timer.steps, self._timer.figures
         self.releaser = self._make_releaser(sizes.release_rows_max)
         self._guard = ClockGuard(self.clock.is_simulated)
         service = partial(

@@ -37,7 +37,7 @@ def _refused_until_it_fits(small, act) -> int:
             small.disk.capacity_bytes = None
             return refused
         assert type(said) is DiskFull
-        assert "more bytes are needed" in str(said) or "MiB more must be for sends" in str(said)
+        assert "more bytes are needed" in str(said) or "MiB more must be free" in str(said)
         assert (small.log_end, small.state()) == before
         assert small.broker.status().disk_space.is_full
     raise AssertionError("it never went through")
@@ -132,7 +132,7 @@ def test_when_others_take_the_room_midway_the_table_says_what_is_stored(small):
 def test_the_status_says_full_from_the_first_refusal_until_there_is_room(small):
     small.send("t", b"first")
     small.disk.capacity_bytes = small.disk.allocated_bytes(small.directory)
-    with pytest.raises(DiskFull, match=r"0\.000 of [\d.]+ MiB are free at .*MiB more must be for sends"):
+    with pytest.raises(DiskFull, match=r"0\.000 of [\d.]+ MiB are free at .*MiB more must be free"):
         small.send("t", bytes(40_000))
     assert small.broker.status().disk_space.is_full
     small.broker.run_due()

@@ -250,7 +250,7 @@ def test_a_letter_whose_topic_is_gone_stays(small):
     assert small.broker.dead_letters.resend("g") == 1
     (left,) = small.broker.dead_letters.waiting("g")
     assert left.topic == "t"
-    with pytest.raises(UnknownTopic, match="gone: t"):
+    with pytest.raises(UnknownTopic, match="deleted: t"):
         small.broker.dead_letters.resend("g", [left.message.id])
 
 

@@ -32,7 +32,7 @@ def test_one_that_is_started_again_opens_no_other_directory_and_makes_none(
     assert not (tmp_path / "data").exists()
     with tidemill.open(tmp_path / "data") as other:
         found = other.id
-    with pytest.raises(StorageError, match=f"broker {found} by now, not of AB12"):
+    with pytest.raises(StorageError, match=f"broker {found} now, not of AB12"):
         process(plan)._open_broker()
     process(replace(plan, broker_before=found))._open_broker().close()
 

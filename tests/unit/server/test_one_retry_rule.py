@@ -202,7 +202,7 @@ def test_a_retry_needs_a_valid_receipt_and_a_possible_delay(small) -> None:
             small.broker.retry([delivery.receipt], delay_ms)
     with pytest.raises(RequestError, match="not a receipt"):
         small.broker.retry(["nonsense"])
-    with pytest.raises(RequestError, match="list of receipts"):
+    with pytest.raises(RequestError, match="list of texts"):
         small.broker.retry(delivery.receipt)
     small.broker.ack([delivery.receipt])
     assert [sent.answer for sent in small.broker.retry([delivery.receipt])] == [SendBackAnswer.INVALID]
