@@ -367,7 +367,7 @@ _WRONG = [
     ({"properties": {"a": 1}}, "property a must be a text"),
     ({"properties": "a=b"}, "properties must be a mapping"),
     ({"key": "\ud800"}, "not valid Unicode"),
-    ({"at": 10**30}, "the longest delay is 3650d"),
+    ({"at": 10**30}, "a message waits at most 3650d"),
 ]
 
 
