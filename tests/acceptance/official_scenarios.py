@@ -210,8 +210,8 @@ def test_what_a_client_lets_through_is_still_checked_by_the_broker(
         ({}, "takes delay messages, this one is normal"),
         ({"p.TIMER_DELAY_SEC": "soon"}, "TIMER_DELAY_SEC is 'soon'"),
         ({"p.TIMER_DELAY_SEC": "9" * 12}, "beyond the limit of 3650d"),
-        ({"p.TIMER_DELAY_SEC": "1", "p.TIMER_DELAY_MS": "999"}, "contradicting times"),
-        ({"p.TIMER_DELAY_SEC": "1", "deliver_at_ms": _now_ms() + 1000}, "contradicting times"),
+        ({"p.TIMER_DELAY_SEC": "1", "p.TIMER_DELAY_MS": "999"}, "conflicting times"),
+        ({"p.TIMER_DELAY_SEC": "1", "deliver_at_ms": _now_ms() + 1000}, "conflicting times"),
     ):
         with pytest.raises(ClientFault, match=complaint):
             client.send(producer, "delayed", "refused", **fields)

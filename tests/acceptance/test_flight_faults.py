@@ -87,7 +87,7 @@ def test_a_gibibyte_is_cut_off_before_it_is_gathered(served, method):
         stream = http2.call(_SERVICE + method, struct.pack(">BI", 0, 1 << 30), ends=False)
         assert http2.pump(stream, 1 << 30) < 1 << 30
         read_to_end(http2.socket)
-    wait_until(lambda: "they sent too much at once" in served.log(), "a word of it in the log")
+    wait_until(lambda: "too many request bytes at once" in served.log(), "a word of it in the log")
 
 
 def test_callers_that_never_read_are_left_waiting_alone(served):
@@ -148,7 +148,7 @@ def test_a_port_that_is_taken_between_two_lives_keeps_out_nothing_but_flight(tmp
             with tidemill.Client(served.endpoint) as client:
                 assert not client.schedule(table, topic="orders").errors  # by the other door
                 wait_until(lambda: client.status().released == 1, "the release")
-            assert "nobody gets in by Flight until its port is free" in served.log()
+            assert "Flight is unavailable until its port is free" in served.log()
         wait_until(lambda: _healthz(served).get("flight", {}).get("port") == port, "Flight")
         with tidemill.Client(served.endpoint) as client:
             assert client.history_table("orders").num_rows == 1

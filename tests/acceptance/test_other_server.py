@@ -70,7 +70,7 @@ def test_it_says_in_one_line_why_and_which_package_to_install(served):
     package = "libpython{}.{}".format(*sys.version_info)
     assert [line for line in served.log().splitlines() if "hypercorn" in line] == [
         f"tidemill: Envoy needs Python's shared library; install it (apt-get install {package}). "
-        "Going on with hypercorn, which is slower."
+        "Continuing with hypercorn, which is slower."
     ]
     assert "tidemill.server.process.hypercorn_process" in command_line(served.broker_pids()[0])
 

@@ -58,7 +58,7 @@ def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     with _going_on_without_spark(tmp_path / "data") as (served, client):
-        _wait_for_problem(client, "there is no Java; install Java 17 or newer, or say --pipeline embedded")
+        _wait_for_problem(client, "there is no Java; install Java 17 or newer, or use --pipeline embedded")
         assert len(_lines_about(served, "there is no Java")) == 1
 
 

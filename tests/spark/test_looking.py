@@ -135,7 +135,7 @@ def test_what_is_no_query_is_refused_before_anything_is_done(spark, served) -> N
         "DESCRIBE pending",
         "SET spark.sql.ansi.enabled=false",
     ):
-        with pytest.raises(tidemill.core.errors.RequestError, match="is no query; ask with SELECT"):
+        with pytest.raises(tidemill.core.errors.RequestError, match="is not a query; use SELECT"):
             tidemill.spark.sql(spark, text, endpoint=served.endpoint)
     assert [table.name for table in spark.catalog.listTables()] == []
 

@@ -49,11 +49,11 @@ def cancel(
 
 
 def check_choice(handle: str | None, key: str | None, start: str | None, end: str | None) -> None:
-    """Exactly one way of saying which messages."""
+    """Require exactly one way to select messages."""
     if (start is None) != (end is None):
         raise usage("a range needs both --from and --to")
     if sum(choice is not None for choice in (handle, key, start)) != 1:
-        raise usage("say which messages, in one way: a HANDLE, --key, or --from with --to")
+        raise usage("pass exactly one of HANDLE, --key, --from with --to")
 
 
 def handle_of(topic: str, text: str) -> Handle:

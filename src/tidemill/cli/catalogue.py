@@ -44,12 +44,12 @@ CATALOGUE = (
     Entry(
         "cancel",
         "tidemill.cli.cancel:cancel",
-        "Cancel messages that wait; says definitely what became of each.",
+        "Cancel pending messages; reports the definite outcome of each.",
     ),
     Entry(
         "reschedule",
         "tidemill.cli.reschedule:reschedule",
-        "Move messages that wait to another time; exit 0 only if something was moved.",
+        "Move pending messages to another time; exit 0 only if something was moved.",
     ),
     Entry(
         "pending", "tidemill.cli.pending:pending", "Show messages that wait; with --json one object per line."
@@ -63,16 +63,17 @@ CATALOGUE = (
     Entry(
         "hold",
         "tidemill.cli.hold:hold",
-        "Hold the releases of the whole broker, or what its timer takes in; it stays so over restarts.",
+        "Hold the releases of the whole broker, or what its timer takes in; persists over restarts.",
     ),
-    Entry("resume", "tidemill.cli.hold:resume", "End a hold; what fell due meanwhile goes at once."),
+    Entry("resume", "tidemill.cli.hold:resume", "End a hold; what fell due meanwhile is released at once."),
     Entry("groups", "tidemill.cli.groups:groups", "Consumer groups: list with lag, set, reset."),
     Entry("dlq", "tidemill.cli.dlq:dlq", "Dead letters: list, resend."),
-    Entry("status", "tidemill.cli.status:status", "Show how the broker is."),
+    Entry("status", "tidemill.cli.status:status", "Show counts, lateness, timer and disk."),
     Entry(
         "sql",
         "tidemill.cli.sql:sql",
-        "Ask Spark about what waits (pending), was released (history) or is in the topics (messages).",
+        "Query pending messages, release history or stored messages (tables pending, history, messages) "
+        "with Spark.",
     ),
     Entry(
         "advance",
@@ -97,7 +98,7 @@ CATALOGUE = (
     Entry(
         "rebuild",
         "tidemill.cli.rebuild:rebuild",
-        "Make every derived file again from the commit log, then check.",
+        "Derive every other file again from the commit log, then check.",
     ),
     Entry(
         "damaged",
@@ -117,7 +118,7 @@ CATALOGUE = (
     Entry(
         "bench",
         "tidemill.cli.bench.command:bench",
-        "Measures this machine: figures as a table, or with --json.",
+        "Benchmark this machine: results as a table, or with --json.",
     ),
 )
 
@@ -154,7 +155,7 @@ def _say_version(is_asked: bool) -> None:
 def _options(
     is_version: Annotated[
         bool,
-        typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version this is."),
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     """Holds messages until their time, then puts each into its topic: once, never early."""

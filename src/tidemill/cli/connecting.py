@@ -40,7 +40,7 @@ RequestIdOption = Annotated[
     str | None,
     typer.Option(
         "--request-id",
-        help="Asked again within an hour with the same id and arguments, it answers as the first time.",
+        help="Repeated within an hour with the same id and arguments, the request returns the first answer.",
     ),
 ]
 KeyOption = Annotated[str | None, typer.Option("--key", help="All messages with this key.")]
@@ -91,7 +91,7 @@ def _config_file() -> dict[str, str]:
         content: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RequestError(
-            f"{path} is not TOML: {error}; mend it, or name another with TIDEMILL_CONFIG"
+            f"{path} is not TOML: {error}; fix it, or name another with TIDEMILL_CONFIG"
         ) from error
     if unknown := set(content) - _SETTINGS:
         raise RequestError(f"{path}: unknown settings {sorted(unknown)}; known are {sorted(_SETTINGS)}")

@@ -31,7 +31,7 @@ def damaged(
     directory: Annotated[
         Path | None, typer.Argument(metavar="DIR", help="a data directory that no process has open")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=_LIMIT_MAX, help="At most so many.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=_LIMIT_MAX, help="At most this many.")] = 100,
     has_bytes: Annotated[
         bool, typer.Option("--bytes", help="With DIR: the bytes of each frame in base64, as `frame_base64`.")
     ] = False,

@@ -22,7 +22,7 @@ _BODY_CHARS = 40
 @dlq.command("list")
 def list_letters(
     group: Annotated[str | None, typer.Option(help="Of one group; without: of all.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many.")] = 100,
     endpoint: EndpointOption = None,
     is_json: JsonOption = False,
 ) -> int:
@@ -49,7 +49,7 @@ def resend(
 ) -> int:
     """Give dead letters to their group once more, with all attempts before them."""
     if is_all == bool(ids):
-        raise usage("say which dead letters: give either --all or --id")
+        raise usage("give either --all or --id")
     with connect(endpoint) as client:
         count = client.resend_dead_letters(group, ids or None)
     print(json.dumps({"resent": count}) if is_json else f"{count} resent to {group}")

@@ -150,12 +150,13 @@ def _kind_of(file: Path, data: ByteArray) -> FileKind:
         return FileKind.QUEUE
     if len(data) and not data.any():
         raise CorruptionError(
-            f"{file} holds {len(data):,} zeros, and its name is not that of room kept back (ballast, spare)"
+            f"{file} holds {len(data):,} zeros, and its name is not that of preallocated space (ballast, "
+            "spare)"
         )
     kinds = ", ".join(FileKind)
     raise CorruptionError(
-        f"{file} is none of Tidemill's files, or badly damaged: neither its first bytes nor its name tell "
-        f"what it is; if you know, say --as ({kinds})"
+        f"{file} is none of Tidemill's files, or badly damaged: neither its first bytes nor its name "
+        f"identify it; if you know, pass --as ({kinds})"
     )
 
 
@@ -187,8 +188,8 @@ def _lock_lines(data: bytes) -> Iterator[Line]:
 
 def _room_lines(data: ByteArray) -> Iterator[Line]:
     if data.any():
-        raise CorruptionError("it is not all zeros; if it was another file, say --as what")
-    yield {"what": "room", "bytes": len(data), "note": "zeros: room kept back, with nothing in it"}
+        raise CorruptionError("it is not all zeros; if it was another file, pass --as")
+    yield {"what": "room", "bytes": len(data), "note": "zeros: preallocated space, nothing in it"}
 
 
 def _text_line(line: Line) -> str:

@@ -28,7 +28,7 @@ def forecast(
     topic: Annotated[str | None, typer.Option(help="Only of this topic.")] = None,
     horizon: Annotated[str, typer.Option(help="How far to look.")] = "1h",
     is_watch: Annotated[
-        bool, typer.Option("--watch", help="Drawn again every second, until interrupted.")
+        bool, typer.Option("--watch", help="Refresh every second until interrupted.")
     ] = False,
     endpoint: EndpointOption = None,
     is_json: JsonOption = False,

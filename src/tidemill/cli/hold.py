@@ -15,7 +15,7 @@ from tidemill.core.holds import Held, held_named
 WhatArgument = Annotated[str, typer.Argument(metavar="WHAT", help="`releases` or `absorbing`.")]
 _HELD = {
     Held.RELEASES: "nothing timed is put into its topic",
-    Held.ABSORBING: "the timer takes in nothing new",
+    Held.ABSORBING: "the timer absorbs nothing new",
 }
 
 

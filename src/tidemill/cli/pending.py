@@ -28,7 +28,7 @@ def pending(
     key: KeyOption = None,
     start: FromOption = None,
     end: ToOption = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many.")] = 20,
     endpoint: EndpointOption = None,
     is_json: JsonOption = False,
 ) -> int:

@@ -27,10 +27,12 @@ _BATCH = 32
 def receive(
     topic: Annotated[str, typer.Argument()],
     group: Annotated[str, typer.Option(help="The consumer group.")],
-    count: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
-    wait: Annotated[str, typer.Option(help="Stop when nothing has come for so long.")] = "30s",
-    no_ack: Annotated[bool, typer.Option("--no-ack", help="Leave them to be delivered again.")] = False,
-    invisible: Annotated[str, typer.Option(help="How long others do not see them.")] = "30s",
+    count: Annotated[int | None, typer.Option(min=1, help="Stop after this many.")] = None,
+    wait: Annotated[str, typer.Option(help="Stop when nothing arrived for this long.")] = "30s",
+    no_ack: Annotated[bool, typer.Option("--no-ack", help="Do not ack: they are delivered again.")] = False,
+    invisible: Annotated[
+        str, typer.Option(help="How long other consumers do not get them (the lease).")
+    ] = "30s",
     tag: Annotated[list[str] | None, typer.Option("--tag", help="Only messages with this tag.")] = None,
     endpoint: EndpointOption = None,
     _is_json: Annotated[bool, typer.Option("--json", help="As it is in any case: JSON.")] = False,

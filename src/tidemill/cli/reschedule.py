@@ -33,7 +33,7 @@ def reschedule(
     key: KeyOption = None,
     start: FromOption = None,
     end: ToOption = None,
-    delay: Annotated[str | None, typer.Option(help="So long from now.")] = None,
+    delay: Annotated[str | None, typer.Option(help="This long from now.")] = None,
     at: Annotated[str | None, typer.Option(help="At this time.")] = None,
     by: Annotated[str | None, typer.Option(help="Later by this; earlier with a minus: --by=-10m.")] = None,
     request_id: RequestIdOption = None,
@@ -43,7 +43,7 @@ def reschedule(
     """Move messages that wait to another time; exit 0 only if something was moved."""
     check_choice(handle, key, start, end)
     if sum(choice is not None for choice in (delay, at, by)) != 1:
-        raise usage("say where to: exactly one of --delay, --at and --by")
+        raise usage("pass exactly one of --delay, --at, --by")
     with connect(endpoint) as client:
         delay_ms, at_ms = due_of(delay, at)
         by_ms = None if by is None else _signed_ms(by)

@@ -114,4 +114,4 @@ def _consumer_lines(report: SalvageReport) -> Iterator[str]:
     if report.consumer_checkpoint_lost:
         yield "the consumers' checkpoint is lost: groups begin where their last readable state was"
     if report.unknown_groups:
-        yield f"{len(report.unknown_groups)} consumer groups are lost; they begin again when they come back"
+        yield f"{len(report.unknown_groups)} consumer groups are lost; they restart on their next receive"

@@ -39,7 +39,7 @@ def schedule(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Parquet, Arrow, CSV or JSON lines.")],
     topic: Annotated[str | None, typer.Option(help="Where to, unless a column `topic` says.")] = None,
     jitter: Annotated[
-        str | None, typer.Option(help="Every row up to so much later than it says, by chance: 30s.")
+        str | None, typer.Option(help="Random extra delay of at most this for every row: 30s.")
     ] = None,
     endpoint: EndpointOption = None,
     is_json: JsonOption = False,

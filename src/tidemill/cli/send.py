@@ -48,7 +48,7 @@ def send(
     delay: Annotated[str | None, typer.Option(help="Deliver after: 90s, 30m, 2h, 3d.")] = None,
     at: Annotated[str | None, typer.Option(help="Deliver at: 2027-01-01T08:00:00+08:00.")] = None,
     jitter: Annotated[
-        str | None, typer.Option(help="Up to so much later than --delay or --at, by chance: 30s.")
+        str | None, typer.Option(help="Random extra delay of at most this, after --delay or --at: 30s.")
     ] = None,
     level: Annotated[
         int | None, typer.Option(help="Deliver after a level's delay: 1, 2, … (`status --json` lists them).")

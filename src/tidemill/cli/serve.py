@@ -48,7 +48,7 @@ RollWindowOption = Annotated[
     str | None, typer.Option(help="How far ahead the wheel reaches. [172800 ticks: 2d at 1000ms]")
 ]
 DuePerTickOption = Annotated[
-    int | None, typer.Option(help="Messages of one topic that may fall due in one tick; 0: any number. [0]")
+    int | None, typer.Option(help="Messages of one topic that may fall due in one tick; 0: no limit. [0]")
 ]
 TimerStoreOption = Annotated[
     str | None, typer.Option(help="What keeps the timers: wheel or rocksdb. [wheel]")
@@ -57,15 +57,17 @@ TimerStoreOption = Annotated[
 
 def serve(
     context: typer.Context,
-    data: Annotated[Path, typer.Option(help="Data directory; made if it is not there.")],
+    data: Annotated[Path, typer.Option(help="Data directory; created if missing.")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: PortOption = 8081,
     flight_port: FlightPortOption = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Allow an address others can reach.")] = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Allow an address reachable from other machines.")
+    ] = False,
     auto_create: Annotated[
         bool, typer.Option("--auto-create", help="Make a topic when a gRPC client asks for it.")
     ] = False,
-    pipeline: Annotated[str, typer.Option(help="Who turns the wheel: spark or embedded.")] = "spark",
+    pipeline: Annotated[str, typer.Option(help="What runs the timer: spark or embedded.")] = "spark",
     spark_master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
     lead: Annotated[str | None, typer.Option(help="How far the timer works ahead. [30s]")] = None,
     tick: Annotated[str | None, typer.Option(help="Width of a wheel slot. [1000ms]")] = None,
@@ -148,7 +150,7 @@ def _server(wanted: str) -> str:
     problem = f"Envoy needs Python's shared library; install it (apt-get install {package})"
     if wanted == "envoy":
         raise StorageError(f"{problem}, or use --server hypercorn")
-    print(f"tidemill: {problem}. Going on with hypercorn, which is slower.", file=sys.stderr)
+    print(f"tidemill: {problem}. Continuing with hypercorn, which is slower.", file=sys.stderr)
     return "hypercorn"
 
 
@@ -158,7 +160,7 @@ def _pipeline_command(data: Path, settings: BrokerSettings, master: str) -> tupl
 
     check_master(master)
     if problem := why_not_spark():
-        print(f"tidemill: {problem}. Going on with the embedded runner.", file=sys.stderr)
+        print(f"tidemill: {problem}. Continuing with the embedded runner.", file=sys.stderr)
         return (), problem
     return tuple(pipeline_command(sys.executable, data, settings, master)), ""
 

@@ -42,7 +42,7 @@ def sql(
     is_json: JsonOption = False,
     is_csv: Annotated[bool, typer.Option("--csv", help="CSV with a head, for programs.")] = False,
     limit: Annotated[
-        int | None, typer.Option(min=1, help=f"At most so many rows. [{_SHOWN} as a table, else all]")
+        int | None, typer.Option(min=1, help=f"At most this many rows. [{_SHOWN} as a table, else all]")
     ] = None,
 ) -> int:
     """Ask Spark about what waits (pending), was released (history) or is in the topics (messages)."""
@@ -88,7 +88,7 @@ def _waiting() -> Iterator[None]:
     # On a descriptor of its own: standard error is turned away from the terminal meanwhile.
     with os.fdopen(os.dup(2), "w", buffering=1) as errors:
         screen = Console(file=errors)
-        with screen.status("Spark works on it …") if screen.is_terminal else nullcontext():
+        with screen.status("Spark runs the query …") if screen.is_terminal else nullcontext():
             yield
 
 

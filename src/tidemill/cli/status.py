@@ -22,7 +22,7 @@ _HORIZON_MS = 3_600_000
 
 def status(
     is_watch: Annotated[
-        bool, typer.Option("--watch", help="A live picture, every second, until interrupted.")
+        bool, typer.Option("--watch", help="Refresh every second until interrupted.")
     ] = False,
     endpoint: EndpointOption = None,
     is_json: JsonOption = False,

@@ -261,7 +261,7 @@ def _damage(fields: Any) -> str:
 
 
 def _disk(disk: Any) -> str:
-    low = "  [yellow]nearly full: make room[/]" if disk.get("is_low") else ""
+    low = "  [yellow]nearly full: free space[/]" if disk.get("is_low") else ""
     full = "  [bold red]full: sends are refused[/]" if disk["is_full"] else low
     return f"{bytes_text(disk['log_bytes'])} of log, {bytes_text(disk['free_bytes'])} free{full}"
 

@@ -36,7 +36,7 @@ def watch(screen: Console, look: Look, pause: threading.Event | None = None) -> 
                 except TidemillError as error:
                     if not _may_pass(error):
                         raise
-                    picture = Group(Text(f"{error}\nLooking again every second.", "bold red"), last)
+                    picture = Group(Text(f"{error}\nRetrying every second.", "bold red"), last)
     except KeyboardInterrupt:
         return  # how a live picture is left
 

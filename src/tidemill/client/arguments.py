@@ -42,7 +42,7 @@ def token_of(token: str) -> str:
         return ""
     require_kind("token", token, str, "a text")
     if not token.isprintable():
-        raise RequestError("the token has a line break or a character that is none in it; write it anew")
+        raise RequestError("the token contains a line break or an invalid character; correct it")
     return token
 
 

@@ -170,7 +170,7 @@ class NewDueTime:
         }
         chosen = {name: value for name, value in given.items() if value is not None}
         if len(chosen) != 1:
-            raise RequestError("say where to move: give exactly one of at, delay and by")
+            raise RequestError("pass exactly one of at, delay, by")
         return chosen
 
 
@@ -201,7 +201,7 @@ def _moved(fields: Mapping[str, Any]) -> Moved:
 def _check_choice(key: str | None, from_ms: int | None, to_ms: int | None) -> None:
     has_range = from_ms is not None and to_ms is not None
     if (key is not None) == has_range or (from_ms is None) != (to_ms is None):
-        raise RequestError("choose messages by a handle, by a key, or by both ends of a range")
+        raise RequestError("pass a handle, a key, or both ends of a range")
 
 
 # -- looking --------------------------------------------------------------------------------------

@@ -92,10 +92,10 @@ class Door:
     def _why_not(self) -> str:
         """Why nothing is behind the door, for whoever knocks."""
         if self.state == "opening" and self.opening_share is not None:
-            return f"the broker is opening: {self.opening_share:.0%} of its log is read; come again shortly"
+            return f"starting: {self.opening_share:.0%} of the log recovered; retry later"
         if self.reason:
             return f"the broker stopped: {self.reason}; retry later"
-        return f"the broker is {self.state}; come again shortly"
+        return f"the broker is {self.state}; retry later"
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:

@@ -115,7 +115,7 @@ class WatchedBody:
         if self._held + size > self._request_max:
             raise _too_large(self._request_max)
         if not self._budget.take(size):
-            raise BodyRefused(_TOO_MANY, "too many bytes are being received; send again shortly")
+            raise BodyRefused(_TOO_MANY, "too many request bytes in flight; retry later")
         self._held += size
         return event
 
@@ -124,9 +124,9 @@ class WatchedBody:
             async with asyncio.timeout_at(min(self._whole_by_s, next_by_s)):
                 return await self._receive()
         except TimeoutError:
-            slow = f"fewer than {RATE_BYTES} bytes of the body came in {RATE_SECONDS:g} seconds"
+            slow = f"fewer than {RATE_BYTES} bytes of the body arrived in {RATE_SECONDS:g} seconds"
             if self._whole_by_s <= next_by_s:
-                slow = f"the body was not whole within {self._seconds_max:g} seconds"
+                slow = f"the body was not complete within {self._seconds_max:g} seconds"
             raise BodyRefused(_TOO_LATE, f"{slow}; send it faster") from None
 
     def close(self) -> None:

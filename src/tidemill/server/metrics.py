@@ -122,7 +122,8 @@ class BrokerCollector(Collector):
         yield holds
         yield _counter(
             "swept_messages",
-            "Messages that were due and forgotten, found by a sweep and released; 0 in normal operation.",
+            "Messages overdue and missing in the timer, found by a sweep and released; 0 in normal "
+            "operation.",
             status.swept,
         )
         yield _gauge("lateness_p99_seconds", "99th percentile of recent lateness.", late.p99_ms / 1000)
@@ -130,7 +131,7 @@ class BrokerCollector(Collector):
         yield _gauge("in_flight_send_bytes", "Bodies of sends not answered yet.", status.in_flight_bytes)
         rejects = CounterMetricFamily(
             "tidemill_rejects",
-            "Requests and messages refused, by door (grpc, http, flight) and error code.",
+            "Requests and messages refused, by protocol (label door: grpc, http, flight) and error code.",
             labels=["door", "code"],
         )
         for (door, code), count in sorted(REJECTS.counts().items()):
@@ -159,7 +160,7 @@ class BrokerCollector(Collector):
         pipeline = status.pipeline
         yield _gauge(
             "pipeline_lag_seconds",
-            "By how much the slowest shard is later than it should be; 0 while all is well.",
+            "Delay of the slowest shard; 0 while it keeps up.",
             pipeline.lag_ms / 1000,
         )
         yield _gauge(
@@ -168,10 +169,10 @@ class BrokerCollector(Collector):
             pipeline.unabsorbed,
         )
         yield _counter(
-            "pipeline_takeovers", "Times the broker took the wheel over from Spark.", pipeline.takeovers
+            "pipeline_takeovers", "Times the broker took over the timer from Spark.", pipeline.takeovers
         )
         runner = InfoMetricFamily(
-            "tidemill_pipeline", "Who turns the wheel (runner), and how Spark is (state)."
+            "tidemill_pipeline", "What runs the timer (runner), and the state of Spark (state)."
         )
         runner.add_metric([], {"runner": pipeline.runner, "state": pipeline.state})
         yield runner
@@ -186,10 +187,10 @@ class BrokerCollector(Collector):
         )
         yield _gauge("disk_size_bytes", "Size of the data directory's disk.", status.disk_space.total_bytes)
         yield _gauge("disk_low", "1 while the disk is nearly full.", status.disk_space.is_low)
-        yield _gauge("disk_full", "1 while sends are refused for want of room.", status.disk_space.is_full)
+        yield _gauge("disk_full", "1 while sends are refused because the disk is full.", status.disk_space.is_full)
         yield _gauge(
             "directory_gone",
-            "1 while the path leads no longer to the data directory.",
+            "1 while the data directory is removed or unmounted.",
             status.disk_space.is_gone,
         )
 
@@ -245,7 +246,7 @@ class BrokerCollector(Collector):
         yield _gauge("lead_seconds", "How far the timer works ahead.", settings.lead_ms / 1000)
         yield _gauge(
             "in_flight_send_limit_bytes",
-            "Where sends are told to wait: the limit of in_flight_send_bytes.",
+            "Limit of in_flight_send_bytes; sends beyond it are refused.",
             settings.in_flight_bytes_max,
         )
         build = InfoMetricFamily("tidemill_build", "The version that runs.")

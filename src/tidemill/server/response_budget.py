@@ -66,9 +66,7 @@ class Unread:
         return Answer(self, send, may_refuse)
 
     def _refusal(self) -> TooManyRequests:
-        return TooManyRequests(
-            f"{self.held} bytes of answers wait for callers that do not read them; ask again shortly"
-        )
+        return TooManyRequests(f"{self.held} response bytes wait for clients that do not read; retry later")
 
 
 class Answer:

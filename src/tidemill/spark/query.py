@@ -88,7 +88,7 @@ def _require_query(spark: SparkSession, text: str) -> None:
     for node in nodes:  # grows while it is walked
         if any(kind.isInstance(node) for kind in kinds):
             words = " ".join(text.split()[:2])
-            raise RequestError(f"{words!r} is no query; ask with SELECT … FROM {', '.join(VIEWS)}")
+            raise RequestError(f"{words!r} is not a query; use SELECT … FROM {', '.join(VIEWS)}")
         nodes += _items(node.children())
 
 

@@ -83,7 +83,7 @@ def check_schedule(schema: StructType, plan: SchedulePlan) -> None:
                 f"{_HINTS.get(field.name, 'whole numbers' if field.name == 'level' else 'texts')}"
             )
     if "body" not in names:
-        raise RequestError("there is no column `body`: what the message says")
+        raise RequestError("there is no column `body`, the content of the message")
     if ("topic" in names) == (plan.topic is not None):
         raise RequestError("name the topic either by the option `topic` or by a column `topic`")
     if len(times := [name for name in _TIMES if name in names]) > 1:
@@ -97,7 +97,7 @@ def check_schedule(schema: StructType, plan: SchedulePlan) -> None:
     if plan.is_once and not names & {"key", "id"}:
         raise RequestError(
             "there is no column `key`, by which a row that comes again is known (a task that Spark repeats, "
-            "a job that is run again); add one, or an `id`, or say option once=false"
+            "a job that is run again); add one, or an `id`, or set option once=false"
         )
 
 
@@ -131,7 +131,7 @@ def _ids(columns: dict[str, pa.Array], plan: SchedulePlan, run: str) -> pa.Array
     if not pc.all(pc.or_(has_id, has_key), min_count=0).as_py():
         raise RequestError(
             "a row has neither key nor id, so a repeat could not be recognised; "
-            "give every row a key, or say option once=false"
+            "give every row a key, or set option once=false"
         )
     text = pa.string()
     if "deliver_at" in columns:

@@ -90,7 +90,7 @@ def _standard_error_in(log: Path) -> Iterator[None]:
 
 def _what_java_said(log: Path) -> str:
     """The last line of it, and what to do."""
-    *_, said = ["it said nothing", *log.read_text(errors="replace").strip().splitlines()]
+    *_, said = ["it printed nothing", *log.read_text(errors="replace").strip().splitlines()]
     return f"set JAVA_HOME to a Java 17 or newer ({said.strip()})"
 
 

@@ -75,8 +75,8 @@ def _one(directory: Path, pattern: str) -> Path:
         ("timer/shard-000/cursor.*", ["step="]),
         ("timer/shard-000/attempt.*", ["epoch=7", "step=9"]),
         ("log/head.*", ["log_begins_at=0"]),
-        ("ballast", ["room kept back"]),
-        ("log/spare", ["room kept back"]),
+        ("ballast", ["preallocated space"]),
+        ("log/spare", ["preallocated space"]),
         ("*.ready", ["seq=4"]),
     ],
 )

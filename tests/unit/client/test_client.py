@@ -337,7 +337,7 @@ def test_tasks_do_the_same(served) -> None:
         (lambda c: c.cancel("None"), "not a handle: 'None'; .* that is not timed does not have"),
         (lambda c: c.send("t", "x", delay=10**16), "delay_ms 10000000000000000 is .*3650d"),
         (lambda c: c.cancel_many(5), "as a list"),
-        (lambda c: c.schedule_whole([1]), "list is no table"),
+        (lambda c: c.schedule_whole([1]), "list is not a table"),
     ],
 )
 def test_a_wrong_argument_is_refused_in_words(client, act, said) -> None:

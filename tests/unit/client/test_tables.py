@@ -299,12 +299,15 @@ def test_errors_are_told_however_the_rows_came(client, served) -> None:
 def test_a_broker_that_never_had_a_flight_door_is_told_at_once(served) -> None:
     with tidemill.Client(served.endpoint) as client:
         client._flight._closing = None  # whoever waits, to try again, fails
-        with pytest.raises(tidemill.Unreachable, match="no Flight door"):
+        with pytest.raises(tidemill.Unreachable, match="no Flight endpoint"):
             client.pending_table()
 
 
 def test_rows_to_cancel_are_a_table_or_refused_in_words(served) -> None:
-    with tidemill.Client(served.endpoint) as client, pytest.raises(RequestError, match="a list is no table"):
+    with (
+        tidemill.Client(served.endpoint) as client,
+        pytest.raises(RequestError, match="a list is not a table"),
+    ):
         client.cancel_table([{"id": "x"}])
 
 
@@ -364,7 +367,7 @@ def test_a_broker_that_knows_no_jitter_is_named(client, monkeypatch) -> None:
     drafts = [Draft("t", b"x", delay_ms=5), Draft("t", b"y", delay_ms=5, jitter_ms=5)]
     stored, refused = client.send_many(drafts)
     assert isinstance(stored, Receipt)
-    assert str(refused) == "the broker is of an older version, which knows no jitter; leave it out"
+    assert str(refused) == "the broker is an older version without jitter; leave it out"
 
 
 def test_tasks_may_use_jitter_too(served) -> None:

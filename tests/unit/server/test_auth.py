@@ -218,7 +218,7 @@ class TestReloading:
         for _ in range(3):
             with pytest.raises(Unauthorized):
                 authority.user_of_token("Bearer very-secret-token")
-        assert "nobody gets in until it is in order" in caplog.text
+        assert "all calls are refused until the permissions file is valid" in caplog.text
         path.write_text(_FILE)
         assert authority.user_of_token("Bearer very-secret-token").name == "shop"
 

@@ -90,7 +90,7 @@ def test_a_body_that_comes_too_slowly_is_refused(
 
     async def ended_s() -> float:
         with pytest.raises(
-            BodyRefused, match="fewer than 10240 bytes of the body came in 10 seconds"
+            BodyRefused, match="fewer than 10240 bytes of the body arrived in 10 seconds"
         ) as refused:
             await _read(budget, _slow_caller(size, every_s, count))
         assert refused.value.status_code == 408
@@ -111,7 +111,7 @@ def test_a_body_that_comes_fast_enough_is_taken(size: int, every_s: float, count
 
 def test_a_body_is_whole_in_time_at_whatever_rate_it_comes() -> None:
     budget = BodyBudget(1 << 30, 1 << 30)
-    with pytest.raises(BodyRefused, match="not whole within 120 seconds"):
+    with pytest.raises(BodyRefused, match="not complete within 120 seconds"):
         leaping_loop.run(_read(budget, _slow_caller(2_000, 1, 1_000)))
 
 

@@ -53,6 +53,6 @@ def test_one_that_cannot_close_because_its_directory_went_says_so(
 
     process.door.opened = SimpleNamespace(broker=broker, gateway=SimpleNamespace(drain=drained))
     asyncio.run(process.stop())
-    assert "did not close in order" in said["failed"]["message"] and "closed" not in said
+    assert "did not shut down cleanly" in said["failed"]["message"] and "closed" not in said
     with tidemill.open(tmp_path / "elsewhere") as again:
         assert len(again.views.pending()) == 1

@@ -503,7 +503,7 @@ def test_more_calls_at_once_than_are_carried_are_told_to_come_again(small) -> No
         writer, answers = client.do_put(flight.FlightDescriptor.for_path("t"), _batch(1).schema)
         writer.write_batch(_batch(1))
         answers.read()
-        with pytest.raises(flight.FlightUnavailableError, match="1 Flight calls are under way"):
+        with pytest.raises(flight.FlightUnavailableError, match="call limit reached: 1 Flight calls"):
             _get(client, table="pending")
         writer.close()
         assert _get(client, table="pending").num_rows == 1
@@ -546,7 +546,9 @@ def test_every_call_is_asked_for_its_token(small) -> None:
 
 def test_a_call_for_another_broker_is_refused_and_stores_nothing(small, client) -> None:
     meant = flight.FlightCallOptions(headers=[(b"x-tidemill-broker", b"another")])
-    with pytest.raises(flight.FlightUnavailableError, match="not another; ask that one's /healthz"):
+    with pytest.raises(
+        flight.FlightUnavailableError, match="not another; read the Flight port from that broker's /healthz"
+    ):
         _put(client, _batch(), options=meant)
     assert small.broker.status().pending == 0
     own = flight.FlightCallOptions(headers=[(b"x-tidemill-broker", small.broker.id.encode())])

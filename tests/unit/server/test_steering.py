@@ -187,7 +187,7 @@ def test_contradicting_times_are_refused_and_stored_nowhere(send, small):
     status = send(_message("x", at_ms=START_MS + 4_000, TIMER_DELAY_SEC="5", DELAY="3")).status
     assert status.code == Code.ILLEGAL_DELIVERY_TIME
     assert status.message == (
-        "ILLEGAL_DELIVERY_TIME: contradicting times: DELAY is '3', TIMER_DELAY_SEC is '5', "
+        "ILLEGAL_DELIVERY_TIME: conflicting times: DELAY is '3', TIMER_DELAY_SEC is '5', "
         f"delivery_timestamp is {START_MS + 4_000} ms; give only one of them"
     )
     assert small.log_end == end
@@ -213,7 +213,7 @@ def test_any_two_times_contradict_each_other(first, second):
     if first == second:
         assert sum(map(bool, take_steering(dict(given), at_ms)[:3])) == 1
         return
-    with pytest.raises(IllegalDelay, match="contradicting times") as refused:
+    with pytest.raises(IllegalDelay, match="conflicting times") as refused:
         take_steering(given, at_ms)
     assert all(name in str(refused.value) for name in names)
 

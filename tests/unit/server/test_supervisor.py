@@ -79,7 +79,7 @@ def test_a_broker_that_is_slow_to_come_is_tried_again_and_nothing_is_said_to_ser
 
 
 def test_one_that_never_comes_is_given_up(said: Said, tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="the door did not open: nobody came"):
+    with pytest.raises(StorageError, match="server failed to start: nobody came"):
         _run(said, tmp_path, [lambda: _Server(is_slow=True)] * 20)
     assert len(said) == supervising._SLOW_STARTS_MAX - 1
 
@@ -87,7 +87,7 @@ def test_one_that_never_comes_is_given_up(said: Said, tmp_path: Path) -> None:
 def test_one_that_ends_by_itself_before_the_door_opens_is_given_up_at_once(
     said: Said, tmp_path: Path
 ) -> None:
-    with pytest.raises(StorageError, match="the door did not open"):
+    with pytest.raises(StorageError, match="server failed to start"):
         _run(said, tmp_path, [lambda: _Server(is_slow=True, code=1)] * 2)
     assert said == []
 

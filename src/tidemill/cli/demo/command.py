@@ -40,9 +40,9 @@ _PATIENCE_MS = 20_000  # how long after the script's end the last order may take
 
 def demo(
     keep: Annotated[
-        bool, typer.Option("--keep", help="leave the data directory, and the broker running")
+        bool, typer.Option("--keep", help="keep the data directory, and the broker running")
     ] = False,
-    pipeline: Annotated[str, typer.Option(help="who turns the wheel: spark or embedded")] = "spark",
+    pipeline: Annotated[str, typer.Option(help="what runs the timer: spark or embedded")] = "spark",
 ) -> int:
     """Play the order-payment-timeout story, live; exit 0 only if everything held."""
     if pipeline not in ("spark", "embedded"):
@@ -52,12 +52,12 @@ def demo(
     directory = scratch / "data"
     screen = console()
     if pipeline == "spark" and (problem := why_not_spark("")):
-        screen.print(f"Without Spark: {problem}. The broker turns the wheel itself.\n", soft_wrap=True)
+        screen.print(f"Without Spark: {problem}. The broker runs the timer itself.\n", soft_wrap=True)
         pipeline = "embedded"
     try:
         verdict = _show(directory, scratch / "serve.log", pipeline, screen)
     except Unreachable as lost:
-        raise StorageError(f"{lost}. The last it said: {last_words(scratch / 'serve.log')}") from lost
+        raise StorageError(f"{lost}. Its last output: {last_words(scratch / 'serve.log')}") from lost
     finally:
         if not keep:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -79,7 +79,7 @@ def _show(directory: Path, log: Path, pipeline: str, screen: Console) -> Verdict
     screen.print(
         f"A shop places {ORDER_COUNT} orders and gives each some seconds to be paid. Tidemill holds one "
         "delayed message per order; a payment cancels it, and when its time comes the order is closed. "
-        f"Whatever is due later than {LEAD_MS / 1000:.0f} s goes through the timer wheel, turned by {who}. "
+        f"Whatever is due later than {LEAD_MS / 1000:.0f} s goes through the timer wheel, run by {who}. "
         f"The shop is a client, the broker a `tidemill serve`, which {also}.\n"
     )
     stage = Stage(directory, log, SystemClock(), pipeline)

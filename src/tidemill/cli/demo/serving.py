@@ -44,7 +44,7 @@ class Serving:
         while not (found := _ADDRESS.search(self._log.read_text())):
             if self._process.poll() is not None or stopwatch_s() > until_s:
                 self.stop()
-                raise StorageError(f"the broker did not open: {last_words(self._log)}")
+                raise StorageError(f"the broker failed to start: {last_words(self._log)}")
             pause.wait(_LOOK_SECONDS)
         return found[1]
 
@@ -84,4 +84,4 @@ class Serving:
 def last_words(log: Path) -> str:
     """The last line that a serve has written."""
     lines = log.read_text().strip().splitlines() if log.exists() else []
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "it printed nothing"

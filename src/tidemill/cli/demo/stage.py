@@ -198,7 +198,7 @@ class Stage:
             CancelAnswer.CANCELLED: "its time-out is cancelled",
             CancelAnswer.RELEASED: "too late, it was closed already",
             CancelAnswer.ALREADY_CANCELLED: "it was paid before",
-            CancelAnswer.UNKNOWN: "nobody knows it",
+            CancelAnswer.UNKNOWN: "unknown",
         }
         self._tell(f"order {record.order.number} paid: {answer} ({meaning[answer]})")
 
@@ -221,7 +221,7 @@ class Stage:
         self.takeover_ms = self._wait_for_runner("embedded", _TAKEOVER_PATIENCE_MS)
         if self.takeover_ms is not None:
             self._tell(
-                f"the broker took over after {self.takeover_ms / 1000:.1f} s and turns the wheel itself"
+                f"the broker took over after {self.takeover_ms / 1000:.1f} s and runs the timer itself"
             )
 
     def _kill(self) -> None:

@@ -92,7 +92,7 @@ def _answers(records: list[Record]) -> Claim:
     wrong = [r for r in records if len(r.payments) != _PAYMENTS[r.order.fate] or not _are_true(r)]
     given = Counter(payment.answer.value for record in records for payment in record.payments)
     return Claim(
-        "every payment got a true answer",
+        "every payment got a correct answer",
         not wrong,
         ", ".join(f"{count} {answer}" for answer, count in given.most_common()),
     )
@@ -136,7 +136,7 @@ def _on_time(stage: Stage, closings: list[Closing]) -> Claim:
     allowed_ms = ON_TIME_MS
     if stage.machine_late_ms > ON_TIME_MS // 10:
         allowed_ms += _PROCESSES_IN_A_ROW * stage.machine_late_ms
-        seen += f"; the machine is busy: threads wait up to {stage.machine_late_ms} ms for their turn"
+        seen += f"; the machine is busy: threads wait up to {stage.machine_late_ms} ms for the CPU"
     return Claim("closed within milliseconds of its time", bool(late) and late[-1] <= allowed_ms, seen)
 
 
@@ -151,7 +151,7 @@ def _paths(stage: Stage, closings: list[Closing]) -> Claim:
         seen += "; the broker did not take over"
     elif stage.was_spark_too_slow:
         seen += "; Spark was so slow on this machine that the broker took over before the kill"
-    return Claim("every way was taken", holds, seen)
+    return Claim("every path was used", holds, seen)
 
 
 def by_path(stage: Stage) -> list[tuple[str, list[int]]]:
@@ -176,7 +176,7 @@ def _summary(stage: Stage, records: list[Record], closings: list[Closing]) -> st
         f"{len(records)} orders were placed. {cancelled} were paid in time, so their time-outs were "
         f"cancelled and never fired. The other {len(closings)} were closed when their time came: "
         f"{by_wheel} had gone through the timer wheel on disk, {len(closings) - by_wheel} came to the "
-        "releaser without it (due too soon for the wheel, or found by the look-round after the restart)."
+        "releaser without it (due too soon for the wheel, or found by the scan after the restart)."
     )
     if waited:
         text += (

@@ -29,7 +29,9 @@ def encoded(drafts: Sequence[Draft]) -> bytes:
     try:
         return encode_drafts(drafts)
     except UnicodeError:
-        raise RequestError("a text of the message is not valid Unicode: half a character is in it") from None
+        raise RequestError(
+            "a text of the message is not valid Unicode: it has half a surrogate pair"
+        ) from None
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise RequestError(f"the message cannot be sent as it is: {error}") from None
 
@@ -96,7 +98,7 @@ def _refusal(draft: Draft, fault: RequestError) -> RequestError:
     except RequestError as said:
         return said
     if draft.jitter_ms and str(fault).startswith(NOT_A_BATCH):
-        return RequestError("the broker is of an older version, which knows no jitter; leave it out")
+        return RequestError("the broker is an older version without jitter; leave it out")
     for name in ("deliver_at_ms", "delay_ms", "jitter_ms"):
         time_ms = getattr(draft, name)
         if time_ms is not None and abs(time_ms) >= TIME_MS_MAX:

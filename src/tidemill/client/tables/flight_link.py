@@ -268,9 +268,9 @@ class FlightLink:
 
     def _no_door(self) -> TidemillError:
         if not self._offer():
-            return Unreachable(f"the broker at {self._endpoint} has no Flight door; see --flight-port")
+            return Unreachable(f"the broker at {self._endpoint} has no Flight endpoint; see --flight-port")
         other = "its plain port" if self._endpoint.is_tls else "https:// and the port of --tls-port"
-        return RequestError(f"the Flight door of {self._endpoint} is for who comes by {other}; name that")
+        return RequestError(f"the Flight endpoint of {self._endpoint} serves clients of {other}; pass that")
 
     def _options(self) -> Any:
         from pyarrow import flight
@@ -397,4 +397,6 @@ def _fault(error: Exception) -> TidemillError:
         words, is_refused, _ = str(error).partition(_UNAUTHENTICATED)
         if is_refused:  # before the call began, where Flight carries nothing but words
             return Unauthorized(words)
-        return Unreachable(f"the broker's Flight door does not answer: {str(error).splitlines()[0][:200]}")
+        return Unreachable(
+            f"the broker's Flight endpoint does not answer: {str(error).splitlines()[0][:200]}"
+        )

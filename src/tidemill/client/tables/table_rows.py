@@ -30,7 +30,8 @@ def rows_of(table: Any, topic: str | None) -> Iterator[Row]:
         return (dict(zip(names, values, strict=True)) for values in table.itertuples(index=False, name=None))
     if isinstance(table, Mapping | str | bytes) or not hasattr(table, "__iter__"):
         raise RequestError(
-            f"a {type(table).__name__} is no table; give an Arrow table, a pandas frame or a list of mappings"
+            f"a {type(table).__name__} is not a table; give an Arrow table, a pandas frame or a list of "
+            "mappings"
         )
     return iter(table)
 

@@ -124,7 +124,8 @@ def _required(table: Any) -> Any:
     whole = as_arrow(table)
     if whole is None:
         raise RequestError(
-            f"a {type(table).__name__} is no table; give an Arrow table, or a pandas frame with one kind of "
+            f"a {type(table).__name__} is not a table; give an Arrow table, or a pandas frame with one kind "
+            "of "
             "value in each column"
         )
     return whole

@@ -117,7 +117,7 @@ def read_head(data: bytes | bytearray) -> tuple[Head, int] | None:
     end = data.find(_HEAD_END)
     if end < 0:
         if len(data) > 65_536:
-            raise MalformedAnswer("the answer's head does not end")
+            raise MalformedAnswer("the response head is too long")
         return None
     lines = bytes(data[:end]).split(b"\r\n")
     try:

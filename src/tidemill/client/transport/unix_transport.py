@@ -171,4 +171,4 @@ def _require_trusted(connected: socket.socket) -> None:
     told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(told)
     if user not in (_ROOT, os.geteuid()):
-        raise PermissionError("the local door belongs to another user")
+        raise PermissionError("the Unix socket belongs to another user")

@@ -100,7 +100,8 @@ class BearerFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # py
         authorization, meant = _header(headers, "authorization"), _header(headers, BROKER_HEADER)
         if meant and meant != self._broker_id:  # before the token: ours may not be theirs
             raise flight.FlightUnavailableError(
-                f"this is broker {self._broker_id}, not {meant}; ask that one's /healthz for its Flight port"
+                f"this is broker {self._broker_id}, not {meant}; read the Flight port from that broker's "
+                "/healthz"
             )
         try:
             self._authorizer.user_of(authorization)

@@ -158,13 +158,16 @@ class FlightConnections:
         large = self._large([one for _, one in kept], handed)
         deaf = self._traffic.deaf(now_s)
         faults = (
-            (over, "too many were open; raise --max-connections if they are wanted"),
-            ([pair for pair in kept if pair[1] in large], "they sent too much at once; send smaller batches"),
-            ([pair for pair in kept if pair[1].caller in deaf], "they did not read what they had asked for"),
+            (over, "more than --max-connections were open; raise it if needed"),
+            (
+                [pair for pair in kept if pair[1] in large],
+                "too many request bytes at once; send smaller batches",
+            ),
+            ([pair for pair in kept if pair[1].caller in deaf], "the clients did not read their responses"),
             ([pair for pair in kept if pair[1].silent_ms > self._silence_ms_max], ""),
             (
                 self._silent(kept, now_s),
-                "they kept calls waiting and sent too little while nearly all calls were taken",
+                "the clients sent too slowly while nearly all call slots were in use",
             ),
         )
         return sum(self._shut(found, why) for found, why in faults)

@@ -32,7 +32,7 @@ class FlightLimits:
         with self._lock:
             if self._calls >= self._calls_max:
                 raise TooManyRequests(
-                    f"{self._calls} Flight calls are under way, no more are taken; try again shortly"
+                    f"call limit reached: {self._calls} Flight calls are in flight; retry later"
                 )
             self._calls += 1
 

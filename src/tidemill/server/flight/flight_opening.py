@@ -55,7 +55,7 @@ class FlightService:
             if plan.tls_port is not None:
                 check_certificate(Path(plan.tls_cert), Path(plan.tls_key))
         except TidemillError as error:
-            logger.error("nobody gets in by TLS or Flight until the certificate is in order: %s", error)
+            logger.error("TLS and Flight are unavailable until the certificate is valid: %s", error)
         else:
             self._open_at_start()
 
@@ -71,7 +71,7 @@ class FlightService:
             if not self._plan.is_again:  # else nobody is there to choose another
                 raise
             self.awaits_port = True
-            logger.error("nobody gets in by Flight until its port is free: %s", error)
+            logger.error("Flight is unavailable until its port is free: %s", error)
 
     def open_if_free(self) -> bool:
         """Open it where its port was somebody else's; whether that is over."""
@@ -81,7 +81,7 @@ class FlightService:
                     self._open()
                 except (StorageError, OSError):  # the second: its certificate is being replaced
                     return False
-                logger.warning("Flight is open on port %s", self.port)
+                logger.warning("Flight listens on port %s", self.port)
             self.awaits_port = False
         return True
 

@@ -51,7 +51,7 @@ def put_topic_of(descriptor: Any) -> str | None:
         return _text(said, "topic")
     path = [part.decode("utf-8", "replace") for part in descriptor.path]
     if len(path) > 1:
-        raise MalformedRequest("the path of a put is one topic, or nothing where a column names the topics")
+        raise MalformedRequest("the path of a put is one topic, or empty where a column names the topics")
     return path[0] if path else None
 
 

@@ -165,7 +165,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         """`cancel`: an Arrow stream of handles in, an Arrow stream of answers out."""
         self._handed(context, action.body.size)
         if action.type != _CANCEL:
-            raise refusal_of(RequestError(f"there is no action {action.type!r}; there is {_CANCEL}"))
+            raise refusal_of(RequestError(f"unknown action {action.type!r}; the only one is {_CANCEL}"))
         sink = pa.BufferOutputStream()
         with self.traffic.call(caller_of(context.peer())), pa.ipc.new_stream(sink, ANSWER) as out:
             for number, batch in enumerate(_said(_stream_in, action.body)):
@@ -210,7 +210,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
     def _require_open(self) -> None:
         if self._is_closing:
-            raise BrokerClosed("the broker is stopping; come again shortly")
+            raise BrokerClosed("the broker is stopping; retry later")
 
     # -- reading ----------------------------------------------------------------------------------
 

@@ -144,8 +144,8 @@ class FlightTraffic:
             self._turns.append(turn)
             try:
                 if not self._has_room.wait_for(lambda: self._is_turn(turn), self.room_s):
-                    waiting = f"{self.out_bytes} bytes wait for Flight callers that do not read them"
-                    raise TooManyRequests(f"{waiting}; ask again shortly")
+                    waiting = f"{self.out_bytes} response bytes wait for Flight clients that do not read"
+                    raise TooManyRequests(f"{waiting}; retry later")
                 self._making += 1
             finally:
                 self._turns.remove(turn)

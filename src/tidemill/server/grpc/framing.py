@@ -32,8 +32,8 @@ _CRUMB_BYTES = 16_384
 # How long a client may take to hand over a message that it has begun.
 _BODY_SECONDS_MAX = 30.0
 _TOO_LATE = (
-    f"the request came too slowly: it is whole within {_BODY_SECONDS_MAX:g} seconds, and brings {RATE_BYTES} "
-    f"bytes in each {RATE_SECONDS:g}"
+    f"the request came too slowly: it must be complete within {_BODY_SECONDS_MAX:g} seconds and send "
+    f"{RATE_BYTES} bytes in each {RATE_SECONDS:g}"
 )
 _TIMEOUT_UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _TIMEOUT_DIGITS_MAX = 8
@@ -134,13 +134,15 @@ class MessageReader:
             return None
         flag, length = _PREFIX.unpack_from(data, at)
         if flag == _COMPRESSED:
-            raise GrpcError(Status.UNIMPLEMENTED, "compressed messages are not taken; send them plain")
+            raise GrpcError(
+                Status.UNIMPLEMENTED, "compressed messages are not supported; send them uncompressed"
+            )
         if flag != _PLAIN:
             raise GrpcError(Status.INTERNAL, f"not a gRPC message: its first byte is {flag}")
         if length > self._message_bytes_max:
             raise GrpcError(
                 Status.RESOURCE_EXHAUSTED,
-                f"a message of {length} bytes was announced, the limit is {self._message_bytes_max}",
+                f"a message of {length} bytes exceeds the limit; the limit is {self._message_bytes_max}",
             )
         return int(length)
 
@@ -390,7 +392,7 @@ class GrpcService:
 def _room_for(size: int, gathered: Budget) -> int:
     """Count bytes that are being gathered; refused where all callers together send too much at once."""
     if not gathered.take(size):
-        raise GrpcError(Status.RESOURCE_EXHAUSTED, "too many bytes are being received; send again shortly")
+        raise GrpcError(Status.RESOURCE_EXHAUSTED, "too many request bytes in flight; retry later")
     return size
 
 

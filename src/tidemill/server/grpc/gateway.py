@@ -43,7 +43,7 @@ _LEASES_EVERY_S = 5.0
 _TRANSACTIONS_EVERY_S = 1.0
 # A client tells its settings as soon as the stream is there; who says nothing only holds a place.
 _FIRST_WORD_SECONDS = 60.0
-_UNREAD = "what is said on this stream is not read, or too much on others; come again shortly"
+_UNREAD = "stream closed: client is not reading, or other streams hold too many unread bytes; retry later"
 _BROKER_NAME = "tidemill"
 _AGNOSTIC_QUEUE = -1
 
@@ -274,7 +274,7 @@ class Gateway:
             try:
                 await chore()
             except Exception:
-                logger.exception("a chore of the door failed; it is tried again")
+                logger.exception("a background task of the gRPC server failed; retrying")
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ async def _first_word(stream: Stream) -> bytes | None:
             return await stream.read()
     except TimeoutError:
         raise GrpcError(
-            Status.DEADLINE_EXCEEDED, f"nothing was said within {_FIRST_WORD_SECONDS:g} seconds"
+            Status.DEADLINE_EXCEEDED, f"no settings received within {_FIRST_WORD_SECONDS:g} seconds"
         ) from None
 
 

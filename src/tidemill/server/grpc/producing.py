@@ -93,8 +93,8 @@ class Producing:
         limit = self._broker.settings.in_flight_bytes_max
         if self._batcher.waiting > _WAITING_MAX or (self._held_bytes and self._held_bytes + size > limit):
             raise TooManyRequests(
-                f"{self._batcher.waiting} sends are waiting and {self._held_bytes} bytes are under way; "
-                "send again shortly"
+                f"send limit reached: {self._batcher.waiting} sends waiting, {self._held_bytes} bytes in "
+                "flight; retry later"
             )
 
     def _submit(self, draft: Draft) -> Awaitable[_Reply]:
@@ -170,7 +170,7 @@ class Producing:
         topic, message_id = resource_name(request.topic), request.transaction_id
         require(SEND, topic=topic)
         if not message_id:
-            raise UnknownTransaction("the transaction id is blank; give the one the send answered with")
+            raise UnknownTransaction("the transaction id is empty; pass the one that the send returned")
         transactions = self._broker.transactions
         if request.resolution == definition.TransactionResolution.COMMIT:
             await self._call(transactions.commit, topic, message_id)

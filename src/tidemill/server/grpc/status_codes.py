@@ -62,4 +62,4 @@ def status_of(error: TidemillError) -> Any:
 
 
 OK = status(Code.OK)
-INTERNAL = status(Code.INTERNAL_SERVER_ERROR, "the broker failed at this request; its log says why")
+INTERNAL = status(Code.INTERNAL_SERVER_ERROR, "internal error; see the log of the broker")

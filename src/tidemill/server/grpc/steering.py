@@ -57,7 +57,7 @@ def take_steering(properties: dict[str, str], delivery_timestamp_ms: int | None)
         times_ms.add(delivery_timestamp_ms)
     if len(delays_ms) + len(times_ms) + (level > 0) > 1:
         said = _said(given, delivery_timestamp_ms)
-        raise IllegalDelay(f"contradicting times: {said}; give only one of them")
+        raise IllegalDelay(f"conflicting times: {said}; give only one of them")
     at_ms, delay_ms = (ms.pop() if ms else None for ms in (times_ms, delays_ms))
     jitter_ms = _number(_JITTER, given[_JITTER]) if _JITTER in names else 0
     return Steering(at_ms, delay_ms, level, once, jitter_ms)

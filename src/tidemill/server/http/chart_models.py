@@ -91,7 +91,7 @@ class StepListOut(BaseModel):
 
 class EventOut(BaseModel):
     what: str = Field(description="stored, rescheduled, kept (moved on by retention), released, cancelled")
-    at_ms: int | None = Field(description="null: not known any more")
+    at_ms: int | None = Field(description="null: no longer known")
     deliver_at_ms: int | None
 
 
@@ -126,10 +126,10 @@ class MessageOut(BaseModel):
     rolls: int | None = Field(description="how often it was placed again in the wheel; null: not known")
     history: list[EventOut]
     groups: list[ShardPositionsOut]
-    is_damaged: bool = Field(False, description="its bytes are: only what the index knows is here")
+    is_damaged: bool = Field(False, description="its bytes are damaged: only what the index knows is given")
 
 
 class MeOut(BaseModel):
     now_ms: int
-    user: str | None = Field(description="null: this broker asks nobody who they are")
+    user: str | None = Field(description="null: authentication is off")
     may: dict[str, bool] = Field(description="by verb: allowed on some topic at least")

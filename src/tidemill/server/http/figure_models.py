@@ -6,7 +6,9 @@ from pydantic import BaseModel, Field
 
 
 class DurationsOut(BaseModel):
-    name: str = Field(description="a stage (scan, due, absorb, hand-over, release), or who took the step")
+    name: str = Field(
+        description="a stage (scan, due, absorb, hand-over, release), or the runner of the step"
+    )
     count: int
     sum_ms: float
     counts: list[int] = Field(description="by bucket, see `bounds_ms`; the last has no bound")

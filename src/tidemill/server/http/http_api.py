@@ -51,14 +51,14 @@ _ERRORS: dict[int | str, dict[str, object]] = {
     status: {"model": ErrorAnswer, "description": text}
     for status, text in (
         (400, "The request is wrong; nothing was written"),
-        (401, "No token, or one that is not known"),
+        (401, "Token missing or unknown"),
         (403, "The token does not allow this"),
         (404, "No such topic or message"),
         (409, "The topic exists or is in use"),
         (413, "The body is too large"),
-        (429, "Too much at once; come again shortly"),
+        (429, "Too many requests or bytes at once; retry later"),
         (503, "The broker is closed or its storage needs attention"),
-        (507, "The disk is full; sends are refused until there is room"),
+        (507, "The disk is full; sends are refused until space is freed"),
     )
 }
 

@@ -52,12 +52,12 @@ class MessageIn(Request):
     deliver_at_ms: Annotated[int, Field(ge=-_LATEST_MS, le=_LATEST_MS)] | None = None
     delay_ms: Span | None = None
     jitter_ms: Span = Field(
-        0, description="milliseconds: it falls due up to so much later, by chance; with a time or a delay"
+        0, description="milliseconds: a random extra delay of at most this; with a time or a delay"
     )
     level: Annotated[int, Field(ge=-_LATEST_MS, le=_LATEST_MS)] = 0
     id: str | None = Field(
         None,
-        description="of your own making: the same message within an hour is stored once, another one refused",
+        description="chosen by the client: within an hour the same message is stored once, others refused",
     )
     keys: list[str] = []
     tag: str = ""
@@ -102,7 +102,7 @@ class ReceiveIn(Request):
     wait_ms: Annotated[int, Field(ge=0, le=RECEIVE_WAIT_MS_MAX)] = 0
     invisible_ms: Annotated[int, Field(ge=1, le=MAX_DELAY_MS)] = 30_000
     tags: Annotated[list[Tag], Field(min_length=1)] | None = Field(
-        None, description="only messages with one of these; the group passes over the others for good"
+        None, description="only messages with one of these; the group skips the others permanently"
     )
     one_per_message_group: bool = Field(
         False,
@@ -133,7 +133,7 @@ class DeliveryOut(BaseModel):
     invisible_until_ms: int
     via: str
     rolls: int | None = Field(
-        description="how often it was placed again in the wheel on its way; null: not timed, or not known"
+        description="how often it was placed again in the wheel ; null: not timed, or unknown"
     )
 
 
@@ -147,7 +147,7 @@ class ReceiptsIn(Request):
 
 class InvisibilityIn(ReceiptsIn):
     invisible_ms: Annotated[int, Field(ge=0, le=MAX_DELAY_MS)]
-    untried: bool = Field(False, description="nobody tried them: these deliveries count as no attempts")
+    untried: bool = Field(False, description="returned untried: these deliveries count as no attempts")
 
 
 class SettledOut(BaseModel):
@@ -198,7 +198,7 @@ class PendingOut(BaseModel):
     size: int = Field(description="bytes in the log: body, texts, and what the broker keeps with them")
     handle: str
     is_damaged: bool = Field(
-        False, description="its bytes are: id, keys and tag are not known; the handle cancels it"
+        False, description="its bytes are damaged: id, keys and tag are unknown; the handle cancels it"
     )
     body_bytes: int | None = Field(None, description="of the body alone; null where the bytes are damaged")
 
@@ -231,7 +231,7 @@ class FoundOut(BaseModel):
     queue: int | None = None
     offset: int | None = None
     released_at_ms: int | None = None
-    is_damaged: bool = Field(False, description="its bytes are: only what the index knows is there")
+    is_damaged: bool = Field(False, description="its bytes are damaged: only what the index knows is given")
 
 
 class FoundListOut(BaseModel):

@@ -112,7 +112,7 @@ def retry_routes(broker: Broker) -> APIRouter:
         """
         require(ADMIN, group=request.group)
         if (request.ids is None) != request.all:
-            raise RequestError("say which dead letters: give either ids, or all = true")
+            raise RequestError("give either ids, or all = true")
         # As to reset the group in a topic, which also lets it have messages again.
         resent = broker.dead_letters.resend(
             request.group,

@@ -31,7 +31,9 @@ class DiskOut(BaseModel):
     is_low: bool = Field(False, description="nearly full: free space before sends are refused")
     size_bytes: int = Field(0, description="of the whole disk")
     warn_below_bytes: int = Field(0, description="with less than this free the disk is nearly full")
-    refuse_below_bytes: int = Field(0, description="with less than this free the log finds no new segment")
+    refuse_below_bytes: int = Field(
+        0, description="with less than this free the log cannot allocate a segment"
+    )
 
 
 class LevelOut(BaseModel):
@@ -39,14 +41,14 @@ class LevelOut(BaseModel):
     delay_ms: int
     waiting: int
     next_due_ms: int | None
-    lag_ms: int = Field(description="how long the earliest of what waits has been due")
+    lag_ms: int = Field(description="how long the earliest waiting message has been due")
 
 
 class WaitOut(BaseModel):
     """Why messages that are due are not in their topic yet."""
 
     waits_for: str = Field(description="pause, rate, order, commit, room, sweep, hold, absorb or clock")
-    topic: str = Field(description="the topic whose own affair it is; empty: of the whole broker")
+    topic: str = Field(description="the topic concerned; empty: the whole broker")
     messages: int
 
 

@@ -104,9 +104,9 @@ class BrokerProcess:
                 self._give_up(_words_of(error))
             return
         except Exception as error:
-            logger.critical("the broker did not open", exc_info=error)
+            logger.critical("the broker failed to start", exc_info=error)
             self._give_up(
-                f"the broker did not open: {text_of(error)}; see the log above and run tidemill check"
+                f"the broker failed to start: {text_of(error)}; see the log above and run tidemill check"
             )
             return
         gateway = Gateway(broker, creates_topics=self._plan.creates_topics)
@@ -168,7 +168,7 @@ class BrokerProcess:
         try:
             local = UnixListener(SendBatchService(broker), self.door.guard, self._plan.port)
         except OSError as error:
-            logger.warning("no local door, all go by the port: %s", error.strerror or error)
+            logger.warning("no Unix socket, clients use the TCP port: %s", error.strerror or error)
             return None
         batch_door.point_to(local.name)
         return local
@@ -236,9 +236,9 @@ class BrokerProcess:
                 report = await asyncio.to_thread(opened.broker.close)
             except (TidemillError, OSError) as error:  # what was answered is in the log all the same
                 if self.door.reason:  # told before
-                    logger.error("the broker did not close in order: %s", error)
+                    logger.error("the broker did not shut down cleanly: %s", error)
                 else:
-                    _tell("failed", message=f"the broker did not close in order: {_words_of(error)}")
+                    _tell("failed", message=f"the broker did not shut down cleanly: {_words_of(error)}")
             else:
                 if not self.door.reason:
                     _tell("closed", **asdict(report))

@@ -49,7 +49,9 @@ class BoundedServer(PyvoyServer):
         **options: Any,
     ) -> None:
         super().__init__(application, address=address, port=port, tls_port=tls_port, **options)
-        assert tls_port is None or (secret is not None and port), "TLS leads to a plain port that is known"
+        assert tls_port is None or (secret is not None and port), (
+            "the TLS port forwards to a known plain port"
+        )
         self._place = (address, port)
         self._connections_max = connections_max
         self._tls = (tls_port, secret)

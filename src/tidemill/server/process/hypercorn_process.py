@@ -49,7 +49,7 @@ class _Config(Config):
         try:
             self.load_certificate()
         except OSError as error:  # it is being replaced; the port answers no handshake until it has been
-            logger.error("no TLS until its certificate can be used: %s", error)
+            logger.error("TLS is unavailable until its certificate is valid: %s", error)
         return self._tls
 
     def load_certificate(self) -> None:

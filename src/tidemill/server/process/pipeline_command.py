@@ -69,7 +69,7 @@ def check_master(master: str) -> None:
         )
 
 
-def why_not_spark(otherwise: str = ", or say --pipeline embedded") -> str:
+def why_not_spark(otherwise: str = ", or use --pipeline embedded") -> str:
     """What keeps Spark from running on this machine, in one line that says what to do; empty if nothing.
 
     `otherwise` is how to do without Spark.

@@ -23,8 +23,8 @@ def require_guarded(host: str, *, is_guarded: bool) -> None:
     """Refuse an address that is open to others without a word."""
     if host not in LOOPBACK and not is_guarded:
         raise RequestError(
-            f"{host} is reachable from outside and nobody would be asked who they are; "
-            "bind to 127.0.0.1, give a permissions file with --auth, or say --insecure"
+            f"{host} is not a loopback address and authentication is off; bind to 127.0.0.1, give a "
+            "permissions file with --auth, or pass --insecure"
         )
 
 

@@ -156,7 +156,7 @@ class Supervisor:
             return -signal.SIGTERM  # by which the server library ended it
         if code < 0:
             return code
-        raise StorageError(f"the door did not open: {error}; see the log above") from None
+        raise StorageError(f"server failed to start: {error}; see the log above") from None
 
     def _new_server(self) -> Server:
         plan = self._plan

@@ -50,10 +50,10 @@ class Authority:
         except RequestError as error:
             if must_be_right:
                 raise
-            logger.error("nobody gets in until it is in order: %s", error)
+            logger.error("all calls are refused until the permissions file is valid: %s", error)
         else:
             if os.stat(path).st_mode & 0o077:
-                logger.warning("%s can be read by others on this machine; chmod 600 it", path)
+                logger.warning("%s is readable by other users of this machine; run chmod 600 on it", path)
 
     def user_of_signature(self, authorization: str, date_time: str) -> User:
         """The user of a RocketMQ client, by its headers `authorization` and `x-mq-date-time`."""
@@ -64,15 +64,13 @@ class Authority:
         scheme, _, token = authorization.strip().partition(" ")
         if scheme.lower() != _BEARER or not token.strip():
             raise Unauthorized(
-                "this broker asks who you are; send the header Authorization: Bearer TOKEN (the command line "
+                "authentication required; send the header Authorization: Bearer TOKEN (the command line "
                 "takes it from TIDEMILL_TOKEN, the Python client as token=)"
             )
         hashed = hash_of(token.strip())
         user = self._current().by_token_hash.get(hashed)
         if user is None or not hmac.compare_digest(user.token_hash, hashed):
-            raise Unauthorized(
-                "the token is not known here; use one that the permissions file of the broker names"
-            )
+            raise Unauthorized("unknown token; use one that the permissions file of the broker names")
         return user
 
     def _current(self) -> Permissions:

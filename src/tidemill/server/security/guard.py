@@ -109,7 +109,7 @@ def _refuse_other_sites(method: str, relation: str, origin: str, host: str) -> N
         return
     is_own = relation in _OWN_SITE if relation else not origin or origin.partition("://")[2] == host
     if not is_own:
-        raise Forbidden("a page of another site may not do this; use the broker's own dashboard")
+        raise Forbidden("cross-site request rejected; use the broker's own dashboard")
 
 
 def _payer(user: User | None, peer: str) -> str:

@@ -101,7 +101,7 @@ class CertificateWatch:
                     for act in self._acts:
                         await asyncio.to_thread(act)
                 except (TidemillError, OSError) as error:
-                    logger.error("the new TLS certificate is not in use yet: %s; trying again", error)
+                    logger.error("the new TLS certificate is not in use yet: %s; retrying", error)
                     self._stamp = None
 
     def is_another(self) -> bool:

@@ -45,7 +45,7 @@ class Signature:
         parts = dict(_pairs(rest))
         access_key = parts.get("Credential", "").split("/", 1)[0]
         if not authorization or (scheme == _SCHEME and not access_key):
-            raise Unauthorized("this broker asks who you are; give the client an access key and a secret key")
+            raise Unauthorized("authentication required; give the client an access key and a secret key")
         if scheme != _SCHEME:
             raise Unauthorized(f"the authorization is not a signature of the kind {_SCHEME}")
         try:

@@ -96,7 +96,7 @@ class UnixConnection:
         head_end = data.find(_HEAD_END)
         if head_end < 0:
             if len(data) > _HEAD_BYTES_MAX:
-                raise Refused(400, "bad-request", "the head of the request does not end")
+                raise Refused(400, "bad-request", "the request head is too long")
             return None
         authorization, length = self._read_head(data[:head_end])
         start = head_end + len(_HEAD_END)
@@ -163,7 +163,7 @@ class UnixConnection:
         """What to say to one that is over: only who has begun a request is told."""
         if self._unread or not self._data:
             return None
-        message = f"a request is whole within {REQUEST_SECONDS:g} seconds here; send it faster"
+        message = f"the request was not complete within {REQUEST_SECONDS:g} seconds; send it faster"
         return Refused(408, "request-timeout", message)
 
     def hang_up(self) -> None:
@@ -181,7 +181,9 @@ def _parsed_head(head: bytes) -> tuple[str, int]:
     """Who calls, and how long the content is; `Refused` if it is not a head of ours."""
     request_line, *lines = head.split(b"\r\n")
     if request_line != _REQUEST_LINE:
-        raise Refused(404, "not-found", f"there is only POST {PATH} here; the port has the rest")
+        raise Refused(
+            404, "not-found", f"the Unix socket takes only POST {PATH}; use the TCP port for others"
+        )
     authorization, length = "", b""
     for line in lines:
         name, _, value = line.partition(b":")
@@ -196,10 +198,12 @@ def _parsed_head(head: bytes) -> tuple[str, int]:
 def _length(value: bytes) -> int:
     digits = value.strip()
     if not digits.isdigit() or len(digits) > 19:
-        raise Refused(411, "bad-request", "the request does not say how long its content is")
+        raise Refused(411, "bad-request", "Content-Length is missing or not a whole number")
     if int(digits) > LOCAL_REQUEST_BYTES_MAX:
         raise Refused(
-            413, "body-too-large", f"a request has at most {LOCAL_REQUEST_BYTES_MAX} bytes here; use the port"
+            413,
+            "body-too-large",
+            f"a request has at most {LOCAL_REQUEST_BYTES_MAX} bytes on the Unix socket; use the TCP port",
         )
     return int(digits)
 

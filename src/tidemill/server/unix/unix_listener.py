@@ -120,7 +120,7 @@ class UnixListener:
             accepted, _ = self._listener.accept()
         except OSError as error:
             if not self._closing.is_set() and not isinstance(error, BlockingIOError):
-                logger.warning("the local door takes nobody: %s", error.strerror)
+                logger.warning("the Unix socket takes no connections: %s", error.strerror)
                 # Too many open files, perhaps: that passes. Those who are in are served meanwhile.
                 self._epoll.modify(self._listener, 0)
             return
