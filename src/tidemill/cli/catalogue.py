@@ -1,7 +1,7 @@
-"""The commands there are: each one's name, where it lives, and its line in the help.
+"""The list of commands: each one's name, module, and line in the help.
 
-Owns the list, so that a command line loads the one command it names and no other: the broker and its
-libraries take half a second to load, and most commands only talk to it.
+Owns the list, so that a command line loads only the command it names: the broker and its libraries take half
+a second to load, and most commands only talk to it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`tidemill check DIR`: every invariant of a data directory, findings in words, exit 1 on any.
+"""`tidemill check DIR`: every invariant of a data directory, findings as text, exit 1 on any.
 
 Opens the directory under its lock with nothing running, so it changes no more than opening does, derives
 everything once more from the log in a scratch directory and compares.

@@ -1,8 +1,8 @@
-"""Commands that start a broker, a measurement or the demo, and how nothing of it outlives them.
+"""Child processes of commands (a broker, a measurement, the demo), which never outlive them.
 
-Owns the upper end of the tie (`core/parent_watch.py` has the other). The starter holds a pipe to the standard
-input of what it starts (`tied_serve`), and puts away what it has when it is told to end (`end_in_order`).
-What is started ends when that pipe closes, which also happens when the starter is killed.
+Owns the parent's end of the pipe (`core/parent_watch.py` has the other). The parent holds a pipe to the
+standard input of what it starts (`tied_serve`), and cleans up when it is asked to end (`end_in_order`). The
+child ends when that pipe closes, which also happens when the parent is killed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a client command finds its broker, and the options all of them share.
+"""How a client command finds its broker, and the options shared by all of them.
 
 The endpoint is the first of: `--endpoint`, `TIDEMILL_ENDPOINT`, `endpoint` in the config file, the default.
 The config file is TOML (`TIDEMILL_CONFIG`, else `~/.config/tidemill/config.toml`) with `endpoint`,

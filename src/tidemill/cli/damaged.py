@@ -1,7 +1,7 @@
 """`tidemill damaged [DIR]`: messages whose bytes in the commit log are damaged.
 
-Without DIR the running broker is asked, which lists what it has found since it started. With DIR the whole
-log of a data directory that no process has open is verified.
+Without DIR the running broker lists what it has found since it started. With DIR the whole log of a data
+directory that no process has open is verified.
 """
 
 from __future__ import annotations

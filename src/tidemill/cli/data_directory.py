@@ -1,7 +1,7 @@
-"""A data directory as the offline commands meet it: is it one, what was it made with, open it with care.
+"""Opens a data directory for the offline commands: checks that it is one, and uses its own settings.
 
-Owns the care that `check` and `rebuild` take: a wrong path makes no new directory, and a directory that was
-made with other sizes than the defaults is opened with its own, so that looking at it rebuilds nothing.
+Owns the precautions that `check` and `rebuild` take: a wrong path creates no directory, and a directory
+created with other sizes than the defaults is opened with its own, so that looking at it rebuilds nothing.
 """
 
 from __future__ import annotations

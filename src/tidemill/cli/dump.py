@@ -1,8 +1,7 @@
-"""`tidemill dump FILE`: any of our files, readable, whoever has it open and whatever happened to it.
+"""`tidemill dump FILE`: prints any file of a data directory, also while it is in use or damaged.
 
-Owns finding out what a file is: by its first bytes, by its name and folder, or as told by `--as`. One
-directory is dumped whole: the RocksDB timer store of a shard. Opens read-only, takes no lock, changes
-nothing.
+Owns finding out what a file is: by its first bytes, by its name and directory, or by `--as`. One directory is
+dumped whole: the RocksDB timer store of a shard. Opens read-only, takes no lock, changes nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The command `tidemill`: one application, one file per command, one place where errors become words.
+"""The command `tidemill`: one application, one file per command, one place that prints errors.
 
-Owns the list of commands and what a failure looks like: one line on stderr that says what to do, exit code 1
-(2 for bad usage, which is also a value that cannot be; 130 when interrupted), never a traceback for something
-that was raised on purpose.
+Owns the exit codes and the form of a failure: one line on stderr that says what to do, exit code 1 (2 for bad
+usage, which includes impossible values; 130 when interrupted), never a traceback for an error raised on
+purpose.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`mqadmin`: the few commands of RocketMQ's tool that scripts use to make topics and groups.
+"""`mqadmin`: the few commands of RocketMQ's tool that scripts use to create topics and groups.
 
-A shim: it takes RocketMQ's flags, does what they mean here, and says on stderr what means nothing here (a
+A shim: it takes RocketMQ's flags, does what they mean here, and reports on stderr what has no meaning here (a
 cluster, queue permissions). There is no name server: an address given with `-n` is taken for the broker's,
-unless its port is that of RocketMQ's name server; then it is said which broker is asked instead.
+unless its port is that of RocketMQ's name server; then it reports which broker is used instead.
 
     mqadmin updateTopic -n ns:9876 -c DefaultCluster -t orders -r 8 -w 8 -a +message.type=DELAY
     mqadmin updateSubGroup -c DefaultCluster -g closers -r 16 -o true

@@ -1,4 +1,4 @@
-"""What commands print with: a console for people, plain lines for pipes, one bar for what takes long.
+"""Output of commands: a console for terminals, plain lines for pipes, one progress bar for long work.
 
 Owns the choice between the two. Bars go to stderr, so that stdout holds the answer alone; where stderr is not
 a terminal there are none.

@@ -1,4 +1,4 @@
-"""`tidemill pending`: what waits, earliest due first."""
+"""`tidemill pending`: pending messages, earliest due first."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A bar for work of a few long steps that tell nothing on their way, like measurements.
+"""A progress bar for a few long steps without progress of their own, like measurements.
 
-Owns the estimate: how long each step is expected to take stands in the plan, and the bar moves with the clock
-meanwhile. What the steps before really took corrects what is expected of the rest. A step that takes longer
-than expected slows the bar down and never lets it pass the step's end: it does not wait at 100 %.
+Owns the estimate: the plan has the expected time of each step, and the bar moves with the clock meanwhile.
+The actual times of finished steps correct the expectation for the rest. A step that takes longer than
+expected slows the bar down and never lets it pass the step's end: it does not wait at 100 %.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`tidemill salvage DIR --to NEW`: copy what can be read of a damaged data directory, say what is missing.
+"""`tidemill salvage DIR --to NEW`: copy what can be read of a damaged data directory, report what is missing.
 
 The broker must be stopped. DIR is only read. Exit 0: nothing is missing; 1: something is; 2: bad usage.
 """

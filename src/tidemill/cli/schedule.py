@@ -1,9 +1,9 @@
-"""`tidemill schedule FILE`: every row of a file as a message, through the door for volume.
+"""`tidemill schedule FILE`: every row of a file as a message, through the Flight endpoint.
 
 Reads Parquet, Arrow, CSV and JSON lines, part by part, so that a file need not fit into memory. Columns are
-those of docs/flight.md. A row that is refused is counted and the first few are said; the others are stored,
-or were there before, which is counted apart: a file that is scheduled again shows that nothing was doubled.
-What ends it early, such as a file that is broken further on, does not hide how much is stored by then.
+those of docs/flight.md. Rejected rows are counted and the first few are printed; the others are stored, or
+were stored before, which is counted apart: scheduling a file twice shows that nothing was doubled. An early
+end, such as a file that is damaged further on, does not hide how much is stored by then.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`tidemill serve`: open a data directory to the world."""
+"""`tidemill serve`: serve a data directory over the network."""
 
 from __future__ import annotations
 

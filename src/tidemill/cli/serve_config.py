@@ -1,8 +1,8 @@
 """The file of `tidemill serve --config`: options of the command by their names, and settings of the broker.
 
-Owns how the file's values come before the defaults and after the flags: an option's value becomes the
-command's default for this run, so that it is checked like a flag, and a flag that is given wins. Settings of
-the broker go on to `core/config.py`, which knows them.
+Owns the precedence of the file's values, above the defaults and below the flags: an option's value becomes
+the command's default for this run, so that it is checked like a flag, and a given flag wins. Settings of the
+broker are passed to `core/config.py`, which checks them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The options of `tidemill serve` that say who may come in, how, and how often."""
+"""The options of `tidemill serve` for authentication, TLS and limits."""
 
 from __future__ import annotations
 

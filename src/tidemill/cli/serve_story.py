@@ -1,7 +1,7 @@
-"""What a served broker tells, put into words for the person at the terminal.
+"""Prints the events of a served broker to the terminal.
 
-Owns the bar while the log is read, which may take long after a crash: it begins with the first word of it and
-ends with the next other event.
+Owns the progress bar while the log is read, which may take long after a crash: it begins with the first event
+of it and ends with the next other event.
 """
 
 from __future__ import annotations

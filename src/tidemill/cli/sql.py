@@ -1,7 +1,7 @@
-"""`tidemill sql`: a query over what waits, what was released and what is in the topics, run by Spark.
+"""`tidemill sql`: a query over pending messages, history and topics, run by Spark.
 
 Owns how an answer is printed: as a table for people, as JSON lines or CSV for programs. Spark's own output
-is kept in a file that goes away with the command; what is wrong is one line.
+goes to a file that is removed with the command; an error is one line.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How the broker is, drawn: a plain table for one look, a live picture with its recent past for many.
+"""Renders the status: a plain table for one look, a live view with recent history for `--watch`.
 
-Owns what was seen so far (`Seen`) and the drawing; asks nobody and no clock.
+Owns the samples seen so far (`Seen`) and the rendering; does no I/O and reads no clock.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`tidemill serve` for commands that start one of their own: it stops in order when they end, in any way.
+"""`tidemill serve` as a child process: it shuts down cleanly when its parent ends, however that ends.
 
 Run as `python -m tidemill.cli.tied_serve --data …`, with the flags of `serve`.
 """

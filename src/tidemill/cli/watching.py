@@ -1,8 +1,8 @@
-"""Live pictures: drawn again every second until interrupted, also while the broker is away.
+"""Live views: drawn again every second until interrupted, also while the broker is unreachable.
 
-Owns the loop. A picture is whatever `look` returns. A broker that does not answer is said above the last
-picture, and looked for again; only the very first look may fail, because then the address is probably wrong.
-Where nobody looks at a terminal every picture is printed below the last.
+Owns the loop. A view is whatever `look` returns. While the broker does not answer, that is shown above the
+last view and retried; only the very first call may fail, because then the address is probably wrong. Where
+stdout is not a terminal every view is printed below the last.
 """
 
 from __future__ import annotations

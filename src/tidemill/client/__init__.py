@@ -1,1 +1,1 @@
-"""The Python client: a small, typed API over HTTP, for threads (`Client`) and for tasks (`AsyncClient`)."""
+"""The Python client: a small, typed API over HTTP, for threads (`Client`) and for asyncio (`AsyncClient`)."""

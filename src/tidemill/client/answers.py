@@ -1,4 +1,4 @@
-"""What a client's verbs answer with: frozen values with the names that the broker uses."""
+"""The results of a client's methods: frozen values with the names that the broker uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small translations of arguments that both clients make."""
+"""Conversions of arguments shared by both clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs of `AsyncClient` that cancel and reschedule: the same as `change_verbs.py`, awaited."""
+"""The methods of `AsyncClient` that cancel and reschedule: the same as `change_verbs.py`, awaited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`AsyncClient`: the broker's verbs for programs with tasks. The same as `Client`, awaited.
+"""`AsyncClient`: the client for asyncio. The same as `Client`, awaited.
 
 async with tidemill.AsyncClient() as client:
     receipt = await client.send("orders", b"close order 17", delay="30m")

@@ -1,4 +1,4 @@
-"""The verbs of a consumer with tasks: the same as `consume_verbs.py`, awaited."""
+"""The methods of a consumer for asyncio: the same as `consume_verbs.py`, awaited."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The verbs that cancel and reschedule, each with a request id.
+"""The methods that cancel and reschedule, each with a request id.
 
-Owns the ids: a call that brings none gets a new one, and all attempts of a call carry the same. So an answer
-that was lost is given again by the next attempt, and nothing is done twice.
+Owns the ids: a call without one gets a new one, and all attempts of a call carry the same. So an answer that
+was lost is returned again to the next attempt, and nothing is done twice.
 """
 
 from __future__ import annotations

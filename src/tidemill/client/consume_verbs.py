@@ -1,8 +1,8 @@
-"""The verbs of a consumer that waits: receive, acknowledge, put off.
+"""The methods of a blocking consumer: receive, ack, nack.
 
-Owns the leases of what an iterator has fetched and not handed over yet: when half of one is over it is
-renewed, and a message that is somebody else's by then is left out. So who takes long over each message is not
-given the last ones of a batch twice. When the iterator ends before them they are given back.
+Owns the leases of messages that an iterator has fetched and not yet returned: when half of a lease is over it
+is renewed, and a message whose lease was lost is left out. So slow processing does not deliver the last
+messages of a batch twice. When the iterator ends early, the remaining messages are returned to the broker.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One event loop for all functions of a worker that are awaited.
+"""One event loop for all asynchronous handlers of a worker.
 
-They share it, so what belongs to a loop (an `AsyncClient`, a session of an HTTP library) can be made once and
-used by every call. The loop turns in a thread of its own; whoever calls waits in its own thread.
+They share it, so what belongs to a loop (an `AsyncClient`, a session of an HTTP library) can be created once
+and used by every call. The loop runs in a thread of its own; callers block in their own threads.
 """
 
 from __future__ import annotations

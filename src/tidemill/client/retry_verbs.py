@@ -1,5 +1,7 @@
-"""The calls for what failed: retry, send back, list dead letters, resend them. Both clients share the calls;
-the methods here are those of the client that waits."""
+"""The calls for failed messages: retry, move to dead letters, list and resend dead letters.
+
+Both clients share the calls; the methods here are those of the blocking client.
+"""
 
 from __future__ import annotations
 

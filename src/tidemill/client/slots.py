@@ -1,7 +1,7 @@
-"""How many messages a worker may have in hand, shared by all its topics.
+"""The number of messages that a worker may hold, shared by all its topics.
 
-Invariants: a reservation is for at least one and never goes over the count; who waits is served in the order
-it came, so that no topic starves. What a poll that held no place brings is `add`ed, over the count too.
+Invariants: a reservation is for at least one and never exceeds the count; waiters are served in order of
+arrival, so that no topic starves. What a poll without a reservation returns is `add`ed, over the count too.
 """
 
 from __future__ import annotations

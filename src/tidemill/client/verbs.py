@@ -1,7 +1,7 @@
-"""Every verb as a value: what to ask, and how to read the answer. No sockets, no waiting.
+"""Every operation as a value: the request to make, and how to read the answer. No sockets, no waiting.
 
-`Client` and `AsyncClient` only differ in how they carry a `Call` there and back, so each verb is written
-once, here.
+`Client` and `AsyncClient` only differ in how they transport a `Call`, so each operation is written once,
+here.
 """
 
 from __future__ import annotations

@@ -4,26 +4,26 @@
 
     @app.on("orders")
     def close_order(message: tidemill.Message) -> None:
-        ...                       # returns: acknowledged; raises: comes again later
+        ...                       # returns: acknowledged; raises: delivered again later
 
-    app.run()                     # until SIGTERM or Ctrl-C; what is in hand is finished first
+    app.run()                     # until SIGTERM or Ctrl-C; messages in progress are finished first
 
-Owns fetching, the threads that call the functions, and leases. A message whose function raises is put off by
+Owns fetching, the threads that call the functions, and leases. A message whose function raises is retried by
 the broker, by the table of its group, or as `first_retry` says; when the group's attempts are used up it goes
-to the dead letters. While a function runs, the lease of its message is renewed, so a slow function is not
-overtaken by itself.
+to the dead letters. While a function runs, the lease of its message is renewed, so a slow function does not
+receive its own message again.
 
-A topic that flows is fetched from without waiting, for as many messages as there is room. One that is quiet
-is waited for, for one message and without holding a place: the places are for what is being worked on. So a
-worker may have one message more in hand for each of its topics than it works on at once.
+A topic with traffic is fetched from without waiting, for as many messages as there are free slots. A quiet
+one is long-polled, for one message and without holding a slot: the slots are for messages in progress. So a
+worker may hold one message more for each of its topics than it works on at once.
 
-Signals come to the main thread in the middle of anything. So all they do there is set a flag and open a
-lock, or, while the broker is looked for and nothing is in hand, to end that by an exception.
+Signals interrupt the main thread at any point. So their handler only sets a flag and opens a lock, or, while
+the broker is being contacted and no message is held, ends that by an exception.
 
 Invariants: nothing is acknowledged before its function has returned; `stop` loses nothing: what was fetched
-and not begun is given back at once, and that was no attempt. For a group that keeps order, no two messages of
-a message group are in hand together, so the next comes when the one before is settled, also where that one
-failed first.
+and not begun is returned at once, and does not count as an attempt. For a FIFO group, no two messages of a
+message group are held together, so the next comes when the one before is settled, also where that one failed
+first.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The doors: gRPC for RocketMQ 5 clients, HTTP for people and machines; and the process that serves them."""
+"""The endpoints (gRPC for RocketMQ 5 clients, HTTP, Flight, Unix socket) and the process that serves them."""

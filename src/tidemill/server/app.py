@@ -1,12 +1,12 @@
 """One application on one port: gRPC by its content type, everything else by its path.
 
-Owns the fork between the two and the two pages that need nothing else: `/healthz` (200 while the broker is
-open and well, 503 with the reason otherwise) and `/metrics`. The dashboard's files are open to everybody,
-like `/healthz`: they hold nothing, and a user who must give a token needs a page to do it on. Plain ASGI, so
-any server with trailers can run it. The admin API is an application of its own, handed in as `http`.
+Owns the dispatch between the two, and two pages that need nothing else: `/healthz` (200 while the broker is
+open and healthy, 503 with the reason otherwise) and `/metrics`. The dashboard's files need no token, like
+`/healthz`: they contain no data, and the sign-in page is one of them. Plain ASGI, so any server with trailers
+can run it. The admin API is an application of its own, passed in as `http`.
 
-The door opens before the broker has: recovery may take a while, and until then every call is told to come
-back (gRPC UNAVAILABLE, HTTP 503).
+The port listens before the broker is open: recovery may take a while, and until then every call is answered
+with "retry later" (gRPC UNAVAILABLE, HTTP 503).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What an ASGI server hands to an application: its types, and a `receive` and `send` that may be cancelled.
+"""The types of ASGI, and a `receive` and `send` that may be cancelled.
 
-The server resolves the future that such a call waits for, whatever has become of the caller. Cancelled with
-its caller, that future would be resolved a second time (pyvoy writes a traceback for each), and what it
-brought would be lost. So the future lives on: what a cancelled `receive` brings is kept for the next one.
+The server resolves the future that such a call waits for even after the call was cancelled. Cancelled with
+its caller, that future would be resolved a second time (pyvoy writes a traceback for each), and its result
+would be lost. So the future stays alive: what a cancelled `receive` returns is kept for the next one.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Calls that come at the same time become one: many waiters, one batch, one sync.
+"""Joins concurrent calls into batches: many waiters, one batch, one sync.
 
-Owns the queue in front of a broker verb and the few threads that run it. A batch is whatever has gathered
-while the last ones were under way, so a lone call goes at once and a crowd shares a frame. Where a batch was
-a crowd's, the next may begin a short pause after it (`pause_s`): a batch costs much the same whether ten or
-fifty are in it, and what is saved goes to those who wait. Every waiter gets its own answer, or the error that
-its whole batch met.
+Owns the queue in front of a broker operation and the few threads that run it. A batch is what has gathered
+while the previous ones ran, so a single call runs at once and concurrent calls share a frame. After a batch
+of several calls the next one may start after a short pause (`pause_s`): a batch of fifty costs little more
+than one of ten, and the saved time shortens the queue. Every waiter gets its own answer, or the error of its
+batch.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How many bytes of requests may be held at once, in one call and in all of them together.
+"""Limits the bytes of requests held at once, per call and in total.
 
-Owns the counts (of answers: `response_budget.py`). Whoever announces much and sends it slowly, a thousand
-times over, is stopped here: the call over the limit is refused, those under way go on. A body that has begun
-must be whole in time and must come at a minimum rate (`MinimumRate`, for gRPC too), or single bytes, sent now
-and then, would hold its place for long.
+Owns the counts (for responses: `response_budget.py`). It stops clients that announce large requests and send
+them slowly: the call over the limit is refused, the others continue. A body that has begun must be complete
+in time and must arrive at a minimum rate (`MinimumRate`, for gRPC too); otherwise single bytes, sent now and
+then, would hold its share for long.
 """
 
 from __future__ import annotations

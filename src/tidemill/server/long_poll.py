@@ -1,11 +1,11 @@
-"""Consumers that wait: no thread each, woken when there is something for them.
+"""Long polls of consumers: no thread per waiter, woken when there is something to receive.
 
-Owns who waits for which (topic, group), in the order they came. An announcement from the store wakes the
-first waiter of every group that has something new; that one takes what it can and the next is woken if
-more is there. A lease that was cut short, and order that lets a message go, wake by announcement too. When
-the next lease of a key ends, its first waiter is woken by a timer; whoever has looked says when that is, so
-that the timer knows of leases which are younger than those who wait. All of it happens on the event loop; the
-store's threads only ring the bell.
+Owns the waiters of each (topic, group), in order of arrival. An announcement from the store wakes the first
+waiter of every group that has something new; it takes what it can, and the next is woken if more is there. A
+shortened lease, and a FIFO group that may deliver its next message, wake by announcement too. When the next
+lease of a key ends, its first waiter is woken by a timer; each look reports when that is, so that the timer
+knows of leases that began after the poll. All of it happens on the event loop; the store's threads only
+schedule a callback there.
 """
 
 from __future__ import annotations

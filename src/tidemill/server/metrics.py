@@ -1,9 +1,10 @@
-"""Figures for Prometheus: gathered when somebody asks, so that they cost nothing otherwise.
+"""Metrics for Prometheus: gathered on each scrape, so that they cost nothing otherwise.
 
-Owns the names, which stay: dashboards, alert rules and the reference are compared with what is gathered here.
-Counts of messages come from the log's own totals, so they survive a restart; what a process counts (rejects,
-takeovers, calls, histograms) begins with it, as Prometheus expects. Topics and groups are named to those who
-may look at them, and groups also to whoever may look at every topic: a scraper is given no groups of its own.
+Owns the names, which are stable: dashboards, alert rules and the reference are compared with what is gathered
+here. Counts of messages come from the log's own totals, so they survive a restart; what a process counts
+(rejects, takeovers, calls, histograms) starts with it, as Prometheus expects. Topics and groups are shown to
+users who may look at them, and groups also to users who may look at every topic: a scraper has no groups of
+its own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Figures for Prometheus of timed messages: what was asked for, the steps, the load ahead, lateness.
+"""Metrics for Prometheus of timed messages: requested delays, steps, the load ahead, lateness.
 
-Owns the names of these figures, like `metrics.py` those of the others, and the same rules hold: gathered when
-somebody asks, topics named to those who may look at them. At most `TOPICS_NAMED_MAX` topics are named; the
-others are summed under one label, for whoever may look at every topic.
+Owns the names of these metrics, with the rules of `metrics.py`: gathered on each scrape, topics shown to
+users who may look at them. At most `TOPICS_NAMED_MAX` topics are named; the others are summed under one
+label, for users who may look at every topic.
 """
 
 from __future__ import annotations

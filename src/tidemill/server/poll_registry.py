@@ -1,8 +1,8 @@
-"""Where the admin API's consumers wait, together with those of the other doors.
+"""The long polls of the admin API, shared with those of the other endpoints.
 
-The store announces arrivals to one listener, so all doors of a process share one `LongPolls`. It belongs to
-an event loop and can only be made there; this room makes it on first use unless the process brought its
-own.
+The store announces arrivals to one listener, so all endpoints of a process share one `LongPolls`. It belongs
+to an event loop and can only be created there; this module creates it on first use unless the process passed
+its own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How often the doors said no: by door and by the error's code, since this process began.
+"""Counts of refused calls by protocol and error code, since this process started.
 
 Owns the counts. They belong to the process and not to a broker, because much is refused before any broker is
-asked: a wrong token, a rate, a body that is too large. Whoever turns an error into an answer adds it here,
-once.
+involved: a wrong token, a rate, a body that is too large. The code that turns an error into an answer adds it
+here, once.
 """
 
 from __future__ import annotations

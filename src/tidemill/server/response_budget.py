@@ -1,8 +1,8 @@
-"""How many bytes of answers may wait for callers that do not read, and how many large ones are made at once.
+"""Limits the bytes of responses that wait for slow readers, and the number of large ones made at once.
 
-Owns both counts. Whoever asks for much and never reads it, a thousand times over, is stopped here: the call
-over the limit is refused, those under way go on. Calls that begin together all find room, so each asks again
-when it knows what it would answer, and keeps its room from then until its caller has the last byte.
+Owns both counts. It stops clients that request much and never read it: the call over the limit is refused,
+the others continue. Concurrent calls may all pass the first check, so each reserves again when it knows its
+size, and holds the reservation until its client has read the last byte.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What becomes of a request with many sends, whichever way it came: what of it is allowed, stored, answered.
+"""Serves one request of many sends, from any endpoint: checks permissions, stores, answers.
 
-Owns no way in: `send_batch_endpoint.py` brings requests from the port, `unix_listener.py` from this machine.
-Reads and writes the form of `core/send_batch.py`. Kept free of the web framework, because here every
-microsecond is paid per message.
+Owns no transport: `send_batch_endpoint.py` brings requests from the port, `unix_listener.py` from the Unix
+socket. Reads and writes the format of `core/send_batch.py`. Kept free of the web framework, because every
+microsecond here is paid per message.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Filters in a query's plan as conditions for the broker (`where` of docs/flight.md).
+"""Converts filters in a query's plan to conditions for the broker (`where` of docs/flight.md).
 
-Spark applies every filter again, so a condition need only let through all that the filter would; what has no
-such condition is left out. Spark's times have microseconds and the broker's milliseconds: a bound between
-two of them is moved to the one that leaves the same rows.
+Spark applies every filter again, so a condition need only let through all that the filter would; a filter
+without such a condition is left out. Spark's times have microseconds and the broker's milliseconds: a bound
+between two of them is moved to the one that leaves the same rows.
 
-They are taken from the plan and given to the source as an option, once and for all. PySpark has a way to
-hand filters to a Python source (`pushFilters`), but in 4.3 it keeps those of the last query with the loaded
-table: the next query over it, or the other side of a join, gets its rows by the wrong filters.
+They are taken from the plan and given to the source as an option, once. PySpark has a way to pass filters to
+a Python source (`pushFilters`), but in 4.3 it keeps those of the last query with the loaded table: the next
+query over it, or the other side of a join, gets its rows by the wrong filters.
 """
 
 from __future__ import annotations

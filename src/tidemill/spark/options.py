@@ -1,9 +1,9 @@
-"""The options of the data sources: where the broker is and how to speak to it, and those of one source each.
+"""The options of the data sources: address and credentials of the broker, and those of each source.
 
-Owns their names, defaults and checks. What an option does not say, the environment does: `TIDEMILL_ENDPOINT`,
-`TIDEMILL_TOKEN`, `TIDEMILL_CA`, `TIDEMILL_TLS_INSECURE`, as for the command line. It is that of the program
-which uses the tables (`own_environment`): Spark's other processes have the environment of the moment at
-which Java was started, whatever was set since.
+Owns their names, defaults and checks. Options that are not set come from the environment:
+`TIDEMILL_ENDPOINT`, `TIDEMILL_TOKEN`, `TIDEMILL_CA`, `TIDEMILL_TLS_INSECURE`, as for the command line. It is
+that of the program which uses the tables (`own_environment`): Spark's other processes have the environment of
+the moment at which Java was started, whatever was set since.
 """
 
 from __future__ import annotations

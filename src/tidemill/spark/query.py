@@ -1,9 +1,9 @@
 """SQL over the views `pending`, `history` and `messages`, reading only the rows and columns that it uses.
 
-PySpark does not tell a Python source what a query uses. So a query is planned twice: first over stand-ins
-without rows, whose optimised plan shows which columns are used and which filters stand right above a table,
-then over the real ones, cut to that. Where a table is used several times, the columns are those of all uses,
-and a filter counts if every use has it. What is wrong with the SQL shows in the first round.
+PySpark does not pass a Python source the columns of a query. So a query is planned twice: first over empty
+stand-ins, whose optimised plan shows which columns are used and which filters are right above a table, then
+over the real ones, reduced to that. Where a table is used several times, the columns are those of all uses,
+and a filter counts if every use has it. Errors in the SQL are raised by the first planning.
 """
 
 from __future__ import annotations

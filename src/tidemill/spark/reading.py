@@ -1,8 +1,8 @@
-"""A table of the broker as a batch source: which rows and columns, in which parts, as Spark's Arrow batches.
+"""A table of the broker as a batch source: rows and columns, partitions, and Spark's Arrow batches.
 
-Owns a request's way: the broker cuts the table into parts, and each task streams one. PySpark does not tell
-a Python source which columns a query uses, and its way to tell which filters is not to be trusted (see
-`filters.py`); so both are options, `columns` (or a schema) and `where`. `query.py` finds them out by itself.
+Owns a request's way: the broker cuts the table into parts, and each task streams one. PySpark does not pass a
+Python source the columns of a query, and its way to pass filters is unreliable (see `filters.py`); so both
+are options, `columns` (or a schema) and `where`. `query.py` derives them by itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The columns of a DataFrame that is scheduled: checked once, then turned into the broker's, batch by batch.
+"""The columns of a DataFrame that is scheduled: checked once, then converted to the broker's, batch by batch.
 
     topic, key, tag string    body string or binary    deliver_at timestamp, or bigint: Unix ms
     message_group string      properties map<string,string>, or string: JSON objects
@@ -6,7 +6,7 @@
 
 Owns each message's identity: its id. With `once`, a row's id is made of its key and its time, so the same
 row is the same message, however often a task or a whole job is run. Where the time is a delay, which means
-another moment each time, the id says also which run it is of. Whole columns only; no loop per message.
+another moment each time, the id also contains the run. Whole columns only; no loop per message.
 """
 
 from __future__ import annotations

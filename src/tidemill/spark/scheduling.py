@@ -1,7 +1,7 @@
 """DataFrames and streams written to the broker: each row a message, scheduled once.
 
 Owns the tasks' work: gather Spark's batches into frames and store each whole. A task that fails has stored
-some frames; Spark runs it again, and by its ids every row that is there already is known (see
+some frames; Spark runs it again, and rows that are already stored are recognised by their ids (see
 `schedule_columns.py`). There is nothing to commit or to abort in the end.
 """
 

@@ -1,7 +1,7 @@
-"""A small Spark session for one command: on this machine, silent, with times in UTC; and one query in it.
+"""A small Spark session for one command: local, silent, with times in UTC; and one query in it.
 
-Owns the session's settings, where Spark's own output goes (into a file, so that a person sees answers and
-errors alone), and the way from Spark's errors to one line.
+Owns the session's settings, the redirection of Spark's own output (into a file, so that a terminal shows
+answers and errors alone), and the conversion of Spark's errors to one line.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The data sources `tidemill`, `tidemill_pending` and `tidemill_history`, and `register`, which adds them.
 
-Owns which options each takes and what they mean. A source is made anew in whichever process needs it, so it
-holds nothing but its options, and what the environment said about the broker where it was registered.
+Owns which options each takes and what they mean. Each process that needs a source creates it anew, so it
+holds nothing but its options, and the broker's settings from the environment in which it was registered.
 """
 
 from __future__ import annotations

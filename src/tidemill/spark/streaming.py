@@ -1,7 +1,7 @@
 """A topic as a streaming source: the offset of each queue, and the ranges between two of them.
 
-Owns what Spark's checkpoint holds: `{"0": 1200, "1": 950}`, the next offset of each queue. Nothing is taken
-from the topic and no consumer group is moved, so a range can be read again after a failure.
+Owns what Spark's checkpoint holds: `{"0": 1200, "1": 950}`, the next offset of each queue. Reading removes
+nothing from the topic and moves no consumer group, so a range can be read again after a failure.
 """
 
 from __future__ import annotations

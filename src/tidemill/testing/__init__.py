@@ -1,4 +1,4 @@
-"""Parts for tests, shipped and public: a clock moved by hand, a disk that fails by plan, a plain timer."""
+"""Public parts for tests: a clock moved by hand, a disk with planned faults, a plain timer."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What shall go wrong, and when: the plan, and the gate every operation on a `FaultyDisk` passes.
+"""Planned faults: the plan, and the check that every operation on a `FaultyDisk` passes.
 
 A plan is plain data and chance comes from a seed, so a failing run is replayed by its numbers.
 
-Invariant: once the gate is shut nothing passes it again, whatever thread it comes from.
+Invariant: after a crash no operation passes the check again, from any thread.
 """
 
 from __future__ import annotations

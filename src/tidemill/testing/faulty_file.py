@@ -1,4 +1,4 @@
-"""One open file on a `FaultyDisk`: does the real thing and notes what a power cut could take back."""
+"""One open file on a `FaultyDisk`: writes to the real file and records what a power cut could undo."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Which names of files were made, moved or removed and not yet brought to the disk by `sync_dir`.
+"""File names created, moved or removed and not yet made durable by `sync_dir`.
 
-The directory tree itself always shows the newest names. Beside it this module keeps the unsettled
-changes in order, and for each name they touch what the disk would show without them. POSIX promises no
-order among unsettled changes, so at a power cut a first part of them, or any subset, is kept; a rename is
-kept or lost as a whole.
+The directory tree itself always shows the newest names. Beside it this module keeps the unsynced changes in
+order, and for each name they touch what the disk would show without them. POSIX promises no order among
+unsynced changes, so at a power cut a first part of them, or any subset, is kept; a rename is kept or lost as
+a whole.
 
 Invariant: applying all of `_changes` to `_settled` gives the names of the directory tree.
 """

@@ -1,6 +1,6 @@
-"""`tidemill demo`: plays the order-payment-timeout story against a real serve and says whether all held.
+"""`tidemill demo`: plays the order-payment-timeout story against a real serve and reports whether all held.
 
-Owns the evening: a temporary directory, the stage, the screen, the verdict, and the exit code.
+Owns the run: a temporary directory, the stage, the screen, the verdict, and the exit code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How late the demo's messages were, drawn: a bar for each doubling of milliseconds. Pure."""
+"""A chart of the demo's lateness: a bar for each doubling of milliseconds. Pure."""
 
 from __future__ import annotations
 

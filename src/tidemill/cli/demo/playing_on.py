@@ -1,7 +1,7 @@
-"""After the story: the broker runs on over what it has left, until Ctrl-C, with something to look at.
+"""After the story: the broker runs on over its data, until Ctrl-C, with some messages to look at.
 
 Owns that last process. By the end of the story every order is settled, so some reminders over the next hour
-are put in: pages and pictures of a broker where nothing waits show little.
+are sent: charts of a broker without pending messages show little.
 """
 
 from __future__ import annotations

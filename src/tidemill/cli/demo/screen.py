@@ -1,7 +1,7 @@
-"""The screen: the story as a live table in a terminal, or as plain lines where there is none.
+"""The screen: the story as a live table in a terminal, or as plain lines elsewhere.
 
-Owns how things look and nothing else. Every order has a cell: how long it still waits, or what became of it
-and how late it was.
+Owns the presentation and nothing else. Every order has a cell: how long it still waits, or its outcome and
+its lateness.
 """
 
 from __future__ import annotations

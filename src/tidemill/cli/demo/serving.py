@@ -1,8 +1,8 @@
-"""A `tidemill serve` of the demo's own: started on a free port, killed in the middle, stopped in the end.
+"""The demo's own `tidemill serve`: started on a free port, killed in the middle, stopped in the end.
 
-Owns the child process, which ends with us, however we end, and its log file. The kills are `kill -9` of the
-pipeline's driver and of the broker process itself; that they come back is the work of the broker and of the
-supervisor, which is the process started here.
+Owns the child process, which ends with the demo, however that ends, and its log file. The kills are `kill -9`
+of the pipeline's driver and of the broker process itself; the broker and the supervisor (the process started
+here) restart them.
 """
 
 from __future__ import annotations

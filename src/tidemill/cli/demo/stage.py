@@ -1,8 +1,8 @@
-"""The stage: plays the story against a served broker and writes down what happened to every order.
+"""The stage: plays the story against a served broker and records what happened to every order.
 
-Owns the `tidemill serve` process (whose Spark and then whose broker it kills in the middle), the clients
-that talk to it, the thread that closes orders as they come out of the topic, and one record per order. It
-shows nothing: the screen looks at the records.
+Owns the `tidemill serve` process (whose Spark and then whose broker it kills in the middle), its clients, the
+thread that closes orders as they come out of the topic, and one record per order. It shows nothing: the
+screen reads the records.
 """
 
 from __future__ import annotations

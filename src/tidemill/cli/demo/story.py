@@ -1,7 +1,7 @@
 """The story: who orders when, how long they have to pay, and what each of them does.
 
 Owns the script of the demo as plain data. A shop closes an order that is not paid in time; thirty minutes in
-the seeds, seconds here. Nothing is left to chance, so every showing tells the same story.
+the seeds, seconds here. Nothing is random, so every run is the same.
 """
 
 from __future__ import annotations

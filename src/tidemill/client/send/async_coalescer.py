@@ -1,5 +1,7 @@
-"""Sends of many tasks become one request. There is no timer: what gathers meanwhile travels
-together, and a lone send goes in the same turn of the loop.
+"""Joins the sends of many tasks into one request, without a timer.
+
+What gathers while a request is in flight travels together, and a single send goes in the same iteration of
+the loop.
 
 Invariant: every caller gets exactly one answer; one that was cancelled does not disturb the others.
 """

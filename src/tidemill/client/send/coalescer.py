@@ -1,23 +1,23 @@
-"""Sends of many threads become one request: whoever comes first leads, the others ride along.
+"""Joins the sends of many threads into one request: the first caller leads, the others follow.
 
 There is no thread of its own. A caller that finds a free lane becomes its leader: it takes everything that
-waits, sends it as one request, hands each caller its answer, and passes the lane to one of those who came
-meanwhile. So a lone caller pays nothing, neither a hop nor a wait, and a crowd shares requests as large as
-itself. A few callers have a second lane, so that none waits for another's answer; more of them go by one,
-because one large request costs the broker half of what two of half its size do; and a crowd has two again,
-each of which is called and makes its next request while the broker stores the other's. When the last request
+waits, sends it as one request, gives each caller its answer, and passes the lane to one of those that came
+meanwhile. So a single caller pays nothing, neither a thread switch nor a wait, and many callers share large
+requests. A few callers have a second lane, so that none waits for another's answer; more of them use one,
+because one large request costs the broker half of what two of half its size do; and very many have two again,
+each of which is woken and makes its next request while the broker stores the other's. When the last request
 was shared by many, they come back within microseconds of each other; the next leader waits for them, but
 never longer than the linger.
 
-Those who have their answers are called one after the other, each by the one before it: a crowd that is called
-at once only queues up again, for the interpreter.
+Callers with answers are woken one after the other, each by the one before it: many woken at once would only
+queue again, for the interpreter lock.
 
 The main thread sends alone. There a signal's handler may raise between any two steps (Ctrl-C, a time limit),
-and what was half done would be the others' loss; so it shares nothing with them.
+and a half-done step would lose the others' sends; so it shares nothing with them.
 
-Invariants: every caller gets exactly one answer; nobody waits while no request is under way. A caller into
-whose thread something else is raised takes no lane along: who travelled with it is sent again by another
-leader, which ids make harmless, and those behind it are called all the same.
+Invariants: every caller gets exactly one answer; none waits while no request is in flight. When an exception
+is raised into the leader's thread, its lane is not lost: the sends that shared its request are sent again by
+another leader, which ids make harmless, and those behind it are woken all the same.
 """
 
 from __future__ import annotations

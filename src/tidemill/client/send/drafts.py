@@ -1,6 +1,6 @@
-"""From what people pass to a send to the `Draft` that travels: texts, spans, moments, tables.
+"""Builds the `Draft` of a send from its arguments: texts, durations, times, table rows.
 
-Every draft gets an id here if it brings none, so that a send may be repeated without being stored twice.
+Every draft gets an id here if it has none, so that a send may be repeated without being stored twice.
 """
 
 from __future__ import annotations

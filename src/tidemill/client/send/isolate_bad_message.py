@@ -1,12 +1,12 @@
-"""A request that was refused whole, because one of its messages cannot travel, is sent in parts.
+"""Splits a request that was refused because one of its messages cannot be encoded.
 
-What a message may be is judged one by one, by the broker, and answered one by one. But a field of the wrong
-kind (a number for a tag, half a character) spoils the form in which many travel together. Then the halves are
-sent, and their halves: those who only shared its request get their own answers, and the one that is wrong an
-error in words. Nothing was stored of a request that was refused, and ids make a repeat harmless.
+The broker checks and answers messages one by one. But a field of the wrong type (a number for a tag, a lone
+surrogate) makes the whole request invalid. Then its halves are sent, and their halves: the valid messages get
+their own answers, and the invalid one its error. Nothing was stored of a request that was refused, and ids
+make a repeat harmless.
 
-What is no message at all, such as the error that a row of a table became, does not travel: it is set aside
-first, and answered in its place.
+An entry that is no message at all, such as the error of a row of a table, is not sent: it is set aside first,
+and answered in its place.
 """
 
 from __future__ import annotations

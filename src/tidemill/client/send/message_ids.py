@@ -1,6 +1,6 @@
-"""Message ids made by the client, so that a send that is repeated after a lost answer is recognised.
+"""Message ids made by the client, so that a send repeated after a lost answer is recognised.
 
-Each id is the client's own random prefix and a number; a forked process gets a prefix of its own.
+Each id is the client's own random prefix and a number; a forked process gets its own prefix.
 """
 
 from __future__ import annotations

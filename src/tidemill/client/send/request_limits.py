@@ -1,7 +1,7 @@
-"""How many messages travel in one request: by their number and by their bytes.
+"""Limits the messages of one request, by number and by bytes.
 
 The broker refuses a request of more than `FRAME_BYTES_MAX`. What is counted here is bodies and properties, as
-characters; the rest of a message is small, and what JSON makes of a character is at most six bytes.
+characters; the rest of a message is small, and JSON encodes a character in at most six bytes.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The client's verbs for whole tables, over Flight."""
+"""The client's methods for whole tables, over Flight."""

@@ -1,10 +1,10 @@
-"""The verbs of `AsyncClient` for whole tables: the same as those of `Client`, awaited.
+"""The methods of `AsyncClient` for whole tables: the same as those of `Client`, awaited.
 
-Flight waits where it is called, so it is called in threads (`blocking_calls.py`), and the event loop goes on.
-A task that is cancelled does not wait for its call, which comes to its end all the same.
+Flight blocks, so it is called in threads (`blocking_calls.py`), and the event loop goes on. A task that is
+cancelled does not wait for its call, which still runs to its end.
 
-Invariant: the event loop never waits for `FlightLink`, which may itself wait for the loop: to learn where the
-door is, and to send the rows of a batch one by one.
+Invariant: the event loop never waits for `FlightLink`, which may itself wait for the loop: to find the
+endpoint, and to send the rows of a batch one by one.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The volume verbs of a client, through the broker's Flight door: schedule, cancel and read whole tables.
+"""The bulk methods of a client, through the broker's Flight endpoint: schedule, cancel and read whole tables.
 
-Owns the connection to that door, found by asking `/healthz`, and lost when another broker answers there: then
-`/healthz` is asked again. A connection is let go of and never closed: others may be in the middle of a call,
-which does not survive that. It ends with the last of them. Every batch carries ids (made here where the
-table brings none), so a batch that is sent again after a lost answer is stored once. Needs pyarrow, which is
-imported when the first table comes; a broker without the door, or a machine without pyarrow, is served by
-HTTP instead. So is a process that was forked after Flight was used: the threads below Flight are not in it,
-and every call there would wait for them for ever.
+Owns the connection to that endpoint, found through `/healthz`, and dropped when another broker answers there:
+then `/healthz` is read again. A connection is released and never closed: other threads may be in a call,
+which would not survive that. It ends with the last of them. Every batch carries ids (made here where the
+table has none), so a batch that is sent again after a lost answer is stored once. Needs pyarrow, which is
+imported with the first table; a broker without the endpoint, or a machine without pyarrow, is served by HTTP
+instead. So is a process that was forked after Flight was used: Flight's threads do not exist in it, and every
+call there would block for ever.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ class FlightLink:
         if not self._offer():
             return Unreachable(f"the broker at {self._endpoint} has no Flight endpoint; see --flight-port")
         other = "its plain port" if self._endpoint.is_tls else "https:// and the port of --tls-port"
-        return RequestError(f"the Flight endpoint of {self._endpoint} serves clients of {other}; pass that")
+        return RequestError(f"the Flight endpoint of {self._endpoint} is for {other}; use that")
 
     def _options(self) -> Any:
         from pyarrow import flight
@@ -397,6 +397,4 @@ def _fault(error: Exception) -> TidemillError:
         words, is_refused, _ = str(error).partition(_UNAUTHENTICATED)
         if is_refused:  # before the call began, where Flight carries nothing but words
             return Unauthorized(words)
-        return Unreachable(
-            f"the broker's Flight endpoint does not answer: {str(error).splitlines()[0][:200]}"
-        )
+        return Unreachable(f"the Flight endpoint does not answer: {str(error).splitlines()[0][:200]}")

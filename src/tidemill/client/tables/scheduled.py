@@ -1,4 +1,4 @@
-"""The answers to a scheduled table: a sequence of receipts and errors that costs nothing until looked at."""
+"""The answers to a scheduled table: a lazy sequence of receipts and errors."""
 
 from __future__ import annotations
 

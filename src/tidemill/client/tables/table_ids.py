@@ -1,4 +1,4 @@
-"""Ids for the rows of a table that bring none, so that a batch may be sent again without being stored twice.
+"""Ids for the rows of a table without ids, so that a batch may be sent again without being stored twice.
 
 Pure, over Arrow columns; without a loop per row.
 """

@@ -1,7 +1,7 @@
-"""The rows of a table, one by one: for a broker without the Flight door, and for a batch that it refused.
+"""The rows of a table, one by one: for a broker without the Flight endpoint, and for a batch that it refused.
 
-What is wrong with a table as a whole (its columns, their types) is raised before the first row is looked at.
-A value that cannot be read stands in its row as the `RequestError` to answer that row with.
+Errors of the table as a whole (its columns, their types) are raised before the first row is read. A value
+that cannot be read becomes a `RequestError`, the answer of its row.
 """
 
 from __future__ import annotations

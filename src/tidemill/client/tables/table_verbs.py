@@ -1,4 +1,4 @@
-"""The client's verbs that answer with whole Arrow tables, through the broker's Flight door."""
+"""The client's methods that answer with whole Arrow tables, through the broker's Flight endpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kept connections for tasks: the same as `connection.py`, on an event loop."""
+"""Kept connections for asyncio: the same as `connection.py`, on an event loop."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Calls that wait where they are made, made in threads of their own so that an event loop goes on.
+"""Runs blocking calls in threads of their own, so that an event loop goes on.
 
-Not in the loop's own pool of threads: that is the program's, is needed to find hosts by their names, and must
-be empty before the program can end. Nobody waits for these: a call whose task was cancelled, or whose loop
-has ended, comes to its end alone, or with the program.
+Not in the loop's default thread pool: that is the program's, is needed to resolve host names, and must be
+empty before the program can end. These are not waited for: a call whose task was cancelled, or whose loop has
+ended, ends alone, or with the program.
 """
 
 from __future__ import annotations

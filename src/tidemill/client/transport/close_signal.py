@@ -1,8 +1,8 @@
-"""That a client is closed, told to whoever waits before it tries again.
+"""Wakes threads that wait before a retry, when their client is closed.
 
-Not `threading.Event`: that is made of steps in Python, and an interrupt between two of them (Ctrl-C, in the
-main thread) leaves its lock taken; whoever closed the client then would wait for ever. Here each waits at a
-lock of its own, and nothing is shared but a set.
+Not `threading.Event`: that consists of several steps in Python, and an interrupt between two of them (Ctrl-C,
+in the main thread) leaves its lock taken; closing the client would then block for ever. Here each waits on a
+lock of its own, and only a set is shared.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Kept connections for threads: one request at a time on each, taken from and given back to a pool.
+"""Kept connections for threads: one request at a time on each, taken from a pool and returned to it.
 
-Owns the sockets. A connection on which anything went wrong is closed, never given back. A request that
-failed on a kept connection before a byte of its answer came is *stale*: the broker had closed it meanwhile,
-and the caller may send it again at once. What must not happen twice goes by a connection of its own, where
-nothing is stale: the broker may as well have died with the work done and the answer not sent.
+Owns the sockets. A connection on which anything failed is closed, never returned. A request that failed on a
+kept connection before a byte of its answer came is *stale*: the broker had closed it meanwhile, and the
+caller may send it again at once. A request that must not happen twice uses a new connection, where nothing is
+stale: there the broker may as well have died with the work done and the answer not sent.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Where the broker is: `host:port`, `http://host:port` or `https://host:port`, and how to speak to it.
+"""The broker's address: `host:port`, `http://host:port` or `https://host:port`, and the bytes of HTTP.
 
-Also owns the bytes around a request: one head made once for each path, and the reading of an answer's head.
+Also owns the bytes around a request: one head made once for each path, and the parsing of an answer's head.
 HTTP/1.1 with kept connections is all that is needed; docs/decisions/0009 has what that saves.
 """
 

@@ -1,8 +1,8 @@
-"""What becomes of a client in a forked process: it begins anew and leaves the parent's things alone.
+"""Resets a client in a forked process: it starts anew and leaves the parent's sockets and locks alone.
 
-A fork copies sockets that go on being used by the parent, and locks and queues as they were at that moment,
-held by threads that the child does not have. So in the child each client makes all of them anew before
-anybody can use it. Nobody is kept alive by being told.
+A fork copies sockets that the parent continues to use, and locks and queues as they were at that moment, held
+by threads that the child does not have. So in the child each client makes all of them anew before it can be
+used. Clients are registered by weak references.
 """
 
 from __future__ import annotations

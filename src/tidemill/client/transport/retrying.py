@@ -1,9 +1,9 @@
-"""When to try again, and how long to wait before: pure rules, shared by threads and tasks.
+"""When to retry, and how long to wait before: pure rules, shared by threads and tasks.
 
-A request may be tried again when nothing can have happened twice by it: the connection was lost (sends
-carry ids of the client's own making, so does each cancel and reschedule, and a repeat is recognised), the
-broker is busy (429), starting or closing (503). Waits grow from 10 ms to 2 s, each cut by up to half so that
-many clients do not come back in step.
+A request may be retried when nothing can have happened twice by it: the connection was lost (sends carry ids
+made by the client, so does each cancel and reschedule, and a repeat is recognised), the broker is busy (429),
+starting or closing (503). Waits grow from 10 ms to 2 s, each reduced by up to half at random so that many
+clients do not retry at the same moment.
 """
 
 from __future__ import annotations

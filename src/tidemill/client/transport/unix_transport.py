@@ -1,12 +1,12 @@
-"""The short way to a broker on this machine: sends go by its local door, once an answer has named it.
+"""The transport to a broker on this machine: sends use its Unix socket, once an answer has named it.
 
-Owns what a client knows of that door. Everything else goes by the port, and so do sends when the door is not
-there, is closed, or belongs to another user: who is not root or ourselves may only look like the broker, and
-would be given a token. Nor is it for who comes through a proxy, which may lead elsewhere tomorrow: the name
-says on which port the broker itself listens. A door that failed is left alone for a while, or until the
-broker names another.
+Owns what a client knows of that socket. Everything else uses the TCP port, and so do sends when the socket is
+missing, closed, or belongs to another user: a process that runs neither as root nor as the same user may only
+imitate the broker, and would be given a token. Nor is it used through a proxy, which may lead to another
+broker tomorrow: the name contains the port on which the broker itself listens. A socket that failed is not
+tried for a while, or until the broker names another.
 
-Going the other way after a lost answer stores nothing twice: sends carry ids of the client's own making.
+Changing the transport after a lost answer stores nothing twice: sends carry ids made by the client.
 """
 
 from __future__ import annotations

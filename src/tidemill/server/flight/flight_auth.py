@@ -1,9 +1,9 @@
-"""Who calls over Flight, whom they mean, and whether they may: the headers of each call.
+"""Authentication of Flight calls: the token and the intended broker, from the headers of each call.
 
 Owns the way from a call's headers to its token, and the form of a refusal. A call may name the broker it is
-for (`BROKER_HEADER`): a kept connection comes back by itself to whoever listens on the port by then, and
-another broker must not take what is not its own. What a token allows is the
-authorizer's to say; without one everybody may do everything, as at the other doors.
+meant for (`BROKER_HEADER`): a kept connection reconnects by itself to any process that listens on the port by
+then, and another broker must not take messages meant for this one. What a token allows is decided by the
+authorizer; without one everything is allowed, as at the other endpoints.
 """
 
 from __future__ import annotations

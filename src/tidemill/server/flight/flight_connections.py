@@ -1,28 +1,28 @@
-"""The connections of the Flight port: how many there may be, how much each may send at once, how long rest.
+"""Limits on the connections of the Flight port: their number, the unread bytes of each, and idle time.
 
-Flight's server takes every connection and gathers every message whole before anybody sees it, and has no
-limit to set for either. So the port's connections are looked at many times a second among the process's own
-files, and the operating system is asked what each has received. Less what was handed over
-(`flight_traffic.py`), that lies in memory. Shut down are
+Flight's server accepts every connection and gathers every message completely before application code sees it,
+and it has no setting for either. So the port's connections are read many times a second from the process's
+own file descriptors, and the operating system reports what each has received. Received bytes less what was
+handed over (`flight_traffic.py`) are in memory. Closed are
 
-- connections over the limit, the latest to be seen first: whoever was here before stays, whatever it does;
+- connections over the limit, the newest first;
 - a connection with more in memory than a message of the largest size for each of its streams;
-- while all of them together have too much there, the one with most;
-- while too much is out, those who do not read what they asked for;
-- a connection from which nothing has come for a quarter of an hour;
-- while there are nearly as many calls as there may be (`flight_limits.py`), the connections of those who keep
-  calls waiting for ten seconds, the longest wait first, and after them those from which nothing came for as
-  long, or less than the minimum rate of a message that is not whole (`body_budget.py`), and which the server
-  does nothing for: a call whose first message is not whole is not known here.
+- while all of them together hold too much, the one with most;
+- while too many response bytes are unread, those of clients that do not read;
+- a connection from which nothing has arrived for a quarter of an hour;
+- while nearly all calls are in use (`flight_limits.py`), the connections of clients that keep calls waiting
+  for ten seconds, the longest wait first, and after them those from which nothing arrived for as long, or
+  less than the minimum rate of an incomplete message (`body_budget.py`), and for which the server does no
+  work: a call whose first message is incomplete is not visible here.
 
-What a stream sent that was broken off counts as if it were still there: who breaks off many large ones on one
-connection is closed, and comes again.
+The bytes of an aborted stream count as if they were still held: a client that aborts many large streams on
+one connection is closed and reconnects.
 
-A look costs a few microseconds for each open file, and there is a pause of ten times as long before the next.
-What comes between two looks is over the limit unseen: some ten MiB from one caller.
+A scan costs a few microseconds for each open file, and the pause before the next is ten times as long. What
+arrives between two scans is over the limit unseen: some ten MiB from one client.
 
 Invariant: only connections to the Flight port are touched. What is shut down is a duplicate, which stays the
-same socket even if the server closes its own and the number is used again.
+same socket even if the server closes its own and the number is reused.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How many Flight calls there may be at once, and how often each client may make one.
+"""Limits the number of concurrent Flight calls and the call rate of each client.
 
-Owns both counts. A call holds a thread of the server while it lasts, so only so many are let in; the rest are
-told that the broker is busy, before anything of them is read. It says when they become many, so that silent
-callers can be sent away before that (`flight_connections.py`). A client's calls, and the batches within them,
-are counted in the buckets that the other doors use too.
+Owns both counts. A call holds a thread of the server while it lasts, so their number is bounded; further
+calls are refused as busy before anything of them is read. Reports when nearly all are in use, so that idle
+clients can be disconnected first (`flight_connections.py`). A client's calls, and the batches within them,
+count against the token buckets shared with the other endpoints.
 """
 
 from __future__ import annotations

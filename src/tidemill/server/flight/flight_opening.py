@@ -1,11 +1,11 @@
-"""Opens the Flight door that a plan asks for: where, with which certificate, asking whom.
+"""Opens the Flight endpoint of a plan: its address, certificate and authentication.
 
-Owns the door's life. Flight's server takes its certificate once and for all, so for another one the door is
-closed and opened again on the same port: streams under way are told to come again, as at a restart. Where the
-certificate cannot be used, half replaced when the broker had to start again, it stays closed until it can:
-nothing else of the broker waits for that. Nor for the port, which Flight's server shares with nobody, so that
-it cannot be held as the others are (`reserved_port.py`): who takes it while the broker starts again keeps
-Flight out, and nothing else, for as long as that lasts.
+Owns the endpoint's life. Flight's server reads its certificate only once, so for a new one the endpoint is
+closed and opened again on the same port: streams in progress end with "retry later", as at a restart. Where
+the certificate is not valid (half replaced when the broker restarted), it stays closed until it is; nothing
+else of the broker waits for that. Nor for the port, which Flight's server cannot share, so that it cannot be
+reserved as the others are (`reserved_port.py`): a process that takes it while the broker restarts keeps
+Flight closed, and nothing else, until it releases the port.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a Flight call asks for: the JSON of a ticket or command, and the columns of a cancel, checked.
+"""Parses Flight requests: the JSON of a ticket or command, and the columns of a cancel.
 
     {"table": "pending" | "history" | "messages" | "queues", "topic": "orders", "key": "order-17",
      "from_ms": 0, "to_ms": 1900000000000, "from_seq": 0, "to_seq": 5000, "queues": [0],

@@ -1,16 +1,16 @@
-"""The door for volume: an Arrow Flight server that schedules, cancels and reads in batches.
+"""The endpoint for bulk traffic: an Arrow Flight server that schedules, cancels and reads in batches.
 
     DoPut        schedule: each batch is one frame, stored whole or not at all; its answer (ids, seqs, times
-                 as an Arrow stream in the put's metadata) leaves after its sync
+                 as an Arrow stream in the put's metadata) is sent after its sync
     DoExchange   cancel: for every batch of handles a batch of definite answers; the metadata of a batch is
                  its request id
     DoAction     cancel: the same for one Arrow stream
     DoGet        pending, history or the messages of a topic, as a stream
 
-Owns the calls' life: how many may write at once, and that none begins a batch once the door closes. The
+Owns the calls' life: how many may write at once, and that none begins a batch once the endpoint closes. The
 server calls from threads of its own; the broker is thread-safe. Errors keep their code in `extra_info`.
 
-Invariant: no value of a batch is read, nor its caller asked about, before `check_whole` has passed it.
+Invariant: no value of a batch is read, and no permission checked, before `check_whole` has accepted it.
 """
 
 from __future__ import annotations

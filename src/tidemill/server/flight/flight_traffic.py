@@ -1,17 +1,17 @@
-"""What the Flight door was handed, by caller, what it has out, and whom it waits for: counts behind bounds.
+"""Accounts for Flight traffic by client: bytes received, unread response bytes, and calls that wait.
 
-Flight gathers a message before anybody is asked, however long it is. What was gathered and handed over is
-told here by the door; `flight_connections.py` compares it with what the sockets have received, and the
-difference lies in memory. On the way out each stream has one batch in the hands of the server until the
-caller has taken it; a caller that never reads keeps it there. So a stream asks for room before a batch is
-made, waits its turn while too much is out, and gives up when that lasts; those who have not taken theirs for
-long are named, to be sent away. A call under way either has the server at work or waits for its caller; who
-keeps calls waiting is named too.
+Flight gathers a message completely, however long it is. What was gathered and handed over is reported here by
+the server; `flight_connections.py` compares it with what the sockets have received, and the difference is in
+memory. In the other direction each stream has one batch with the server until the client has read it; a
+client that never reads keeps it there. So a stream reserves bytes before a batch is made, waits in order
+while too many are unread, and gives up when that lasts; the clients that have not read for longest are
+reported, to be disconnected. A call in progress either has the server at work or waits for its client;
+clients that keep calls waiting are reported too.
 
-Invariant: what is out and what is being made never exceed the bound together, counting `BATCH_BYTES` for a
+Invariant: unread bytes and batches being made never exceed the bound together, counting `BATCH_BYTES` for a
 batch that is being made; a single batch may, when there is nothing else.
 
-A caller is the address and port of its connection, written as `caller_of` does.
+A client is the address and port of its connection, written as `caller_of` does.
 """
 
 from __future__ import annotations

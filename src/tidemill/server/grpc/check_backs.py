@@ -1,11 +1,10 @@
-"""Asks producers about transactions that nobody ended: each in its turn, and less and less often.
+"""Asks producers about open transactions, in order and with growing intervals.
 
-Owns when a transaction is asked about next, and where the next look begins. A look goes on where the last one
-stopped and passes over those whom nobody here can answer for, so however many of these there are, they keep
-no other waiting.
+Owns when a transaction is checked next, and where the next scan begins. A scan continues where the last one
+stopped and skips transactions whose producers are not connected here, so these do not delay the others.
 
-Invariants: a look takes the writer's lock for moments only, and looks at and asks about so many at most,
-however many are open; what is kept of a transaction goes when it has ended.
+Invariants: a scan takes the writer's lock only briefly, and visits and checks a bounded number of
+transactions, however many are open; the state kept of a transaction is dropped when it has ended.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The calls of consumers: receive, ack, change invisibility, forward to the dead letters.
 
-Owns how a poll waits (`long_poll.py`), how push clients keep what they hold (`leases.py`), and that what was
-taken for a client that has gone is given back at once. The rules of delivery are the broker's.
+Owns how a poll waits (`long_poll.py`), how the leases of push clients are renewed (`leases.py`), and that
+messages taken for a client that has disconnected are returned at once. The rules of delivery are the
+broker's.
 """
 
 from __future__ import annotations

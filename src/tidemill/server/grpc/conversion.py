@@ -1,13 +1,13 @@
-"""Between RocketMQ's messages and ours: drafts from what is sent, messages from what is delivered.
+"""Converts between RocketMQ's messages and Tidemill's: drafts from sends, messages from deliveries.
 
-Owns the mapping of fields and nothing else. What RocketMQ's message has and ours has not (host, encoding,
-trace) travels as a property with a reserved name and comes back out as the field it was. User properties
-that steer a send are used up (`steering.py`).
+Owns the mapping of fields and nothing else. Fields that only RocketMQ's message has (host, encoding, trace)
+travel as properties with reserved names and are restored on delivery. User properties that steer a send are
+consumed (`steering.py`).
 
-User properties that a timed message brings along when it is delivered: how it travelled.
+User properties that a timed message carries when it is delivered: how it travelled.
     __stored_at, __due_at, __released_at   Unix milliseconds
-    __runner                               who handed it to the releaser
-    __rolls                                how often it was placed again in the wheel; absent where not known
+    __runner                               the runner that handed it to the releaser
+    __rolls                                how often it was placed again in the wheel; absent where unknown
 A producer may set none of these, nor the others of `core/property_names.py`.
 """
 

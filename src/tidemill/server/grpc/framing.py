@@ -1,16 +1,16 @@
 """gRPC over plain ASGI: length-prefixed messages in, messages and trailers out.
 
     offset  bytes  field of the prefix
-    0       1      0 plain, 1 compressed (refused: we announce no encoding)
+    0       1      0 plain, 1 compressed (refused: no encoding is announced)
     1       4      length of the message, big-endian
 
 Owns the bytes of the protocol: prefix, status in trailers, deadline from `grpc-timeout`, streams, and what
-happens when the client goes away. Knows no service: a method is an async function from bytes to bytes, or
-one that reads and writes a `Stream`.
+happens when the client disconnects. Independent of any service: a method is an async function from bytes to
+bytes, or one that reads and writes a `Stream`.
 
-Invariants: nothing larger than the limit is ever gathered, whatever length is announced; messages that are
-not whole, of requests and streams alike, are counted together and are whole in time, or their call ends;
-every call that the client still waits for ends with exactly one status.
+Invariants: nothing larger than the limit is ever gathered, whatever length is announced; incomplete messages,
+of requests and streams alike, are counted together and must be complete in time, or their call ends; every
+call that the client still waits for ends with exactly one status.
 """
 
 from __future__ import annotations
@@ -134,15 +134,13 @@ class MessageReader:
             return None
         flag, length = _PREFIX.unpack_from(data, at)
         if flag == _COMPRESSED:
-            raise GrpcError(
-                Status.UNIMPLEMENTED, "compressed messages are not supported; send them uncompressed"
-            )
+            raise GrpcError(Status.UNIMPLEMENTED, "compressed messages are refused; send them uncompressed")
         if flag != _PLAIN:
             raise GrpcError(Status.INTERNAL, f"not a gRPC message: its first byte is {flag}")
         if length > self._message_bytes_max:
             raise GrpcError(
                 Status.RESOURCE_EXHAUSTED,
-                f"a message of {length} bytes exceeds the limit; the limit is {self._message_bytes_max}",
+                f"a message of {length} bytes is too large, the limit is {self._message_bytes_max}",
             )
         return int(length)
 

@@ -1,8 +1,8 @@
-"""RocketMQ's MessagingService: decodes each call, hands it on, encodes the answer.
+"""RocketMQ's MessagingService: decodes each call, dispatches it, encodes the answer.
 
-Owns the list of methods and what becomes of an error: one raised on purpose goes into the answer's status,
-anything else is logged and answered as an internal error. This is the only place at the door that catches
-everything. Rules are the broker's; how producers and consumers are served is in `producing.py` and
+Owns the list of methods and the handling of errors: one raised on purpose becomes the answer's status, any
+other is logged and answered as an internal error. This is the only module of the endpoint that catches every
+exception. Rules are the broker's; how producers and consumers are served is in `producing.py` and
 `consuming.py`.
 """
 

@@ -1,8 +1,8 @@
-"""Leases that the door renews: a push consumer asks for no invisibility, it just has to stay alive.
+"""Leases that the broker renews: a push consumer sets no invisibility time, it only has to stay connected.
 
-Owns which deliveries are in the hands of which push client, and when each client was last heard of. While
-the client lives its leases are renewed; when it says goodbye or falls silent, what it holds becomes visible
-again. Kept in memory only: after a restart a lease simply ends, and the message is delivered again.
+Owns which deliveries are held by which push client, and when each client was last seen. While the client is
+alive its leases are renewed; when it terminates or is silent for too long, its messages become visible again.
+Kept in memory only: after a restart a lease simply ends, and the message is delivered again.
 """
 
 from __future__ import annotations

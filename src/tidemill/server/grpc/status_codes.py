@@ -1,4 +1,4 @@
-"""What an error of ours is called in RocketMQ: one table from `TidemillError.code` to its `Code`.
+"""Maps errors to RocketMQ: one table from `TidemillError.code` to its `Code`.
 
 Clients act on the number (see the notes on each); the text of a status begins with the code's name, because
 people and tests look for it there.

@@ -1,18 +1,18 @@
-"""User properties that steer a send over gRPC: the broker uses them up, and they are not delivered.
+"""User properties that steer a send over gRPC: the broker consumes them, and they are not delivered.
 
     __delay_ms          a delay in milliseconds, on the broker's own clock
-    __jitter_ms         up to so many milliseconds later, by chance; beside a time or a delay
+    __jitter_ms         a random extra delay of at most this; with a time or a delay
     DELAY               a delay level; 0 is none
     TIMER_DELAY_SEC     a delay in seconds
     TIMER_DELAY_MS      a delay in milliseconds
     TIMER_DELIVER_MS    a delivery time, Unix milliseconds
-    __once              send once by key; with the value `replace` push the due time
+    __once              send once by key; with the value `replace` move the due time
     TIMER_DEL_UNIQKEY   a delete marker: cancels the message of that id (or `topic+id`) in its topic
 
-Those without underscores are RocketMQ's, and so is their meaning. RocketMQ lets one of several times win;
-here they must say the same (the message's `delivery_timestamp` counts as one), or the send is refused.
+Those without underscores are RocketMQ's, with RocketMQ's meaning. RocketMQ lets one of several times win;
+here they must agree (the message's `delivery_timestamp` counts as one), or the send is refused.
 
-Owns these names and what their values may be; how far ahead a time may lie is admission's. Pure.
+Owns these names and their allowed values; how far ahead a time may lie is checked by admission. Pure.
 """
 
 from __future__ import annotations

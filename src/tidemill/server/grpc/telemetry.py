@@ -1,11 +1,11 @@
-"""The conversation beside the calls: settings for every client, and questions to producers.
+"""The telemetry streams: settings for every client, and transaction checks for producers.
 
-Owns the open telemetry streams and what a client is told: limits, back-off, long poll. A client is served
-whether it has a stream or not (after a restart some open none for minutes), so nothing that a call needs is
-kept here; only the check-back of transactions needs a stream, because it is how a producer is asked.
+Owns the open streams and the settings that a client receives: limits, back-off, long poll. A client is served
+with or without a stream (after a restart some open none for minutes), so nothing that a call needs is kept
+here; only the check-back of transactions needs a stream, because it is sent to the producer there.
 
-Invariant: what clients were told and have not taken is counted in bytes, of one client and of all. (Settings
-are answered with all that a client said of itself: one that talks and never reads would fill the memory.)
+Invariant: bytes sent to clients and not yet read are counted, per client and in total. (The answer to
+settings repeats what the client sent: a client that sends and never reads would fill the memory.)
 """
 
 from __future__ import annotations

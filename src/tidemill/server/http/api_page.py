@@ -1,7 +1,7 @@
-"""The page at `/docs`: the admin API for people, written from its own OpenAPI description.
+"""The page at `/docs`: the admin API, rendered from its own OpenAPI description.
 
-Owns how the description looks as HTML. It is plain text and tables, made here and now: the usual viewers
-fetch their scripts from other hosts, which a broker's page never does. Programs read `/openapi.json`.
+Owns how the description looks as HTML. It is plain text and tables, rendered here: the usual viewers load
+their scripts from other hosts, which a page of the broker never does. Programs read `/openapi.json`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Where a caller may have a backup written: a backup makes files as the broker's own user.
+"""Where a caller may have a backup written: a backup creates files as the broker's own user.
 
-Owns the answer to that. With a directory set aside (`--backup-dir`) nothing is written outside it, whatever
-dots or links a name holds. Without one, any new directory will do while only this machine can call;
-otherwise none will.
+Owns that decision. With `--backup-dir` nothing is written outside that directory, whatever dots or links a
+name contains. Without it, any new directory is allowed while only this machine can call; otherwise none.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The shapes of what the dashboard draws: columns of numbers, so that a chart takes them as they come.
+"""The models of the dashboard's charts: columns of numbers, which a chart uses as they are.
 
-Owns names and types, like `http_models.py`, for the looks that are made for pictures.
+Owns names and types, like `http_models.py`, for the chart endpoints.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The shapes of the admin API for damage to the commit log."""
+"""The models of the admin API for damage to the commit log."""
 
 from __future__ import annotations
 

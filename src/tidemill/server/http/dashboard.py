@@ -1,8 +1,8 @@
-"""The dashboard's files: read once from the package, served from memory, to everybody.
+"""The dashboard's files: read once from the package, served from memory, without authentication.
 
-Owns which paths are theirs (`/` and `/dashboard/...`) and the headers that keep the page to this host: the
-content policy lets it load nothing from, and send nothing to, anybody else. The figures come from the admin
-API, which asks who is calling; the files themselves hold nothing worth asking for.
+Owns their paths (`/` and `/dashboard/...`) and the headers that keep the page to this host: the content
+policy lets it load nothing from, and send nothing to, another host. The data comes from the admin API, which
+authenticates; the files themselves contain no data.
 """
 
 from __future__ import annotations

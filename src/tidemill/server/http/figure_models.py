@@ -1,4 +1,4 @@
-"""The shape of the answer to `/v1/figures`: what the timer did, how long it took, and figures by topic."""
+"""The model of the answer to `/v1/figures`: what the timer did, how long it took, and figures by topic."""
 
 from __future__ import annotations
 

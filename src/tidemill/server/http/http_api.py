@@ -1,8 +1,8 @@
-"""The admin HTTP API: every verb for people and programs that speak JSON, described at `/docs`.
+"""The admin HTTP API: every operation for people and programs that speak JSON, described at `/docs`.
 
-Owns the putting together: routes, the quick doors, figures for Prometheus, health, one form for
-errors. The door's application sends it everything that is not gRPC; it also runs alone under any ASGI
-server, which is how its tests drive it.
+Owns the assembly: routes, the fast endpoints, metrics for Prometheus, health, one form for errors. The main
+application sends it everything that is not gRPC; it also runs alone under any ASGI server, which is how its
+tests drive it.
 """
 
 from __future__ import annotations

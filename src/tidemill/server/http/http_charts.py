@@ -1,8 +1,8 @@
-"""The admin API's looks for the dashboard: forecast window, wheel, pulse, steps, one message, who I am.
+"""The admin API's queries for the dashboard: forecast, wheel, history, steps, one message, current user.
 
-Translates between the API's shapes and the broker's values, nothing more; every answer is bounded. An answer
-says in its `Server-Timing` header what it cost, and the dashboard asks again no sooner than a hundred
-times that: so an open page never takes more than a hundredth of a core, however much is pending.
+Translates between the API's models and the broker's values, nothing more; every answer is bounded. An answer
+states in its `Server-Timing` header what it cost, and the dashboard repeats the request no sooner than a
+hundred times that: so an open page never takes more than a hundredth of a core, however much is pending.
 """
 
 from __future__ import annotations

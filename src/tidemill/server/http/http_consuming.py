@@ -1,9 +1,9 @@
-"""The admin API's verbs for consumers: receive, ack, put off.
+"""The admin API's operations for consumers: receive, ack, extend.
 
-Owns what they do, once, for two ways in. The routes are the web framework's: they check, describe themselves
-in OpenAPI and answer whatever is wrong. `ConsumerDoor` is plain ASGI in front of them, because consumers call
-so often that the framework would cost more than the broker: it takes the two busiest requests when they are
-right as they stand, and hands everything else on, with what it has read.
+Owns what they do, once, for two routes. The framework's routes validate, describe themselves in OpenAPI and
+report whatever is wrong. The plain ASGI endpoint in front of them exists because consumers call so often that
+the framework would cost more than the broker: it serves the two most frequent requests when they are valid as
+they stand, and passes everything else on, with the bytes it has read.
 
 A consumer that waits holds no thread.
 """

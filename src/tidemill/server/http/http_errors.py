@@ -1,4 +1,4 @@
-"""What an error of ours is called in HTTP: one table from its family to a status, and one form for all.
+"""Maps errors to HTTP: one table from an error's family to a status, and one form for all.
 
 Every error answers `{"code", "message"}`: the code is stable, the message says what to do.
 """

@@ -1,6 +1,6 @@
 """The admin API's figures of the timer: its stages and steps, and delays and lateness by topic.
 
-Translates between the API's shapes and the broker's values, nothing more. The answer is bounded: topics
+Translates between the API's models and the broker's values, nothing more. The answer is bounded: topics
 beyond a number are summed (`store/topic_histograms.py`). The same figures as in `pipeline_metrics.py`.
 """
 

@@ -1,6 +1,6 @@
-"""The admin API's verbs on messages: send, cancel, reschedule (consumers': `http_consuming.py`).
+"""The admin API's operations on messages: send, cancel, reschedule (consumers': `http_consuming.py`).
 
-Translates between the API's shapes and the broker's values, nothing more. The functions run in the server's
+Translates between the API's models and the broker's values, nothing more. The functions run in the server's
 thread pool.
 """
 

@@ -1,8 +1,8 @@
-"""The shapes of the admin API: what each request may hold and what each answer looks like.
+"""The models of the admin API: what each request may hold and what each answer looks like.
 
 Owns names, types and bounds, from which FastAPI makes the checks and the OpenAPI page. Every number is
-bounded so that no request reaches the broker with a value its formats cannot hold; what a message may be is
-the broker's admission, not ours. Times are Unix milliseconds and end in `_ms`.
+bounded so that no request reaches the broker with a value its formats cannot hold; the rules for messages are
+checked by the broker's admission. Times are Unix milliseconds and end in `_ms`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The admin API's verbs for what failed: retry, send back, list dead letters, resend them.
+"""The admin API's operations for failed messages: retry, move to dead letters, list and resend dead letters.
 
-Owns their shapes and translates between those and the broker's values, nothing more. All run in the
-server's thread pool.
+Owns their models and translates between those and the broker's values, nothing more. All run in the server's
+thread pool.
 """
 
 from __future__ import annotations

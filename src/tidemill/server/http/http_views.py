@@ -1,6 +1,6 @@
-"""The admin API's looks and levers: pending, forecast, status, topics, groups, clock, backup.
+"""The admin API's queries and administration: pending, forecast, status, topics, groups, clock, backup.
 
-Translates between the API's shapes and the broker's values, nothing more. All run in the server's thread
+Translates between the API's models and the broker's values, nothing more. All run in the server's thread
 pool.
 """
 

@@ -1,8 +1,8 @@
-"""The quick way in for many sends at once: `POST /v1/send-batch`, plain ASGI, one frame for all who wait.
+"""The fast endpoint for many sends: `POST /v1/send-batch`, plain ASGI, one frame for concurrent requests.
 
-Requests that arrive while the broker is busy are joined into one call of the desk (`send_batch_service.py`),
-so several clients share a frame and a sync; each request gets its own messages' answers. An answer also says
-where a caller on this machine finds the local door (`unix_listener.py`), if there is one.
+Requests that arrive while the broker is busy are joined into one call of `send_batch_service.py`, so several
+clients share a frame and a sync; each request gets the answers of its own messages. An answer also names the
+Unix socket for clients on this machine (`unix_listener.py`), if there is one.
 
 Invariant: no more than the limit of bytes is gathered for a request, whatever length it announces.
 """

@@ -1,13 +1,13 @@
 """The broker process: the application that Envoy or hypercorn runs, with the broker inside.
 
-Owns the life of that process. It opens the broker while the door already answers "opening", tells its parent
-on standard output what happens (one JSON object a line: opening, opened, failed, closed), and watches
-standard input, a pipe that only its parent holds: when that closes, for whatever reason, it stops in order.
-In order means: no more calls, those under way answered, the broker closed, what is pending said.
+Owns the life of that process. It opens the broker while the port already answers "opening", reports events to
+its parent on standard output (one JSON object a line: opening, opened, failed, closed), and watches standard
+input, a pipe that only its parent holds: when that closes, for whatever reason, it shuts down cleanly: no new
+calls, calls in progress answered, the broker closed, the pending messages reported.
 
 It ends itself after a fault: with the event `fault` where opening the directory again cures it (the parent
-starts it again), with `failed` where a person must look. An opening that a disk error stops is such a fault
-for a process that was started again; the first one fails, so that whoever starts it sees why.
+restarts it), with `failed` where an operator must act. A disk error while opening is such a fault for a
+process that was restarted; at the first start it is a failure, so that the operator sees the reason.
 
 Imported only in that process: by pyvoy, as `tidemill.server.process.broker_process:application`, and by
 `server/process/hypercorn_process.py`.

@@ -1,10 +1,10 @@
-"""Envoy as we want it: pyvoy's own configuration, with bounds, and with a TLS port before the plain one.
+"""The configuration of Envoy: pyvoy's own, with limits, and with a TLS port before the plain one.
 
-Owns what the native part of the door refuses before Python hears of it: too many connections, headers that
-never end, requests whose body never comes, buffers that grow. The TLS port only takes the encryption off and
-hands the bytes on to the plain port: pyvoy runs the application once for each listener, each in its own event
-loop, and ours must run once. So a client on the TLS port counts twice among the connections, and comes from
-this machine's own address.
+Owns what the native part of the server refuses before Python sees it: too many connections, headers that
+never end, requests whose body never comes, buffers that grow. The TLS port only decrypts and forwards the
+bytes to the plain port: pyvoy runs the application once for each listener, each in its own event loop, and
+this one must run once. So a client on the TLS port counts twice among the connections, and appears with this
+machine's own address.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Where hypercorn differs from what the application relies on, made the same.
+"""Adapts hypercorn where it differs from what the application relies on.
 
-- A `send` to a client that has gone raises `OSError`, as ASGI asks since 2.4; hypercorn drops what it is
-  given. A receive that did not notice would lease messages to a client that is not there.
-- Bytes of a request that was answered before it was whole are dropped; hypercorn ends the connection over
-  them, with every other call on it.
+- A `send` to a client that has disconnected raises `OSError`, as ASGI requires since 2.4; hypercorn drops the
+  data. A receive that did not notice would lease messages to a disconnected client.
+- Bytes of a request that was answered before it was complete are dropped; hypercorn would close the
+  connection, with every other call on it.
 """
 
 from __future__ import annotations

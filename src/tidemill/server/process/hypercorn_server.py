@@ -1,8 +1,8 @@
-"""The broker process on hypercorn, seen from the supervisor: started, waited for, stopped.
+"""The broker process on hypercorn, as the supervisor sees it: start, wait, stop.
 
 It has the part of pyvoy's `PyvoyServer` that the supervisor uses, so that everything else is the same on both
-servers: the pipe on standard input, the events on standard output, the rules for starting again.
-`server/process/hypercorn_process.py` is the other end; the first thing it says is that its ports are open.
+servers: the pipe on standard input, the events on standard output, the rules for restarting.
+`server/process/hypercorn_process.py` is the other end; its first event reports that its ports are open.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The command that starts the timer pipeline on Spark for a broker, or why it cannot be started here.
 
-Owns the look at the machine: PySpark, Java. A machine without them still works, on the embedded runner.
+Owns the check of the machine: PySpark, Java. A machine without them still works, on the embedded runner.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Ports kept for the door, from before it listens until the last broker process behind it has ended.
+"""Ports reserved for the server, from before it listens until the last broker process has ended.
 
-Owns one socket for each, bound and never listening, which the door shares (`SO_REUSEPORT`). So nobody takes
-the port while a broker process starts, or is started again: neither another program nor, where the port is
-one of those that the system hands out, a connection that somebody happens to open. The door itself would not
-find out: it would share the port of another door, and half the calls would go astray.
+Owns one socket for each, bound and never listening, which the server shares (`SO_REUSEPORT`). So no other
+process takes the port while a broker process starts or restarts: neither another program nor, where the port
+is ephemeral, an outgoing connection. The server itself would not notice: it would share the port of another
+server, and half the calls would go to the wrong one.
 """
 
 from __future__ import annotations

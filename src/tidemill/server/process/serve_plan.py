@@ -1,4 +1,4 @@
-"""What a serve is to do: all the broker process must know, handed over in one environment variable."""
+"""The plan of a serve: everything the broker process must know, passed in one environment variable."""
 
 from __future__ import annotations
 

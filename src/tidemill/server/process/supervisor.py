@@ -1,16 +1,15 @@
-"""The supervisor: owns the broker process, restarts it when it was killed, stops it in order.
+"""The supervisor: owns the broker process, restarts it after a crash, stops it cleanly.
 
 Owns the pipe that keeps the broker process alive: the broker process ends when the pipe closes, so none
-survives us, however we end. A broker process that ends by a signal (killed, crashed), also while it starts,
-is started again after a growing pause, and so is one that takes too long to start, as it may on a busy
-machine. So is one that ended itself after a fault that opening the directory again cures (`fault`), also
-where the next opening meets an error of the disk. One that gave up (`failed`: a failed sync, a damaged log,
-a directory in use, one that cannot be opened at the first start) is not, because only a person can tell what
-to do.
+survives the supervisor, however that ends. A broker process that ends by a signal (killed, crashed), also
+while it starts, is restarted after a growing pause, and so is one that takes too long to start, as it may on
+a busy machine. So is one that ended itself after a fault that opening the directory again cures (`fault`),
+also where the next opening meets a disk error. One that reported `failed` (a failed sync, a damaged log, a
+directory in use, one that cannot be opened at the first start) is not, because an operator must act.
 
-A directory that has gone meanwhile (removed, renamed, unmounted) is waited for, and nothing is made in its
-place: a broker without its messages would look well. Giving up instead would not help, since whoever
-restarts us would begin just that broker.
+A missing data directory (removed, renamed, unmounted) is waited for, and none is created in its place: an
+empty broker would look healthy. Exiting instead would not help, since a service manager would start just that
+broker.
 """
 
 from __future__ import annotations

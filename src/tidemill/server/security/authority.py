@@ -1,8 +1,8 @@
-"""Who may come in: the permissions file, read again whenever it changes, and the two ways to show a face.
+"""Authentication: the permissions file, read again whenever it changes; users by token or by signature.
 
-Owns the file's place and the last good reading of it. A file that cannot be read, or is wrong, changes
-nothing: the old permissions stay, and one line in the log says why. A broker that is started again with such
-a file has no old ones: it lets nobody in until the file is in order, and releases what falls due meanwhile.
+Owns the file's path and the last valid version. A file that cannot be read, or is invalid, changes nothing:
+the old permissions stay in force, and one line in the log gives the reason. A broker that restarts with such
+a file has no old ones: it refuses all calls until the file is valid, and still releases what falls due.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Who is calling: the user of the request under way, known to everything that serves it.
+"""The current user: who made the request in progress, available to everything that serves it.
 
-Owns one context variable, set by the guard at the door for every request and inherited by the threads that
-work for it. Without authentication there is no user, and everything is allowed.
+Owns one context variable, set by the guard for every request and inherited by the threads that work for it.
+Without authentication there is no user, and everything is allowed.
 """
 
 from __future__ import annotations

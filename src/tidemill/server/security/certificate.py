@@ -1,8 +1,8 @@
-"""A certificate of our own making, for a TLS port that was given none.
+"""A self-signed certificate, for a TLS port that was given none.
 
-Owns two files in the data directory, `tls/cert.pem` and `tls/key.pem`; the key can be read by the broker's
-user alone. They are kept from one start to the next, so that clients which trust the certificate go on
-doing so, and made again a month before they would expire. Made by the `openssl` command.
+Owns two files in the data directory, `tls/cert.pem` and `tls/key.pem`; the key is readable by the broker's
+user only. They are kept over restarts, so that clients which trust the certificate continue to, and made
+again a month before they would expire. Made by the `openssl` command.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The guard at the door: asks every call who it is and whether it comes too often, before a byte is read.
+"""The guard of the endpoints: authenticates every call and checks its rate, before its body is read.
 
 Owns the refusals: over gRPC the method's own answer with a status (clients understand nothing else), over
-HTTP a status and the one form of error. What the caller may then do is asked where it is done (`caller.py`).
+HTTP a status and the common form of an error. What the user may do is checked where it is done (`caller.py`).
 
-Wrong tokens and signatures are counted by address, at the rate of any client. An address that is over it is
-refused before anybody looks at what it shows, or it could guess on. Not so on this machine's own address,
-which everybody on the TLS port has: there one who guesses would shut out all.
+Wrong tokens and signatures are counted by address, at the rate of any client. An address over it is refused
+before its credentials are checked, or it could continue guessing. Not so for this machine's own address,
+which every client of the TLS port has: there one guessing client would lock out all.
 """
 
 from __future__ import annotations

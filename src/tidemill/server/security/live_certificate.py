@@ -1,9 +1,10 @@
-"""The certificate of a running TLS port: noticed when it is replaced, checked, and taken up by both doors.
+"""The certificate of a running TLS port: replaced while running, checked, and loaded by both TLS endpoints.
 
 Owns `tls/live` in the data directory: `secret.json`, in which Envoy reads where certificate and key are, and
 `turn`, whose renaming makes Envoy read both again. Neither holds a byte of the key. The files themselves are
-looked at every second, however they are replaced: renamed, linked or written in place. A pair that does not
-fit together, such as one half replaced, changes nothing; the old certificate stays, and the log says why.
+checked every second, however they are replaced: renamed, linked or written in place. A certificate and key
+that do not match, such as one half replaced, change nothing; the old certificate stays, and the log gives the
+reason.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The permissions file: who there is, and what each may do with which topics and groups.
+"""The permissions file: the users, and what each may do with which topics and groups.
 
-Owns the file's form (TOML, see docs/security.md) and the question "may this user do that". Everything is
-checked when the file is read, so that a mistake in it is told at once and in one line.
+Owns the file's format (TOML, see docs/security.md) and the check "may this user do that". Everything is
+validated when the file is read, so that a mistake is reported at once and in one line.
 
 Invariant: no text that comes from here holds a secret: neither `repr` nor an error shows a key or a token.
 """

@@ -1,7 +1,7 @@
-"""How often each client may call: a bucket of tokens for each, filled at a steady rate.
+"""The call rate of each client: a token bucket for each, filled at a steady rate.
 
-Owns the buckets. A client may save up two seconds' worth and then has the plain rate. Only so many clients
-are remembered; the one not heard of for longest is forgotten, and starts again with a full bucket.
+Owns the buckets. A client may save up two seconds' worth and then has the plain rate. A bounded number of
+clients is remembered; the one unused for longest is forgotten, and starts again with a full bucket.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The signature of RocketMQ's clients: read from a call's headers, and compared with our own.
+"""The signature of RocketMQ's clients: read from a call's headers and verified.
 
     authorization: MQv2-HMAC-SHA1 Credential=AK, SignedHeaders=x-mq-date-time, Signature=hex
     signature = HMAC-SHA1(secret key, the text of x-mq-date-time)
 
-Only the time is signed, so a signature that somebody overhears is good for as long as its time is: use TLS.
-How long that is cannot be told exactly, because most clients print their *local* time and call it UTC. The
-time is taken as fresh if it is within the skew of now in any time zone there is, or in those that the
-permissions file names.
+Only the time is signed, so an intercepted signature is valid for as long as its time is: use TLS. How long
+that is cannot be determined exactly, because most clients print their *local* time and call it UTC. The time
+is accepted if it is within the skew of now in any existing time zone, or in those that the permissions file
+names.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""One caller at the local door: the bytes that came, the request they make, the answer that is not read yet.
+"""One connection on the Unix socket: bytes received, the request they form, the answer not yet read.
 
-Speaks just enough HTTP/1.1 for our own client: `POST /v1/send-batch` with a length. Never waits: whoever
-turns the loop (`unix_listener.py`) says when there is something to read or room to write, and what time it
-is.
+Implements just enough HTTP/1.1 for Tidemill's own client: `POST /v1/send-batch` with a length. Never blocks:
+the loop (`unix_listener.py`) calls it when there is something to read or space to write, and passes the time.
 
 Invariants: what is gathered of a request is bounded; while an answer is not read, nothing more is read.
 """

@@ -1,16 +1,16 @@
-"""The short way in for clients on this machine: a Unix socket that takes `POST /v1/send-batch` and no more.
+"""The fast transport for clients on this machine: a Unix socket that takes `POST /v1/send-batch` and no more.
 
-Between a request on the port and the desk that serves it lie a proxy, an event loop and a pool of threads,
-each of which must wake up first. Here one thread reads all callers' requests (`unix_connection.py`), has
-those that are whole stored in one go, and answers: the same bytes, the same rules, half the wait. Its name is
-made of chance, told in answers over the port, and in no directory; whoever may not connect goes on by the
-port.
+Between a request on the port and the service that handles it lie a proxy, an event loop and a thread pool,
+each of which must wake up first. Here one thread reads the requests of all connections
+(`unix_connection.py`), has the complete ones stored in one call, and answers: the same bytes, the same rules,
+half the latency. Its name is random, announced in answers over the port, and in no directory; a client that
+cannot connect uses the port.
 
-One thread, because several would only wait for each other: for the interpreter and for the log's writer. What
-comes while it stores is there, whole, when it is back, and shares the next frame and its sync.
+One thread, because several would only wait for each other: for the interpreter and for the log's writer.
+Requests that arrive while it stores are complete when it is back, and share the next frame and its sync.
 
-Invariants: a caller is asked who it is as at the port, with every request; what is gathered is bounded by the
-connections times the size of a request; one caller that is slow, silent or does not read holds up no other.
+Invariants: every request is authenticated as at the port; what is gathered is bounded by the connections
+times the size of a request; one client that is slow, silent or does not read delays no other.
 """
 
 from __future__ import annotations
