@@ -101,7 +101,7 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs, AsyncChangeVerbs, AsyncDam
 
     def _begin(self) -> None:
         self._pool = AsyncPool(lambda: connect(self.endpoint))
-        self._short_way = AsyncUnixTransport(self.endpoint, self._pool)
+        self._unix_transport = AsyncUnixTransport(self.endpoint, self._pool)
         self._coalescer = AsyncCoalescer(self._send_batch)
         self._tables_at_once = asyncio.Semaphore(TABLES_AT_ONCE)
 
@@ -109,7 +109,7 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs, AsyncChangeVerbs, AsyncDam
         """The loop is the parent's, and so are the connections on it."""
         self._loop = None
         was_closed = self._is_closed
-        for shared in (self._flight, self._short_way, self._pool):
+        for shared in (self._flight, self._unix_transport, self._pool):
             shared.leave_to_parent()
         self._begin_tables()
         self._begin()
@@ -187,7 +187,7 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs, AsyncChangeVerbs, AsyncDam
 
     async def _send_whole(self, drafts: Sequence[Draft]) -> Sequence[Answer]:
         self._come_home()
-        way, timeout_s = self._short_way, self._timeout_s
+        way, timeout_s = self._unix_transport, self._timeout_s
         patience = Patience(self._policy)
         content = await self._carry(way, self._batch_head, encoded(drafts), timeout_s, patience)
         return decode_answers(content, drafts)
@@ -363,7 +363,7 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs, AsyncChangeVerbs, AsyncDam
     async def close(self) -> None:
         """Close the connections; whoever waits for a retry gives up at its next attempt."""
         self._closing.set()
-        self._short_way.close()
+        self._unix_transport.close()
         self._pool.close()
         self._flight.close()
 

@@ -99,7 +99,7 @@ class Client(ConsumeVerbs, ChangeVerbs, TableVerbs, RetryVerbs, DamageVerbs):
     def _begin(self) -> None:
         """Make what threads share: connections, locks, and who waits for whom."""
         self._pool = Pool(lambda: connect(self.endpoint, self._timeout_s))
-        self._short_way = UnixTransport(self.endpoint, self._pool, self._timeout_s)
+        self._unix_transport = UnixTransport(self.endpoint, self._pool, self._timeout_s)
         self._closing = Closing()
         self._flight = FlightLink(
             self.endpoint, self._token, self._policy, lambda: self._ask(verbs.health()), self._closing
@@ -108,7 +108,7 @@ class Client(ConsumeVerbs, ChangeVerbs, TableVerbs, RetryVerbs, DamageVerbs):
 
     def _begin_in_child(self) -> None:
         was_closed = self._closing.is_set()
-        for shared in (self._flight, self._short_way, self._pool):
+        for shared in (self._flight, self._unix_transport, self._pool):
             shared.leave_to_parent()
         self._begin()
         if was_closed:
@@ -194,7 +194,7 @@ class Client(ConsumeVerbs, ChangeVerbs, TableVerbs, RetryVerbs, DamageVerbs):
         return send_parted(self._send_whole, drafts)
 
     def _send_whole(self, drafts: Sequence[Draft]) -> Sequence[Answer]:
-        way, timeout_s = self._short_way, self._timeout_s
+        way, timeout_s = self._unix_transport, self._timeout_s
         content = self._carry(way, self._batch_head, encoded(drafts), timeout_s, Patience(self._policy))
         return decode_answers(content, drafts)
 
@@ -341,7 +341,7 @@ class Client(ConsumeVerbs, ChangeVerbs, TableVerbs, RetryVerbs, DamageVerbs):
         """Close the connections; whoever waits for a retry gives up."""
         self._closing.set()
         self._flight.close()
-        self._short_way.close()
+        self._unix_transport.close()
         self._pool.close()
 
     def __enter__(self) -> Client:

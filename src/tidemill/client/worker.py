@@ -43,7 +43,7 @@ from tidemill.client.answers import Message
 from tidemill.client.client import Client
 from tidemill.client.handler_loop import HandlerLoop
 from tidemill.client.slots import Slots
-from tidemill.client.transport.close_signal import open_gate
+from tidemill.client.transport.close_signal import release_once
 from tidemill.client.transport.endpoint import DEFAULT_ENDPOINT
 from tidemill.core.arguments import require_kind, require_whole
 from tidemill.core.durations import Span, as_duration_ms
@@ -218,7 +218,7 @@ class Worker:
         self._is_signalled = True
         if self._is_opening:
             raise _StoppedEarly
-        open_gate(self._woken)
+        release_once(self._woken)
 
     def start(self) -> None:
         """Begin to work, in threads. A worker is started once."""
@@ -264,7 +264,7 @@ class Worker:
         finishes.
         """
         self._stopping.set()
-        open_gate(self._woken)
+        release_once(self._woken)
         if self._loop.is_here or getattr(self._own, "is_inside", False):
             return
         with self._ending:

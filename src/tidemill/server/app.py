@@ -62,7 +62,7 @@ class Opened:
         object.__setattr__(self, "registry", registry_of(self.broker, self.gateway))
 
 
-class Door:
+class App:
     """The ASGI application. `opened` is set when the broker is."""
 
     def __init__(self, on_startup: Step | None = None, on_shutdown: Step | None = None) -> None:

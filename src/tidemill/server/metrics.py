@@ -49,7 +49,7 @@ class BrokerCollector(Collector):
         yield from self._by_level(status)
         yield from self._on_the_way(status)
         yield from self._pipeline(status)
-        yield from self._room(status)
+        yield from self._disk(status)
         yield from self._health(status)
         yield from self._damage(status)
         yield from self._histograms()
@@ -181,7 +181,7 @@ class BrokerCollector(Collector):
             "clock_leaps", "Forward leaps of the wall clock; each held releases for 10 s.", status.clock_leaps
         )
 
-    def _room(self, status: Status) -> Iterator[Metric]:
+    def _disk(self, status: Status) -> Iterator[Metric]:
         yield _gauge("log_bytes", "Bytes of the commit log.", status.log_bytes)
         yield _gauge(
             "disk_free_bytes", "Free bytes of the data directory's disk.", status.disk_space.free_bytes

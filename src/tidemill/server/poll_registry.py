@@ -21,7 +21,7 @@ class PollRegistry:
         self._polls = polls
         self._own: LongPolls | None = None
 
-    def _room(self) -> LongPolls:
+    def _long_polls(self) -> LongPolls:
         if self._polls is not None:
             return self._polls()
         if self._own is None:
@@ -31,22 +31,22 @@ class PollRegistry:
     @property
     def bell(self) -> int:
         """Note this before looking for messages, and hand it to `wait` when there were none."""
-        return self._room().bell
+        return self._long_polls().bell
 
     @property
     def is_closed(self) -> bool:
-        return self._room().is_closed
+        return self._long_polls().is_closed
 
     async def wait(self, key: tuple[str, str], bell: int, timeout_ms: int) -> None:
         """Return when there may be something for this (topic, group), or after a time."""
         visible_ms = self._broker.receiver.next_visible_ms(*key)
         if visible_ms is not None:
-            self._room().look_in(key, (visible_ms - self._broker.clock.now_ms()) / 1000)
-        await self._room().wait(key, bell, timeout_ms / 1000)
+            self._long_polls().look_in(key, (visible_ms - self._broker.clock.now_ms()) / 1000)
+        await self._long_polls().wait(key, bell, timeout_ms / 1000)
 
     def nudge(self, key: tuple[str, str]) -> None:
         """Let the next who waits for this key look: there may be more than one took."""
-        self._room().nudge(key)
+        self._long_polls().nudge(key)
 
     def close(self) -> None:
         if self._own is not None:

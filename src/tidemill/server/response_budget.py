@@ -41,7 +41,7 @@ class Unread:
         self.held = 0
         self.looks = asyncio.Semaphore(_LOOKS_MAX)  # of the one event loop that makes answers
 
-    def require_room(self) -> None:
+    def require_capacity(self) -> None:
         """Return if there is room for another large answer; `TooManyRequests` if not."""
         if self.held > self._bytes_max:
             raise self._refusal()
@@ -135,13 +135,13 @@ class BodiesRoute(APIRoute):
             if answer is None:
                 return await make(request)
             async with answer.unread.looks:
-                answer.unread.require_room()
+                answer.unread.require_capacity()
                 return await make(request)
 
         return in_turn
 
 
-def keep_room_for(bodies: Iterable[bytes]) -> None:
+def reserve(bodies: Iterable[bytes]) -> None:
     """`TooManyRequests` if the answer with these would be too much beside those that nobody reads."""
     answer = _OF_CALL.get()
     if answer is not None:

@@ -31,7 +31,7 @@ from typing import Self
 
 from tidemill.log.disk import Disk, DiskFile, LockHandle, Place, RealDisk
 from tidemill.log.sorted_keys import SortedKeys
-from tidemill.testing.faults import FaultGate, FaultPlan
+from tidemill.testing.faults import FaultInjector, FaultPlan
 from tidemill.testing.faulty_file import FaultyFile, FileNode
 from tidemill.testing.faulty_keys import FaultyKeys
 from tidemill.testing.names import NameJournal
@@ -55,8 +55,8 @@ class FaultyDisk:
     ) -> None:
         self.capacity_bytes = capacity_bytes  # None: no bound; may be changed at any time
         self._real = real or RealDisk()
-        self._gate = FaultGate(Random(seed))
-        self._gate.arm(plan or FaultPlan())
+        self._faults = FaultInjector(Random(seed))
+        self._faults.arm(plan or FaultPlan())
         self._nodes: dict[Path, FileNode] = {}  # by present name: open, or not wholly on the disk
         self._nameless: list[FileNode] = []  # removed or replaced, yet open or able to come back
         self._spaces: dict[Path, FileSpace] = {}  # by present name: every file ever seen
@@ -76,22 +76,22 @@ class FaultyDisk:
 
     def arm(self, plan: FaultPlan) -> None:
         """Follow `plan` from here on; operations are counted anew."""
-        self._gate.arm(plan)
+        self._faults.arm(plan)
 
     @property
     def operation_count(self) -> int:
         """Operations since the plan was armed, of the kinds it counts."""
-        return self._gate.operation_count
+        return self._faults.operation_count
 
     @property
     def sync_count(self) -> int:
         """Syncs of files since the plan was armed."""
-        return self._gate.sync_count
+        return self._faults.sync_count
 
     @property
     def trace(self) -> deque[str]:
         """What was done, the newest last, through all crashes."""
-        return self._gate.trace
+        return self._faults.trace
 
     def crash(self, *, power_cut: bool, plan: FaultPlan | None = None) -> FaultyDisk:
         """End the process. Returns the disk it leaves behind; this one is dead for good.
@@ -99,14 +99,14 @@ class FaultyDisk:
         Without `power_cut` (kill -9) every byte and name is kept, and what was not synced stays at risk.
         With it, what was not synced is kept, lost or torn by the seed. Locks are let go either way.
         """
-        with self._gate.lock:
+        with self._faults.lock:
             heir = FaultyDisk(plan=plan, capacity_bytes=self.capacity_bytes, real=self._real)
-            heir._gate.random = self._gate.random
-            heir._gate.trace.extend(self.trace)
-            heir._gate.trace.append("power cut" if power_cut else "kill")
+            heir._faults.random = self._faults.random
+            heir._faults.trace.extend(self.trace)
+            heir._faults.trace.append("power cut" if power_cut else "kill")
             heir._key_directories = self._key_directories
             for keys in self._keys:
-                keys.leave(power_cut=power_cut, random=self._gate.random)
+                keys.leave(power_cut=power_cut, random=self._faults.random)
             if power_cut:
                 self._lose_unsynced()
                 heir._spaces = self._spaces
@@ -117,8 +117,8 @@ class FaultyDisk:
 
     def close(self) -> None:
         """Let go of all files and locks; the disk is dead afterwards."""
-        with self._gate.lock:
-            self._gate.is_shut = True
+        with self._faults.lock:
+            self._faults.is_shut = True
             for held in self._locks:
                 held.release()
             for keys in self._keys:
@@ -130,30 +130,30 @@ class FaultyDisk:
     # The Disk protocol
 
     def open(self, path: Path, *, create: bool = False) -> DiskFile:
-        with self._gate.passing():
+        with self._faults.passing():
             if create and not self._real.exists(path):
-                with self._gate.operation("create", path, is_write=True):
+                with self._faults.operation("create", path, is_write=True):
                     self._names.created(path, self._node(path, create=True))
             node = self._node(path)
             node.handle_count += 1
-            return FaultyFile(path, node, self._gate, self._free_bytes, self._let_go_if_idle)
+            return FaultyFile(path, node, self._faults, self._free_bytes, self._let_go_if_idle)
 
     def exists(self, path: Path) -> bool:
-        with self._gate.passing():
+        with self._faults.passing():
             return self._real.exists(path)
 
     def names(self, directory: Path) -> list[str]:
-        with self._gate.passing():
+        with self._faults.passing():
             return self._real.names(directory)
 
     def make_dir(self, directory: Path) -> None:
-        with self._gate.passing():
+        with self._faults.passing():
             made = [path for path in (directory, *directory.parents) if not self._real.exists(path)]
             self._real.make_dir(directory)
             self._fresh_directories.update(made)
 
     def rename(self, source: Path, target: Path) -> None:
-        with self._gate.operation("rename", source, f"-> {target.name}"):
+        with self._faults.operation("rename", source, f"-> {target.name}"):
             if source.is_dir():
                 self._rename_directory(source, target)
                 return
@@ -168,17 +168,17 @@ class FaultyDisk:
             node.path = target
 
     def remove(self, path: Path) -> None:
-        with self._gate.passing():
+        with self._faults.passing():
             if self._real.exists(path):
-                with self._gate.operation("remove", path, is_write=True):
+                with self._faults.operation("remove", path, is_write=True):
                     self._remove_all([path], settled_by=path.parent)
                     self._real.remove(path)
 
     def remove_tree(self, directory: Path) -> None:
-        with self._gate.passing():
+        with self._faults.passing():
             if not self._real.exists(directory):
                 return
-            with self._gate.operation("remove_tree", directory, is_write=True):
+            with self._faults.operation("remove_tree", directory, is_write=True):
                 self._remove_all(self._files_below(directory), settled_by=directory.parent)
                 self._names.removed_tree(directory)
                 self._real.remove_tree(directory)
@@ -187,7 +187,7 @@ class FaultyDisk:
                 }
 
     def sync_dir(self, directory: Path) -> None:
-        with self._gate.operation("sync_dir", directory):
+        with self._faults.operation("sync_dir", directory):
             self._names.settle(directory)
             self._fresh_directories = {
                 fresh
@@ -198,32 +198,32 @@ class FaultyDisk:
                 self._let_go_if_idle(node)
 
     def allocated_bytes(self, path: Path) -> int:
-        with self._gate.passing():
+        with self._faults.passing():
             files = self._files_below(path) if path.is_dir() else [path] if self._real.exists(path) else []
             return sum(self._space(file).total_bytes() for file in files)
 
     def free_bytes(self, path: Path) -> int:
-        with self._gate.passing():
+        with self._faults.passing():
             return self._real.free_bytes(path) if self.capacity_bytes is None else self._free_bytes()
 
     def total_bytes(self, path: Path) -> int:
-        with self._gate.passing():
+        with self._faults.passing():
             return self._real.total_bytes(path) if self.capacity_bytes is None else self.capacity_bytes
 
     def place_of(self, path: Path) -> Place | None:
-        with self._gate.passing():
+        with self._faults.passing():
             return self._real.place_of(path)
 
     def lock(self, path: Path, note: str) -> LockHandle:
-        with self._gate.passing():
+        with self._faults.passing():
             held = self._real.lock(path, note)
             self._locks.append(held)
             return held
 
     def sorted_keys(self, directory: Path, key_bytes: int, *, read_only: bool = False) -> SortedKeys:
-        with self._gate.passing():
+        with self._faults.passing():
             self._key_directories.add(directory)
-            keys = FaultyKeys(directory, key_bytes, self._gate, self._free_bytes, read_only=read_only)
+            keys = FaultyKeys(directory, key_bytes, self._faults, self._free_bytes, read_only=read_only)
             self._keys = [*(opened for opened in self._keys if opened.is_open), keys]
             return keys
 
@@ -301,7 +301,7 @@ class FaultyDisk:
             node.handle_count = 0
 
     def _lose_unsynced(self) -> None:
-        random = self._gate.random
+        random = self._faults.random
         names = self._names.cut_power(random)
         names.update(
             {path: node for path, node in self._nodes.items() if node.unsynced and path not in names}
@@ -326,7 +326,7 @@ class FaultyDisk:
         fd = os.open(shadow, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             _copy_sparse(node.real, fd)
-            node.unsynced.cut_power(fd, self._gate.random)
+            node.unsynced.cut_power(fd, self._faults.random)
             size = os.fstat(fd).st_size
         finally:
             os.close(fd)

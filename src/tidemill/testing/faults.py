@@ -36,7 +36,7 @@ class FaultPlan:
     fail_sync_at: int | None = None  # this sync of a file raises SyncFailed and persists nothing
 
 
-class FaultGate:
+class FaultInjector:
     """Lets operations pass one at a time, counts them, and kills the process where the plan says so."""
 
     def __init__(self, random: Random) -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tidemill.core.errors import DiskFull, SyncFailed
 from tidemill.log.disk import ByteArray, Bytes, DiskFile
-from tidemill.testing.faults import FaultGate, SimulatedCrash
+from tidemill.testing.faults import FaultInjector, SimulatedCrash
 from tidemill.testing.space import BLOCK_BYTES, FileSpace
 from tidemill.testing.unsynced import UnsyncedChanges
 
@@ -34,44 +34,44 @@ class FaultyFile:
         self,
         path: Path,
         node: FileNode,
-        gate: FaultGate,
+        faults: FaultInjector,
         free_bytes: Callable[[], int],
         closed: Callable[[FileNode], None],
     ) -> None:
         self.path = path
         self._node = node
-        self._gate = gate
+        self._faults = faults
         self._free_bytes = free_bytes
         self._closed = closed
         self._is_open = True
 
     def size(self) -> int:
-        with self._gate.passing():
+        with self._faults.passing():
             return self._node.real.size()
 
     def read(self, offset: int, length: int) -> bytes:
-        with self._gate.passing():
+        with self._faults.passing():
             return self._node.real.read(offset, length)
 
     def map(self, length: int) -> ByteArray:
-        with self._gate.passing():
+        with self._faults.passing():
             return self._node.real.map(length)
 
     def write(self, offset: int, data: Bytes) -> None:
         whole = bytes(data)
-        with self._gate.passing():
+        with self._faults.passing():
             try:
-                with self._gate.operation("write", self.path, f"{offset}+{len(whole)}", is_write=True):
+                with self._faults.operation("write", self.path, f"{offset}+{len(whole)}", is_write=True):
                     self._put_what_fits(offset, whole)
             except SimulatedCrash:
                 # Dying in the middle of the call leaves a first part of it, in whole pages.
-                if not self._gate.plan.crash_after and self._gate.random.random() < 0.5:
-                    done = self._gate.random.randrange(len(whole) + 1) // BLOCK_BYTES * BLOCK_BYTES
+                if not self._faults.plan.crash_after and self._faults.random.random() < 0.5:
+                    done = self._faults.random.randrange(len(whole) + 1) // BLOCK_BYTES * BLOCK_BYTES
                     self._put(offset, whole[:done])
                 raise
 
     def scatter(self, row_indexes: npt.NDArray[np.int64], rows: npt.NDArray[Any]) -> None:
-        with self._gate.operation("scatter", self.path, f"{len(rows)} rows", is_write=True):
+        with self._faults.operation("scatter", self.path, f"{len(rows)} rows", is_write=True):
             node, size = self._node, self._node.real.size()
             offsets = np.asarray(row_indexes, np.int64) * rows.itemsize
             missing = node.space.missing_for_rows(offsets, rows.itemsize)
@@ -84,7 +84,7 @@ class FaultyFile:
             node.unsynced.scattered(offsets, rows, replaced, size)
 
     def preallocate(self, length: int) -> None:
-        with self._gate.operation("preallocate", self.path, length, is_write=True):
+        with self._faults.operation("preallocate", self.path, length, is_write=True):
             node, size = self._node, self._node.real.size()
             missing_bytes = node.space.missing_bytes(0, length)
             if missing_bytes and missing_bytes > self._free_bytes():
@@ -95,7 +95,7 @@ class FaultyFile:
                 node.unsynced.resized(size, length, b"")
 
     def truncate(self, length: int) -> None:
-        with self._gate.operation("truncate", self.path, length, is_write=True):
+        with self._faults.operation("truncate", self.path, length, is_write=True):
             node, size = self._node, self._node.real.size()
             lost_tail = node.real.read(length, size - length).rstrip(b"\0") if length < size else b""
             node.real.truncate(length)
@@ -103,8 +103,8 @@ class FaultyFile:
             node.unsynced.resized(size, length, lost_tail)
 
     def sync(self) -> None:
-        with self._gate.operation("sync", self.path):
-            if self._gate.sync_shall_fail():
+        with self._faults.operation("sync", self.path):
+            if self._faults.sync_shall_fail():
                 self._node.unsynced.sync_failed()
                 raise SyncFailed(
                     f"{self.path}: sync failed (planned fault); check the disk, then start again"
@@ -113,8 +113,8 @@ class FaultyFile:
 
     def close(self) -> None:
         # Allowed after a crash as well: unwinding code closes what it opened.
-        with self._gate.lock:
-            if self._is_open and not self._gate.is_shut:
+        with self._faults.lock:
+            if self._is_open and not self._faults.is_shut:
                 self._node.handle_count -= 1
                 self._closed(self._node)
             self._is_open = False

@@ -21,7 +21,7 @@ from random import Random
 
 from tidemill.core.errors import DiskFull, SyncFailed
 from tidemill.log.sorted_keys import KeyRows, RocksKeys
-from tidemill.testing.faults import FaultGate
+from tidemill.testing.faults import FaultInjector
 
 _LOG_SUFFIX = ".log"
 _SHADOW_SUFFIX = ".shadow"
@@ -35,13 +35,13 @@ class FaultyKeys(RocksKeys):
         self,
         directory: Path,
         key_bytes: int,
-        gate: FaultGate,
+        faults: FaultInjector,
         free_bytes: Callable[[], int],
         *,
         read_only: bool,
     ) -> None:
         super().__init__(directory, key_bytes, read_only=read_only)
-        self._gate = gate
+        self._faults = faults
         self._free_bytes = free_bytes
         self._synced = _log_sizes(directory)
         self._is_read_only = read_only
@@ -51,31 +51,31 @@ class FaultyKeys(RocksKeys):
         return self._db is not None
 
     def note(self) -> bytes | None:
-        with self._gate.passing():
+        with self._faults.passing():
             return super().note()
 
     def scan(self, first: bytes, end: bytes, count_max: int) -> KeyRows:
-        with self._gate.passing():
+        with self._faults.passing():
             return super().scan(first, end, count_max)
 
     def drop(self, first: bytes, end: bytes) -> None:
-        with self._gate.operation("drop keys", self._directory, is_write=True):
+        with self._faults.operation("drop keys", self._directory, is_write=True):
             super().drop(first, end)
 
     def close(self) -> None:
         # Allowed after a crash as well; what the dead process left is safe in the copy by then.
-        with self._gate.lock:
+        with self._faults.lock:
             super().close()
 
     def _put(self, rows: KeyRows, note: bytes | None) -> None:
-        with self._gate.operation("write keys", self._directory, len(rows), is_write=True):
+        with self._faults.operation("write keys", self._directory, len(rows), is_write=True):
             if rows.nbytes > self._free_bytes():
                 raise DiskFull("no space left on the disk for RocksDB; free space on that disk")
             super()._put(rows, note)
 
     def _sync(self) -> None:
-        with self._gate.operation("sync", self._directory):
-            if self._gate.sync_shall_fail():
+        with self._faults.operation("sync", self._directory):
+            if self._faults.sync_shall_fail():
                 raise SyncFailed(f"{self._directory}: sync failed (planned fault); check the disk")
             super()._sync()
             self._synced = _log_sizes(self._directory)

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from tidemill.client.send.coalescer import Coalescer, _call_following, _call_one_after_the_other, _Seat
+from tidemill.client.send.coalescer import Coalescer, _Waiter, _wake_following, _wake_in_order
 from tidemill.client.transport.retrying import Unreachable
 from tidemill.core.errors import IllegalTopic
 from tidemill.core.model import Draft, Receipt
@@ -31,15 +31,15 @@ def _answer(draft: Draft):
 
 
 def _held_back():
-    """A request that takes until the gate is opened; the semaphore tells of each that has begun."""
-    gate, begun = threading.Event(), threading.Semaphore(0)
+    """A request that takes until the lock is opened; the semaphore tells of each that has begun."""
+    lock, begun = threading.Event(), threading.Semaphore(0)
 
     def send(drafts):
         begun.release()
-        assert gate.wait(120)
+        assert lock.wait(120)
         return [_answer(draft) for draft in drafts]
 
-    return send, gate, begun
+    return send, lock, begun
 
 
 def _in_threads(act, count: int) -> None:
@@ -66,13 +66,13 @@ def test_a_lone_send_travels_alone_and_at_once() -> None:
 
 def test_those_who_come_meanwhile_travel_together() -> None:
     """While both lanes are busy eight more callers gather; they share the next request."""
-    gate, entered, batches = threading.Event(), threading.Semaphore(0), []
+    lock, entered, batches = threading.Event(), threading.Semaphore(0), []
 
     def send(drafts):
         batches.append(len(drafts))
         if len(batches) <= 2:
             entered.release()
-            assert gate.wait(30)
+            assert lock.wait(30)
         return [_answer(draft) for draft in drafts]
 
     coalescer = Coalescer(send, linger_s=0)
@@ -89,8 +89,8 @@ def test_those_who_come_meanwhile_travel_together() -> None:
     for thread in rest:
         thread.start()
     while len(coalescer._waiting) < 8:
-        gate.wait(0.001)
-    gate.set()
+        lock.wait(0.001)
+    lock.set()
     for thread in first + rest:
         thread.join(30)
     assert sum(batches) == 10 and len(batches) <= 4
@@ -114,7 +114,7 @@ def test_many_threads_each_get_their_own_answer() -> None:
 
     _in_threads(many, 16)
     assert not wrong
-    assert coalescer._free_lanes == 2 and not coalescer._waiting and coalescer._travelling == 0
+    assert coalescer._free_lanes == 2 and not coalescer._waiting and coalescer._in_flight == 0
 
 
 def test_a_request_that_fails_fails_for_all_of_it_and_the_next_goes_on() -> None:
@@ -140,10 +140,10 @@ def test_a_request_that_fails_fails_for_all_of_it_and_the_next_goes_on() -> None
 
 
 def test_the_main_thread_shares_nothing_that_an_interrupt_could_leave_half_done(interruptible) -> None:
-    held_back, gate, entered = _held_back()
+    held_back, lock, entered = _held_back()
 
     def send(drafts):
-        if threading.current_thread() is not threading.main_thread() or gate.is_set():
+        if threading.current_thread() is not threading.main_thread() or lock.is_set():
             return held_back(drafts)
         own = threading.Lock()  # an Event that is shared could itself be left half done
         own.acquire()
@@ -159,7 +159,7 @@ def test_the_main_thread_shares_nothing_that_an_interrupt_could_leave_half_done(
     for _ in range(2):
         assert entered.acquire(timeout=120)
     while len(coalescer._waiting) < 2:
-        gate.wait(0.001)
+        lock.wait(0.001)
     main = threading.get_ident()
 
     def interrupt() -> None:
@@ -176,7 +176,7 @@ def test_the_main_thread_shares_nothing_that_an_interrupt_could_leave_half_done(
         gc.enable()
     interrupter.join(120)
     assert coalescer._free_lanes == 0 and len(coalescer._waiting) == 2
-    gate.set()
+    lock.set()
     for thread in busy:
         thread.join(120)
         assert not thread.is_alive()
@@ -241,12 +241,12 @@ def test_many_interrupts_of_the_main_thread_reach_no_other(kind) -> None:
 
 def test_those_who_travelled_with_one_that_was_struck_are_sent_again() -> None:
     """Something is raised into a leader's thread that is no fault of the request."""
-    first, gate, entered, batches = threading.Event(), threading.Event(), threading.Semaphore(0), []
+    first, lock, entered, batches = threading.Event(), threading.Event(), threading.Semaphore(0), []
 
     def send(drafts):
         batches.append([draft.id for draft in drafts])
         entered.release()
-        assert first.wait(120) if len(batches) == 1 else gate.wait(120)
+        assert first.wait(120) if len(batches) == 1 else lock.wait(120)
         if drafts[0].id == "struck":
             raise SystemExit
         return [_answer(draft) for draft in drafts]
@@ -266,7 +266,7 @@ def test_those_who_travelled_with_one_that_was_struck_are_sent_again() -> None:
         if not count:
             assert entered.acquire(timeout=120)
     first.set()
-    gate.set()
+    lock.set()
     for thread in threads:
         thread.join(120)
         assert not thread.is_alive()
@@ -279,7 +279,7 @@ def test_one_that_is_struck_before_its_passengers_have_their_answers_leaves_them
     coalescer = Coalescer(lambda drafts: [_answer(draft) for draft in drafts], linger_s=0)
     leader, answered, waiting = batch = _batch("leader", "answered", "waiting")
     coalescer._takes_a_lane(leader)
-    leader.batch, coalescer._travelling = batch, 3
+    leader.batch, coalescer._in_flight = batch, 3
     coalescer._pass_on(leader)
     leader.answer = answered.answer = _answer(answered.draft)
     coalescer._leave(leader)
@@ -291,48 +291,48 @@ def test_one_that_is_struck_before_its_passengers_have_their_answers_leaves_them
 
 def _is_at_rest(coalescer: Coalescer) -> None:
     assert coalescer._free_lanes == coalescer._lanes
-    assert not coalescer._waiting and coalescer._travelling == 0 and coalescer._lingering is None
+    assert not coalescer._waiting and coalescer._in_flight == 0 and coalescer._lingering is None
 
 
 def test_a_caller_that_is_interrupted_when_it_is_to_lead_passes_the_lane_on() -> None:
     coalescer = Coalescer(lambda drafts: [_answer(draft) for draft in drafts], lanes=1)
-    seat = _Seat(Draft("t", b"", id="heir"))
-    coalescer._free_lanes, coalescer._waiting = 0, [seat]
-    coalescer._pass_on(_Seat(Draft("t", b"", id="leader")))
-    assert seat.leads and coalescer._free_lanes == 0
-    coalescer._leave(seat)
+    waiter = _Waiter(Draft("t", b"", id="next_leader"))
+    coalescer._free_lanes, coalescer._waiting = 0, [waiter]
+    coalescer._pass_on(_Waiter(Draft("t", b"", id="leader")))
+    assert waiter.leads and coalescer._free_lanes == 0
+    coalescer._leave(waiter)
     assert coalescer._free_lanes == 1
     assert coalescer.send(Draft("t", b"", id="x")).id == "x"
 
 
-def _batch(*names: str) -> list[_Seat]:
-    return [_Seat(Draft("t", b"", id=name)) for name in names]
+def _batch(*names: str) -> list[_Waiter]:
+    return [_Waiter(Draft("t", b"", id=name)) for name in names]
 
 
-def _is_called(seat: _Seat) -> bool:
-    return seat.gate.acquire(blocking=False)
+def _is_called(waiter: _Waiter) -> bool:
+    return waiter.lock.acquire(blocking=False)
 
 
 def test_each_calls_the_one_behind_it() -> None:
     leader, first, second = batch = _batch("leader", "first", "second")
-    _call_one_after_the_other(batch)
+    _wake_in_order(batch)
     assert _is_called(first) and not _is_called(second)
-    _call_following(first)
+    _wake_following(first)
     assert _is_called(second)
-    assert leader.gate.locked()
+    assert leader.lock.locked()
 
 
 def test_those_behind_one_that_has_left_are_called_in_its_place() -> None:
     _, first, second, third = batch = _batch("leader", "first", "second", "third")
     first.has_left = second.has_left = True
-    _call_one_after_the_other(batch)
+    _wake_in_order(batch)
     assert _is_called(third)
 
 
 def test_one_that_leaves_when_it_was_called_calls_the_next_and_twice_does_no_harm() -> None:
     coalescer = Coalescer(lambda drafts: [_answer(draft) for draft in drafts])
     _, first, second = batch = _batch("leader", "first", "second")
-    _call_one_after_the_other(batch)
+    _wake_in_order(batch)
     coalescer._leave(first)
     coalescer._leave(first)
     assert _is_called(second)
@@ -341,20 +341,20 @@ def test_one_that_leaves_when_it_was_called_calls_the_next_and_twice_does_no_har
 
 @pytest.mark.parametrize(("on_the_way", "waits"), [(7, False), (8, True)])
 def test_a_few_have_a_second_lane_and_a_crowd_goes_by_one(on_the_way, waits) -> None:
-    send, gate, sent = _held_back()
+    send, lock, sent = _held_back()
     coalescer = Coalescer(send, linger_s=0)
-    coalescer._travelling = on_the_way  # as if one lane were taken by so many
+    coalescer._in_flight = on_the_way  # as if one lane were taken by so many
     coalescer._free_lanes = 1
-    leader = _Seat(Draft("t", b"", id="leader"))
+    leader = _Waiter(Draft("t", b"", id="leader"))
     leader.leads, leader.batch = True, [leader] * on_the_way
     newcomer = threading.Thread(target=coalescer.send, args=(Draft("t", b"", id="x"),))
     newcomer.start()
     if waits:
         while not coalescer._waiting:
-            gate.wait(0.001)
+            lock.wait(0.001)
         coalescer._pass_on(leader)  # the crowd is back: the lane is for whoever waits
     assert sent.acquire(timeout=120)
-    gate.set()
+    lock.set()
     newcomer.join(120)
     assert not newcomer.is_alive() and not coalescer._waiting
 

@@ -208,7 +208,7 @@ def test_a_segment_that_was_just_begun_goes_with_its_torn_opening_frame(small):
 def test_what_was_synced_survives_every_power_cut(tmp_path):
     for seed in range(30):
         small = SmallLog(tmp_path / str(seed))
-        small.disk._gate.random.seed(seed)
+        small.disk._faults.random.seed(seed)
         for i in range(6):
             small.append(b"%d" % i * 1_000)
         small.log.sync()
@@ -296,7 +296,7 @@ def test_the_head_goes_by_whole_segments_and_the_last_one_stays(small):
 def test_a_power_cut_while_the_head_is_cut_leaves_no_hole(tmp_path):
     for seed in range(20):
         small = SmallLog(tmp_path / str(seed))
-        small.disk._gate.random.seed(seed)
+        small.disk._faults.random.seed(seed)
         for _ in range(12):
             small.append(bytes(2_000))
         small.log.sync()
@@ -319,7 +319,7 @@ def test_killed_in_a_head_cut_and_then_a_power_cut_leaves_no_hole(tmp_path):
             small.log.cut_head(starts[2])
         small.reopen(known_synced_end=end)  # finishes the cut by a record that is perhaps not safe
         was_broken_off = was_broken_off or small.log.head == 0
-        small.disk._gate.random.seed(seed)
+        small.disk._faults.random.seed(seed)
         small.reopen(power_cut=True, known_synced_end=end)
         assert (small.log.head in (0, starts[2]), small.log.written_end) == (True, end)
     assert was_broken_off

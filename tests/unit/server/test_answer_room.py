@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from tidemill.core.model import Draft
 from tidemill.server.http import http_retries as admin_retries
 from tidemill.server.http.http_api import admin_app
-from tidemill.server.response_budget import BodiesRoute, Unread, keep_room_for
+from tidemill.server.response_budget import BodiesRoute, Unread, reserve
 
 _BODY = b"x" * 300_000
 
@@ -161,7 +161,7 @@ def test_room_is_given_back_when_the_answer_fails() -> None:
 
     def fail() -> None:
         with unread.answer(None):
-            keep_room_for([b"12", b"345"])
+            reserve([b"12", b"345"])
             assert unread.held == 5
             raise OSError("gone")
 

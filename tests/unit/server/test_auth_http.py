@@ -14,7 +14,7 @@ from tidemill.core.limits import MIB
 from tidemill.core.model import Draft, Once
 from tidemill.core.send_answers import decode_answers
 from tidemill.core.send_batch import CONTENT_TYPE, encode_drafts
-from tidemill.server.app import Door, Opened
+from tidemill.server.app import App, Opened
 from tidemill.server.http.http_api import admin_app
 from tidemill.server.security.authority import Authority
 from tidemill.server.security.guard import Guard
@@ -67,7 +67,7 @@ def door(tmp_path):
     with Broker(tmp_path / "data") as broker:
         for topic in ("orders", "bills"):
             broker.topics.create(topic)
-        door = GuardedDoor()
+        door = GuardedApp()
         door.guard = Guard(Authority(path))
         app = admin_app(broker)
         gateway = SimpleNamespace(call_counts=Counter(), calls_under_way=0, sessions=())
@@ -79,13 +79,13 @@ def door(tmp_path):
             door.runner.run(life.__aexit__(None, None, None))
 
 
-class GuardedDoor(Door):
+class GuardedApp(App):
     """A door with the one event loop it lives on."""
 
     runner: asyncio.Runner
 
 
-def _ask(door: GuardedDoor, method: str, path: str, user: str | None = "shop", **given) -> httpx.Response:
+def _ask(door: GuardedApp, method: str, path: str, user: str | None = "shop", **given) -> httpx.Response:
     async def run() -> httpx.Response:
         headers = {} if user is None else {"authorization": f"Bearer {user}-token-1"}
         headers.update(given.pop("headers", {}))

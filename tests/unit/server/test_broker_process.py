@@ -51,7 +51,7 @@ def test_one_that_cannot_close_because_its_directory_went_says_so(
     async def drained(_: float) -> None:
         pass
 
-    process.door.opened = SimpleNamespace(broker=broker, gateway=SimpleNamespace(drain=drained))
+    process.app.opened = SimpleNamespace(broker=broker, gateway=SimpleNamespace(drain=drained))
     asyncio.run(process.stop())
     assert "did not shut down cleanly" in said["failed"]["message"] and "closed" not in said
     with tidemill.open(tmp_path / "elsewhere") as again:

@@ -48,13 +48,13 @@ def app(ask, small):  # the loop outlives the broker, which tells it of arrivals
 def ways(app, monkeypatch):
     """The requests that went the framework's way."""
     taken: list[str] = []
-    by_routes = app.consumer_door._framework
+    by_routes = app.consumer_endpoint._framework
 
     async def counted(scope, receive, send) -> None:
         taken.append(scope["path"])
         await by_routes(scope, receive, send)
 
-    monkeypatch.setattr(app.consumer_door, "_framework", counted)
+    monkeypatch.setattr(app.consumer_endpoint, "_framework", counted)
     return taken
 
 
@@ -80,7 +80,7 @@ def test_messages_for_which_there_is_no_room_go_back_untried(app, ask, small) ->
             await app(scope, receive, answer)
 
     unread.held = 51
-    unread.require_room()
+    unread.require_capacity()
     for _ in range(2):
         status, said = ask(counted, "/v1/receive", [body])
         assert (status, said["code"]) == (429, "too-many-requests")

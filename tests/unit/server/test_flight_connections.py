@@ -236,7 +236,7 @@ def test_whoever_is_silent_for_too_long_is_closed(door) -> None:
 def test_while_much_is_out_no_stream_begins(small, door) -> None:
     small.broker.send([Draft("t", b"x" * 1000) for _ in range(100)])
     ticket = flight.Ticket(b'{"table": "messages", "topic": "t"}')
-    door.traffic.room_s = 0
+    door.traffic.wait_s = 0
     with flight.connect(f"grpc://127.0.0.1:{door.port}") as client:
         with (
             door.traffic.out("somebody 1", OUT_BYTES_MAX + 1),
@@ -244,7 +244,7 @@ def test_while_much_is_out_no_stream_begins(small, door) -> None:
         ):
             client.do_get(ticket).read_all()
         client.do_get(ticket).cancel()
-        door.traffic.room_s = 120
+        door.traffic.wait_s = 120
         assert client.do_get(ticket).read_all().num_rows == 100
     while door.traffic.out_bytes:  # a stream that was given up ends by itself
         pass
@@ -261,7 +261,7 @@ def test_streams_that_begin_together_do_not_make_their_batches_together(small, d
         yield from read(wanted)
 
     monkeypatch.setattr(small.broker.tables, "read", slowly)
-    door.traffic = FlightTraffic(out_bytes_max=BATCH_BYTES, room_s=0)
+    door.traffic = FlightTraffic(out_bytes_max=BATCH_BYTES, wait_s=0)
     ticket = flight.Ticket(b'{"table": "messages", "topic": "t"}')
     with flight.connect(f"grpc://127.0.0.1:{door.port}") as client, ThreadPoolExecutor() as pool:
         first = pool.submit(lambda: client.do_get(ticket).read_all())
@@ -270,12 +270,12 @@ def test_streams_that_begin_together_do_not_make_their_batches_together(small, d
             client.do_get(ticket).read_all()
         may_go_on.set()
         assert first.result(120).num_rows == 1
-        door.traffic.room_s = 120
+        door.traffic.wait_s = 120
         assert client.do_get(ticket).read_all().num_rows == 1
 
 
 def test_batches_are_made_one_after_the_other_as_far_as_there_is_room() -> None:
-    traffic = FlightTraffic(out_bytes_max=2 * BATCH_BYTES, room_s=0)
+    traffic = FlightTraffic(out_bytes_max=2 * BATCH_BYTES, wait_s=0)
     with contextlib.ExitStack() as stack:
         stack.enter_context(traffic.out("first 1", BATCH_BYTES))
         with traffic.making():
@@ -286,17 +286,17 @@ def test_batches_are_made_one_after_the_other_as_far_as_there_is_room() -> None:
         stack.enter_context(traffic.out("second 2", 1))
         with pytest.raises(TooManyRequests), traffic.making():
             pass
-        traffic.room_s = 120
+        traffic.wait_s = 120
         waiting = threading.Thread(target=lambda: stack.enter_context(traffic.making()))
         waiting.start()
         now_s = stopwatch_s() + 60
-        while not traffic.deaf(now_s):  # it waits
+        while not traffic.not_reading(now_s):  # it waits
             pass
-        assert traffic.deaf(now_s) == {"first 1"}  # enough to make room
+        assert traffic.not_reading(now_s) == {"first 1"}  # enough to make room
         stack.pop_all().close()
         waiting.join(120)
         assert not waiting.is_alive()
-    with FlightTraffic(out_bytes_max=1, room_s=0).making():  # nothing is out: however large it becomes
+    with FlightTraffic(out_bytes_max=1, wait_s=0).making():  # nothing is out: however large it becomes
         pass
 
 
@@ -306,15 +306,15 @@ def test_those_who_do_not_read_are_sent_away_while_much_is_out(door) -> None:
     with contextlib.ExitStack() as stack:
         for caller in ("first 1", "second 2", "third 3", "fourth 4"):
             stack.enter_context(traffic.out(caller, 100))
-        assert traffic.deaf(now_s + 1) == set()
-        assert traffic.deaf(now_s + 60) == {"first 1", "second 2"}
+        assert traffic.not_reading(now_s + 1) == set()
+        assert traffic.not_reading(now_s + 60) == {"first 1", "second 2"}
         traffic = FlightTraffic(out_bytes_max=0)
         connection = stack.enter_context(_connect(door))
         host, port = connection.getsockname()
         stack.enter_context(traffic.out(caller_at(host, port), 1))
         limit = FlightConnections(door.port, 100, traffic)
         assert limit.look() == 0
-        traffic.deaf = lambda _: {caller_at(host, port)}  # as it says a while later
+        traffic.not_reading = lambda _: {caller_at(host, port)}  # as it says a while later
         assert limit.look() == 1
         _wait_for_end(connection)
 
@@ -341,13 +341,13 @@ _BATCH = pa.record_batch({"body": [b"x"]})
 @pytest.fixture
 def narrow(small):
     """A door that takes so few calls that a handful of silent ones fills it."""
-    door = FlightServer(small.broker, gate=FlightLimits(calls_max=_CALLS))
+    door = FlightServer(small.broker, limits=FlightLimits(calls_max=_CALLS))
     yield door
     door.close()
 
 
 def _watch(door: FlightServer, patience_s: float) -> FlightConnections:
-    return FlightConnections(door.port, 100, door.traffic, gate=door.gate, patience_s=patience_s)
+    return FlightConnections(door.port, 100, door.traffic, limits=door.limits, patience_s=patience_s)
 
 
 def _begin_put(stack: contextlib.ExitStack, client: flight.FlightClient) -> None:
@@ -374,7 +374,7 @@ def _until(is_so) -> None:
 
 
 def _is_full(door: FlightServer) -> bool:
-    return door.gate.crowd == _CALLS - _CALLS * 3 // 4
+    return door.limits.crowd == _CALLS - _CALLS * 3 // 4
 
 
 def _stores(client: flight.FlightClient) -> bool:
@@ -399,7 +399,7 @@ def test_silent_calls_give_way_when_nearly_all_are_taken(narrow) -> None:
         assert _watch(narrow, 3_600).look() == 0  # they have not been silent for so long
         # As many go as it takes, those who kept a call waiting the longest; the others stay.
         assert _watch(narrow, -1).look() == 2
-        _until(lambda: narrow.gate.crowd == 0)
+        _until(lambda: narrow.limits.crowd == 0)
         assert _watch(narrow, -1).look() == 0
         assert _stores(late)
 
@@ -411,7 +411,7 @@ def test_one_connection_with_all_calls_gives_way_too(narrow) -> None:
             _begin_put(stack, client)
         _until(lambda: sum(narrow.traffic.waits(stopwatch_s(), -1).kept.values()) == _CALLS)
         assert _watch(narrow, -1).look() == 1
-        _until(lambda: narrow.gate.crowd == 0)
+        _until(lambda: narrow.limits.crowd == 0)
         assert _stores(_client(stack, narrow))
 
 
@@ -425,13 +425,13 @@ def test_a_call_that_never_says_a_word_gives_way(narrow) -> None:
         _until(lambda: _is_full(narrow))
         assert narrow.traffic.waits(stopwatch_s(), -1).kept == {}
         assert not _stores(_client(stack, narrow))
-        _until(lambda: not _watch(narrow, -1).look() and narrow.gate.crowd == 0)
+        _until(lambda: not _watch(narrow, -1).look() and narrow.limits.crowd == 0)
         assert _stores(_client(stack, narrow))
 
 
 def test_a_first_message_that_trickles_gives_way(narrow) -> None:
     """It is not silent, and nothing is known of its call; but it brings less than 1 KiB a second."""
-    watch = FlightConnections(narrow.port, 100, narrow.traffic, gate=narrow.gate)
+    watch = FlightConnections(narrow.port, 100, narrow.traffic, limits=narrow.limits)
     with contextlib.ExitStack() as stack:
         callers = [Http2(narrow.port) for _ in range(_CALLS)]
         for http2 in callers:
@@ -445,7 +445,7 @@ def test_a_first_message_that_trickles_gives_way(narrow) -> None:
             http2.flush()
         assert watch.look(now_s + 9) == 0
         assert watch.look(now_s + 11) == 2
-        _until(lambda: narrow.gate.crowd == 0)
+        _until(lambda: narrow.limits.crowd == 0)
         assert _stores(_client(stack, narrow))
 
 
@@ -460,7 +460,7 @@ def test_those_who_do_not_read_give_way(small, narrow) -> None:
             http2.call(_GET, struct.pack(">BI", 0, len(message)) + message)
         _until(lambda: len(narrow.traffic.waits(stopwatch_s(), -1).kept) == _CALLS)
         assert _watch(narrow, -1).look() == 2
-        _until(lambda: narrow.gate.crowd == 0)
+        _until(lambda: narrow.limits.crowd == 0)
         assert _client(stack, narrow).do_get(ticket).read_all().num_rows == 8
 
 
@@ -470,7 +470,7 @@ def test_whom_the_server_works_for_stays_however_silent(narrow) -> None:
         connection = stack.enter_context(_connect(narrow))
         caller = caller_at(*connection.getsockname())
         for _ in range(_CALLS):
-            narrow.gate.enter()
+            narrow.limits.enter()
         stack.enter_context(traffic.call(caller))
         assert traffic.waits(stopwatch_s(), -1) == ({}, {caller})
         assert _watch(narrow, -1).look() == 0

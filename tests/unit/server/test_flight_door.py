@@ -490,7 +490,7 @@ def test_an_action_with_a_request_id_gets_the_first_answer_again(client) -> None
 
 
 def test_calls_and_batches_of_one_client_are_counted(small) -> None:
-    with _door(small, gate=FlightLimits(Rates(2, now_s=lambda: 0.0))) as client:
+    with _door(small, limits=FlightLimits(Rates(2, now_s=lambda: 0.0))) as client:
         with pytest.raises(flight.FlightUnavailableError, match="more than 2 calls a second"):
             _put(client, *[_batch(1)] * 9)
         assert small.broker.status().pending == 4
@@ -499,7 +499,7 @@ def test_calls_and_batches_of_one_client_are_counted(small) -> None:
 
 
 def test_more_calls_at_once_than_are_carried_are_told_to_come_again(small) -> None:
-    with _door(small, gate=FlightLimits(calls_max=1)) as client:
+    with _door(small, limits=FlightLimits(calls_max=1)) as client:
         writer, answers = client.do_put(flight.FlightDescriptor.for_path("t"), _batch(1).schema)
         writer.write_batch(_batch(1))
         answers.read()

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import httpx
 
 from tidemill.core.limits import KIB
-from tidemill.server.app import Door, Opened
+from tidemill.server.app import App, Opened
 
 
-def _said(door: Door) -> dict[str, object]:
+def _said(door: App) -> dict[str, object]:
     async def ask() -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(door), base_url="http://broker") as client:
             return await client.get("/healthz")
@@ -21,7 +21,7 @@ def _said(door: Door) -> dict[str, object]:
 
 
 def test_health_says_how_much_room_the_disk_has(small):
-    door = Door()
+    door = App()
     assert _said(door) == {"status": "opening"}
     gateway = SimpleNamespace(call_counts=Counter(), calls_under_way=0, sessions=())
     door.opened, door.state = Opened(small.broker, gateway), "open"
@@ -33,7 +33,7 @@ def test_health_says_how_much_room_the_disk_has(small):
 
 
 def test_health_says_that_the_directory_is_gone(small, tmp_path):
-    door = Door()
+    door = App()
     gateway = SimpleNamespace(call_counts=Counter(), calls_under_way=0, sessions=())
     door.opened, door.state = Opened(small.broker, gateway), "open"
     small.directory.rename(tmp_path / "elsewhere")

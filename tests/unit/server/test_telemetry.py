@@ -15,7 +15,7 @@ from tidemill.server.grpc.protocol import SERVICE, service
 
 
 def test_a_stream_on_which_nothing_is_said_is_ended(small, monkeypatch):
-    monkeypatch.setattr(gateway, "_FIRST_WORD_SECONDS", 0)
+    monkeypatch.setattr(gateway, "_FIRST_MESSAGE_SECONDS", 0)
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:

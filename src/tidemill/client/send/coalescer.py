@@ -40,21 +40,21 @@ _CROWD: Final = 28  # a crowd of so many; those between go by one
 SendBatch = Callable[[Sequence[Draft]], Sequence[Answer]]
 
 
-class _Seat:
+class _Waiter:
     """A caller that waits: for its answer, or to be told to lead."""
 
-    __slots__ = ("answer", "batch", "draft", "fault", "following", "gate", "has_left", "leads")
+    __slots__ = ("answer", "batch", "draft", "fault", "following", "has_left", "leads", "lock")
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
         self.answer: Answer | None = None
         self.fault: TidemillError | None = None
         self.leads = False  # it has a lane
-        self.batch: Sequence[_Seat] = ()  # a leader and those who travel with it
-        self.following: _Seat | None = None  # whom to call next
+        self.batch: Sequence[_Waiter] = ()  # a leader and those who travel with it
+        self.following: _Waiter | None = None  # whom to call next
         self.has_left = False  # it was interrupted
-        self.gate = threading.Lock()
-        self.gate.acquire()
+        self.lock = threading.Lock()
+        self.lock.acquire()
 
     @property
     def waits(self) -> bool:
@@ -70,146 +70,146 @@ class Coalescer:
         self._lanes = lanes
         self._main_thread = threading.main_thread().ident
         self._lock = threading.Lock()  # protects everything below
-        self._waiting: list[_Seat] = []  # callers without a leader's role
+        self._waiting: list[_Waiter] = []  # callers without a leader's role
         self._free_lanes = lanes
-        self._travelling = 0  # callers whose request is under way
+        self._in_flight = 0  # callers whose request is under way
         self._is_crowd = False  # there were many when the last request was answered
         self._expected = 1  # how many are likely to travel with the next leader
-        self._lingering: _Seat | None = None  # a leader that waits for company
+        self._lingering: _Waiter | None = None  # a leader that waits for company
 
     def send(self, draft: Draft) -> Answer:
         """The answer to one send: a receipt or an error of this message. Raises if the request failed."""
         if threading.get_ident() == self._main_thread:
             return self._send_batch([draft])[0]
-        seat = _Seat(draft)
+        waiter = _Waiter(draft)
         try:
-            if not self._takes_a_lane(seat):
-                seat.gate.acquire()
-                _call_following(seat)
-            if seat.answer is None and seat.fault is None:
-                self._lead(seat)
-                seat.batch = ()  # which it is in itself: nobody would let go of those who travelled with it
+            if not self._takes_a_lane(waiter):
+                waiter.lock.acquire()
+                _wake_following(waiter)
+            if waiter.answer is None and waiter.fault is None:
+                self._lead(waiter)
+                waiter.batch = ()  # which it is in itself: nobody would let go of those who travelled with it
         except BaseException:
-            self._leave(seat)
+            self._leave(waiter)
             raise
-        if seat.fault is not None:
+        if waiter.fault is not None:
             try:
-                raise seat.fault
+                raise waiter.fault
             finally:
-                del seat  # and with it what is raised, which holds this frame
-        assert seat.answer is not None
-        return seat.answer
+                del waiter  # and with it what is raised, which holds this frame
+        assert waiter.answer is not None
+        return waiter.answer
 
-    def _takes_a_lane(self, seat: _Seat) -> bool:
+    def _takes_a_lane(self, waiter: _Waiter) -> bool:
         """Whether the caller leads; if not, it is among those who wait."""
         with self._lock:
             is_open = self._free_lanes > 0 and self._lingering is None
-            if is_open and (self._travelling < _FEW or self._is_crowd):
+            if is_open and (self._in_flight < _FEW or self._is_crowd):
                 self._free_lanes -= 1
-                seat.leads = True
+                waiter.leads = True
                 return True
-            self._waiting.append(seat)
+            self._waiting.append(waiter)
             # The lingering leader itself counts too.
             if self._lingering is not None and len(self._waiting) + 1 >= self._expected:
-                self._lingering.gate.release()
+                self._lingering.lock.release()
                 self._lingering = None
         return False
 
-    def _lead(self, leader: _Seat) -> None:
+    def _lead(self, leader: _Waiter) -> None:
         batch = self._gather(leader)
         try:
-            answers = self._send_batch([seat.draft for seat in batch])
+            answers = self._send_batch([waiter.draft for waiter in batch])
         except TidemillError as fault:  # of the request, so of everybody in it
             self._pass_on(leader)
             fault.with_traceback(None)  # which leads here, and so to all of them
-            for seat in batch:
-                seat.fault = fault
+            for waiter in batch:
+                waiter.fault = fault
         else:
             self._pass_on(leader)
-            for seat, answer in zip(batch, answers, strict=True):
-                seat.answer = answer
-        _call_one_after_the_other(batch)
+            for waiter, answer in zip(batch, answers, strict=True):
+                waiter.answer = answer
+        _wake_in_order(batch)
 
-    def _gather(self, leader: _Seat) -> list[_Seat]:
+    def _gather(self, leader: _Waiter) -> list[_Waiter]:
         """The leader and everybody who goes along, after waiting for those who are likely to come."""
         with self._lock:
             lingers = len(self._waiting) + 1 < self._expected and self._linger_s > 0
             if lingers:
                 self._lingering = leader
         if lingers:
-            leader.gate.acquire(timeout=self._linger_s)
+            leader.lock.acquire(timeout=self._linger_s)
         with self._lock:
             if self._lingering is leader:
                 self._lingering = None
             count, size = 0, weight_of(leader.draft)
-            for seat in self._waiting:
-                size += weight_of(seat.draft)
+            for waiter in self._waiting:
+                size += weight_of(waiter.draft)
                 if count + 1 >= MESSAGES_MAX or size > BYTES_MAX:
                     break
                 count += 1
             leader.batch = [leader, *self._waiting[:count]]
             del self._waiting[:count]
-            self._travelling += len(leader.batch)
+            self._in_flight += len(leader.batch)
         return leader.batch
 
-    def _leave(self, seat: _Seat) -> None:
+    def _leave(self, waiter: _Waiter) -> None:
         """A caller was interrupted: its lane goes to somebody else, and who travelled with it waits again."""
-        seat.has_left = True
-        _call_following(seat)
+        waiter.has_left = True
+        _wake_following(waiter)
         with self._lock:
-            if seat in self._waiting:
-                self._waiting.remove(seat)
-            if self._lingering is seat:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            if self._lingering is waiter:
                 self._lingering = None
-            self._waiting[:0] = [other for other in seat.batch if other.waits]
+            self._waiting[:0] = [other for other in waiter.batch if other.waits]
             # Where it has passed its lane on and was not ready, those who wait need another.
-            takes_another = not seat.leads and self._free_lanes > 0 and bool(self._waiting)
+            takes_another = not waiter.leads and self._free_lanes > 0 and bool(self._waiting)
             if takes_another:
                 self._free_lanes -= 1
-        for other in seat.batch:
+        for other in waiter.batch:
             if not other.waits:
-                _call(other)
-        if seat.leads or takes_another:
-            self._pass_on(seat)
+                _wake(other)
+        if waiter.leads or takes_another:
+            self._pass_on(waiter)
 
-    def _pass_on(self, leader: _Seat) -> None:
+    def _pass_on(self, leader: _Waiter) -> None:
         """Give the lane to somebody who waits, or set it free."""
-        heir: _Seat | None = None
+        next_leader: _Waiter | None = None
         with self._lock:
-            callers = self._travelling + len(self._waiting)
+            callers = self._in_flight + len(self._waiting)
             self._is_crowd = callers >= _CROWD
-            goes_by_one = callers >= _FEW and not self._is_crowd
-            self._expected = max(1, callers if goes_by_one else callers // self._lanes)
+            uses_one_lane = callers >= _FEW and not self._is_crowd
+            self._expected = max(1, callers if uses_one_lane else callers // self._lanes)
             if leader.leads:
-                self._travelling -= len(leader.batch)
+                self._in_flight -= len(leader.batch)
                 leader.leads = False
             if self._waiting and self._lingering is None:
-                heir = self._waiting.pop(0)
-                heir.leads = True
+                next_leader = self._waiting.pop(0)
+                next_leader.leads = True
             else:
                 self._free_lanes += 1
-        if heir is not None:
-            heir.gate.release()
+        if next_leader is not None:
+            next_leader.lock.release()
 
 
-def _call_one_after_the_other(batch: Sequence[_Seat]) -> None:
+def _wake_in_order(batch: Sequence[_Waiter]) -> None:
     """Call all but the leader, who is at work: the first of them now, each other by the one before."""
-    for seat, following in pairwise(batch):
-        seat.following = following
-    _call_following(batch[0])
+    for waiter, following in pairwise(batch):
+        waiter.following = following
+    _wake_following(batch[0])
 
 
-def _call_following(seat: _Seat) -> None:
+def _wake_following(waiter: _Waiter) -> None:
     """Call whoever comes next, and in the place of one that has left, those behind it."""
-    following = seat.following
+    following = waiter.following
     while following is not None:
-        _call(following)
+        _wake(following)
         following = following.following if following.has_left else None
 
 
-def _call(seat: _Seat) -> None:
+def _wake(waiter: _Waiter) -> None:
     """To call twice does no harm: one who leaves may do what the one before it has just done."""
     try:  # noqa: SIM105 - it is quicker so, and done for every message
-        seat.gate.release()
+        waiter.lock.release()
     except RuntimeError:
         pass  # called before

@@ -211,12 +211,12 @@ class FlightLink:
         patience = Patience(self._policy, has_request_id=has_request_id)
         while True:
             with self._lock:
-                had_a_door = bool(self._broker)
+                had_endpoint = bool(self._broker)
                 client = self._connection()  # asked for as long as that can help: what it raises is final
             fault: TidemillError
             try:
                 if client is None:
-                    raise self._no_door()
+                    raise self._no_endpoint()
                 return act(client)
             except (pa.ArrowException, OSError) as error:  # some calls raise the one, some the other
                 fault = _fault(error)
@@ -225,7 +225,7 @@ class FlightLink:
             except TidemillError as error:
                 fault = error
             # A broker that had a door has it again soon.
-            can_help = isinstance(fault, BusyError | BrokerClosed | Unreachable) and (client or had_a_door)
+            can_help = isinstance(fault, BusyError | BrokerClosed | Unreachable) and (client or had_endpoint)
             wait_s = patience.wait_s() if can_help else None
             if wait_s is None or self._closing.wait(wait_s):
                 try:
@@ -266,7 +266,7 @@ class FlightLink:
         said = self._health().get("flight")
         return said if isinstance(said, dict) else {}
 
-    def _no_door(self) -> TidemillError:
+    def _no_endpoint(self) -> TidemillError:
         if not self._offer():
             return Unreachable(f"the broker at {self._endpoint} has no Flight endpoint; see --flight-port")
         other = "its plain port" if self._endpoint.is_tls else "https:// and the port of --tls-port"

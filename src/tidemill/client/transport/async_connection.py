@@ -51,10 +51,10 @@ class AsyncConnection:
         if head.length is None:
             while (content := read_chunks(data, start)) is None:
                 await self._more(data)
-            return Answer(head.status, content, head.local_door)
+            return Answer(head.status, content, head.unix_socket)
         while len(data) < start + head.length:
             await self._more(data)
-        return Answer(head.status, bytes(data[start : start + head.length]), head.local_door)
+        return Answer(head.status, bytes(data[start : start + head.length]), head.unix_socket)
 
     async def _more(self, data: bytearray) -> None:
         piece = await self._reader.read(_READ_BYTES)

@@ -15,32 +15,32 @@ class Closing:
 
     def __init__(self) -> None:
         self._is_set = False
-        self._gates: set[threading.Lock] = set()  # of those who wait
+        self._locks: set[threading.Lock] = set()  # of those who wait
 
     def is_set(self) -> bool:
         return self._is_set
 
     def set(self) -> None:
         self._is_set = True
-        for gate in list(self._gates):
-            open_gate(gate)
+        for lock in list(self._locks):
+            release_once(lock)
 
     def wait(self, timeout_s: float) -> bool:
         """Wait so long, or until it is set; says whether it is."""
-        gate = threading.Lock()
-        gate.acquire()
-        self._gates.add(gate)
+        lock = threading.Lock()
+        lock.acquire()
+        self._locks.add(lock)
         try:
             if not self._is_set:
-                gate.acquire(timeout=timeout_s)
+                lock.acquire(timeout=timeout_s)
         finally:
-            self._gates.discard(gate)
+            self._locks.discard(lock)
         return self._is_set
 
 
-def open_gate(gate: threading.Lock) -> None:
+def release_once(lock: threading.Lock) -> None:
     """Let go on who waits at a lock, or will; twice does no harm."""
     try:
-        gate.release()
+        lock.release()
     except RuntimeError:
         return  # it is open

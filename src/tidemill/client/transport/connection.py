@@ -76,10 +76,10 @@ class Connection:
         if head.length is None:
             while (content := read_chunks(data, start)) is None:
                 data = self._more(data)
-            return Answer(head.status, content, head.local_door)
+            return Answer(head.status, content, head.unix_socket)
         while len(data) < start + head.length:
             data = self._more(data)
-        return Answer(head.status, bytes(data[start : start + head.length]), head.local_door)
+        return Answer(head.status, bytes(data[start : start + head.length]), head.unix_socket)
 
     def _more(self, data: bytes | bytearray) -> bytearray:
         piece = self._socket.recv(_READ_BYTES)

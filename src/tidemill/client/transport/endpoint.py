@@ -20,7 +20,7 @@ from tidemill.core.frozen import frozen
 DEFAULT_ENDPOINT = "127.0.0.1:8081"
 _DEFAULT_PORT = 8081
 _HEAD_END = b"\r\n\r\n"
-_LOCAL_DOOR = LOCAL_DOOR_HEADER.encode()
+_UNIX_SOCKET = LOCAL_DOOR_HEADER.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Answer:
 
     status: int
     content: bytes
-    local_door: str = ""  # what the broker's door for callers on its machine is called
+    unix_socket: str = ""  # what the broker's door for callers on its machine is called
 
 
 @frozen
@@ -90,7 +90,7 @@ class Head:
     status: int
     length: int | None  # None: in chunks
     is_kept: bool  # the connection may be used again
-    local_door: str = ""
+    unix_socket: str = ""
 
 
 class MalformedAnswer(Exception):
@@ -126,7 +126,7 @@ def read_head(data: bytes | bytearray) -> tuple[Head, int] | None:
         raise MalformedAnswer(f"not an HTTP answer: {lines[0][:60]!r}") from None
     length: int | None = 0
     is_kept = lines[0].startswith(b"HTTP/1.1")
-    local_door = b""
+    unix_socket = b""
     for line in lines[1:]:
         name, _, value = line.partition(b":")
         lower = name.lower()
@@ -136,9 +136,9 @@ def read_head(data: bytes | bytearray) -> tuple[Head, int] | None:
             length = None
         elif lower == b"connection" and b"close" in value.lower():
             is_kept = False
-        elif lower == _LOCAL_DOOR:
-            local_door = value.strip()
-    return Head(status, length, is_kept, local_door.decode("latin-1")), end + 4
+        elif lower == _UNIX_SOCKET:
+            unix_socket = value.strip()
+    return Head(status, length, is_kept, unix_socket.decode("latin-1")), end + 4
 
 
 def read_chunks(data: bytes | bytearray, start: int) -> bytes | None:

@@ -61,7 +61,7 @@ class UnixTransport:
         self._port = port
         self._connect_s = connect_s
         self._lock = threading.Lock()  # protects all below
-        self._door = KnownSocket(endpoint)
+        self._socket = KnownSocket(endpoint)
         self._pool: Pool | None = None
         self._is_closed = False
 
@@ -76,20 +76,20 @@ class UnixTransport:
                 if lost.was_slow:
                     raise  # the caller has waited long enough
         answer = self._port.exchange(head, content, timeout_s, is_repeatable=is_repeatable)
-        if answer.local_door and self._pool is None:
-            self._go_by(answer.local_door)
+        if answer.unix_socket and self._pool is None:
+            self._go_by(answer.unix_socket)
         return answer
 
     def _go_by(self, name: str) -> None:
         with self._lock:
-            if self._pool is None and not self._is_closed and self._door.is_new(name):
+            if self._pool is None and not self._is_closed and self._socket.is_new(name):
                 self._pool = Pool(lambda: _connect(name, self._connect_s))
 
     def _leave(self, pool: Pool) -> None:
         with self._lock:
             if self._pool is pool:
                 self._pool = None
-                self._door.leave_alone()
+                self._socket.leave_alone()
         pool.close()
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class AsyncUnixTransport:
 
     def __init__(self, endpoint: Endpoint, port: AsyncPool) -> None:
         self._port = port
-        self._door = KnownSocket(endpoint)
+        self._socket = KnownSocket(endpoint)
         self._pool: AsyncPool | None = None
 
     async def exchange(self, head: bytes, content: bytes, timeout_s: float, *, is_repeatable: bool) -> Answer:
@@ -123,15 +123,15 @@ class AsyncUnixTransport:
                 if lost.was_slow:
                     raise  # the caller has waited long enough
         answer = await self._port.exchange(head, content, timeout_s, is_repeatable=is_repeatable)
-        name = answer.local_door
-        if self._pool is None and self._door.is_new(name):
+        name = answer.unix_socket
+        if self._pool is None and self._socket.is_new(name):
             self._pool = AsyncPool(lambda: _connect_async(name))
         return answer
 
     def _leave(self, pool: AsyncPool) -> None:
         if self._pool is pool:
             self._pool = None
-            self._door.leave_alone()
+            self._socket.leave_alone()
         pool.close()
 
     def close(self) -> None:

@@ -75,13 +75,13 @@ class FileAuthorizer:
 class _Bearer(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no types
     """Carries the header of one call to its handler, and says when the call is over."""
 
-    def __init__(self, authorization: str, gate: FlightLimits) -> None:
+    def __init__(self, authorization: str, limits: FlightLimits) -> None:
         super().__init__()
         self.authorization = authorization
-        self._gate = gate
+        self._limits = limits
 
     def call_completed(self, exception: Any) -> None:
-        self._gate.leave()
+        self._limits.leave()
 
 
 class BearerFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
@@ -90,9 +90,9 @@ class BearerFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # py
     (A request that is one message, such as a ticket, is there already; `flight_connections.py` bounds it.)
     """
 
-    def __init__(self, gate: FlightLimits, authorizer: Authorizer, broker_id: str) -> None:
+    def __init__(self, limits: FlightLimits, authorizer: Authorizer, broker_id: str) -> None:
         super().__init__()
-        self._gate = gate
+        self._limits = limits
         self._authorizer = authorizer
         self._broker_id = broker_id
 
@@ -105,10 +105,10 @@ class BearerFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # py
             )
         try:
             self._authorizer.user_of(authorization)
-            self._gate.enter()
+            self._limits.enter()
         except (Unauthorized, TooManyRequests) as error:
             raise refusal_of(error) from None
-        return _Bearer(authorization, self._gate)
+        return _Bearer(authorization, self._limits)
 
 
 def _header(headers: dict[str, list[str | bytes]], name: str) -> str:

@@ -100,7 +100,7 @@ class FlightConnections:
         message_bytes_max: int = MESSAGE_BYTES_MAX,
         gathered_bytes_max: int = GATHERED_BYTES_MAX,
         silence_ms_max: int = SILENCE_MS_MAX,
-        gate: FlightLimits | None = None,
+        limits: FlightLimits | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
         self._port = port
@@ -109,7 +109,7 @@ class FlightConnections:
         self._message_bytes_max = message_bytes_max
         self._gathered_bytes_max = gathered_bytes_max
         self._silence_ms_max = silence_ms_max
-        self._gate = gate or FlightLimits()
+        self._limits = limits or FlightLimits()
         self._patience_s = patience_s
         self._sockets: dict[int, _Connection] = {}  # by number, the first to be seen first
         self._is_over = threading.Event()
@@ -156,14 +156,17 @@ class FlightConnections:
             one.count(now_s)
             one.handed = min(one.received, one.handed + handed.sizes.get(one.caller, 0))
         large = self._large([one for _, one in kept], handed)
-        deaf = self._traffic.deaf(now_s)
+        not_reading = self._traffic.not_reading(now_s)
         faults = (
             (over, "more than --max-connections were open; raise it if needed"),
             (
                 [pair for pair in kept if pair[1] in large],
                 "too many request bytes at once; send smaller batches",
             ),
-            ([pair for pair in kept if pair[1].caller in deaf], "the clients did not read their responses"),
+            (
+                [pair for pair in kept if pair[1].caller in not_reading],
+                "the clients did not read their responses",
+            ),
             ([pair for pair in kept if pair[1].silent_ms > self._silence_ms_max], ""),
             (
                 self._silent(kept, now_s),
@@ -212,7 +215,7 @@ class FlightConnections:
 
     def _silent(self, kept: list[tuple[int, _Connection]], now_s: float) -> list[tuple[int, _Connection]]:
         """Connections that must give way to others, no more than are needed for that."""
-        crowd = self._gate.crowd
+        crowd = self._limits.crowd
         if not crowd:
             return []
         waits = self._traffic.waits(now_s, self._patience_s)

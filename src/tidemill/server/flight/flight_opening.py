@@ -47,8 +47,8 @@ class FlightService:
         self._rates = rates
         self._authority = authority
         self._lock = threading.Lock()  # protects all below
-        self._door: FlightServer | None = None
-        self._watch: FlightConnections | None = None
+        self._server: FlightServer | None = None
+        self._connections: FlightConnections | None = None
         self._is_closed = False
         self.awaits_port = False  # somebody else has it: to be opened when that ends
         try:
@@ -62,7 +62,7 @@ class FlightService:
     @property
     def port(self) -> int | None:
         """Where it listens; None where it does not."""
-        return self._plan.flight_port if self._watch is not None else None
+        return self._plan.flight_port if self._connections is not None else None
 
     def _open_at_start(self) -> None:
         try:
@@ -76,7 +76,7 @@ class FlightService:
     def open_if_free(self) -> bool:
         """Open it where its port was somebody else's; whether that is over."""
         with self._lock:
-            if self.awaits_port and self._door is None and not self._is_closed:
+            if self.awaits_port and self._server is None and not self._is_closed:
                 try:
                     self._open()
                 except (StorageError, OSError):  # the second: its certificate is being replaced
@@ -86,13 +86,15 @@ class FlightService:
         return True
 
     def _open(self) -> None:
-        self._door = open_flight(self._plan, self._broker, self._rates, self._authority)
-        if self._door is not None:
+        self._server = open_flight(self._plan, self._broker, self._rates, self._authority)
+        if self._server is not None:
             # Whatever comes, it stays where callers have found it.
-            self._plan = dataclasses.replace(self._plan, flight_port=self._door.port)
-            traffic, gate = self._door.traffic, self._door.gate
-            self._watch = FlightConnections(self._door.port, self._plan.connections_max, traffic, gate=gate)
-            self._watch.start()
+            self._plan = dataclasses.replace(self._plan, flight_port=self._server.port)
+            traffic, limits = self._server.traffic, self._server.limits
+            self._connections = FlightConnections(
+                self._server.port, self._plan.connections_max, traffic, limits=limits
+            )
+            self._connections.start()
 
     def reopen(self) -> None:
         """Go on with the certificate as it is now; `StorageError` if the port cannot be had again yet."""
@@ -107,14 +109,14 @@ class FlightService:
             self._shut()
 
     def _shut(self) -> None:
-        if self._watch is not None:
-            self._watch.stop()
-        if self._door is not None:
-            self._door.close()
-            self._door = None
-        if self._watch is not None:
+        if self._connections is not None:
+            self._connections.stop()
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        if self._connections is not None:
             # Who has a stream open by now says nothing, or does not read; the process cannot end before.
-            self._watch.shut_all()
+            self._connections.shut_all()
 
 
 def open_flight(
@@ -131,14 +133,14 @@ def open_flight(
     tls = None
     if plan.tls_port is not None:
         tls = (Path(plan.tls_cert).read_bytes(), Path(plan.tls_key).read_bytes())
-    gate = FlightLimits(rates, min(CALLS_MAX, plan.connections_max))
+    limits = FlightLimits(rates, min(CALLS_MAX, plan.connections_max))
     ports: tuple[int, ...] = (FLIGHT_PORT, 0) if plan.flight_port is None else (plan.flight_port,)
     if plan.flight_port_before is not None and not plan.flight_port:
         ports = (plan.flight_port_before, *ports)
     for port in ports:
         if _is_free(plan.host, port):
             try:
-                return FlightServer(broker, plan.host, port, authorizer=authorizer, tls=tls, gate=gate)
+                return FlightServer(broker, plan.host, port, authorizer=authorizer, tls=tls, limits=limits)
             except pa.ArrowException:  # what Flight makes of a port that was taken meanwhile
                 continue
     wanted = f"{plan.host}:{plan.flight_port or FLIGHT_PORT}"

@@ -84,16 +84,16 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         *,
         authorizer: Authorizer | None = None,
         tls: tuple[bytes, bytes] | None = None,
-        gate: FlightLimits | None = None,
+        limits: FlightLimits | None = None,
     ) -> None:
-        self.gate = gate or FlightLimits()
+        self.limits = limits or FlightLimits()
         self._authorizer = authorizer or AllowAll()
         scheme = "grpc+tls" if tls else "grpc"
         address = f"[{host}]" if ":" in host else host
         super().__init__(
             f"{scheme}://{address}:{port}",
             tls_certificates=[tls] if tls else None,
-            middleware={MIDDLEWARE: BearerFactory(self.gate, self._authorizer, broker.id)},
+            middleware={MIDDLEWARE: BearerFactory(self.limits, self._authorizer, broker.id)},
         )
         self._broker = broker
         self.traffic = FlightTraffic()
@@ -197,7 +197,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         self.traffic.handed(caller_of(context.peer()), size)
 
     def _count(self, context: Any) -> None:
-        self.gate.spend(self._authorizer.user_of(authorization_of(context)), context)
+        self.limits.spend(self._authorizer.user_of(authorization_of(context)), context)
 
     def _require(self, context: Any, verb: Verb, batch: pa.RecordBatch, topic: str | None) -> None:
         self._require_open()

@@ -58,9 +58,9 @@ class Waits(NamedTuple):
 class FlightTraffic:
     """Counts in both directions. Thread-safe."""
 
-    def __init__(self, out_bytes_max: int = OUT_BYTES_MAX, *, room_s: float = _ROOM_S) -> None:
+    def __init__(self, out_bytes_max: int = OUT_BYTES_MAX, *, wait_s: float = _ROOM_S) -> None:
         self._out_bytes_max = out_bytes_max
-        self.room_s = room_s  # how long a stream waits for room
+        self.wait_s = wait_s  # how long a stream waits for room
         self._lock = threading.Lock()  # protects all below
         self._sizes: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()
@@ -70,7 +70,7 @@ class FlightTraffic:
         self.out_bytes = 0
         self._making = 0
         self._turns: deque[object] = deque()  # of the streams that wait for room, the first first
-        self._has_room = threading.Condition(self._lock)
+        self._has_space = threading.Condition(self._lock)
 
     def handed(self, caller: str, size: int) -> None:
         """A message of a caller was gathered, handed over and dealt with."""
@@ -140,22 +140,22 @@ class FlightTraffic:
     def making(self) -> Iterator[None]:
         """A batch is made: begun when there is room, `TooManyRequests` when there was none for long."""
         turn = object()
-        with self._has_room:
+        with self._has_space:
             self._turns.append(turn)
             try:
-                if not self._has_room.wait_for(lambda: self._is_turn(turn), self.room_s):
+                if not self._has_space.wait_for(lambda: self._is_turn(turn), self.wait_s):
                     waiting = f"{self.out_bytes} response bytes wait for Flight clients that do not read"
                     raise TooManyRequests(f"{waiting}; retry later")
                 self._making += 1
             finally:
                 self._turns.remove(turn)
-                self._has_room.notify_all()
+                self._has_space.notify_all()
         try:
             yield
         finally:
-            with self._has_room:
+            with self._has_space:
                 self._making -= 1
-                self._has_room.notify_all()
+                self._has_space.notify_all()
 
     def _is_turn(self, turn: object) -> bool:
         taken = self.out_bytes + self._making * BATCH_BYTES
@@ -175,10 +175,10 @@ class FlightTraffic:
             with self._lock:
                 del self._out[batch]
                 self.out_bytes -= size
-                self._has_room.notify_all()
+                self._has_space.notify_all()
             self.handed(caller, size // _SIGNS_SHARE)
 
-    def deaf(self, now_s: float) -> set[str]:
+    def not_reading(self, now_s: float) -> set[str]:
         """Callers to be sent away: others wait for room, and these have not taken theirs for longest."""
         found: set[str] = set()
         with self._lock:

@@ -36,7 +36,7 @@ from tidemill.server.grpc.protocol import CLIENT_ID, Code, service
 from tidemill.server.grpc.status_codes import OK, status, status_of
 from tidemill.server.grpc.telemetry import BATCH_MAX, LONG_POLL_S
 from tidemill.server.long_poll import LongPolls
-from tidemill.server.response_budget import TAKES_MAX, keep_room_for
+from tidemill.server.response_budget import TAKES_MAX, reserve
 from tidemill.server.security.caller import RECEIVE, own, require
 
 _INVISIBLE_MS_MAX = 12 * HOUR_MS
@@ -115,7 +115,7 @@ class Consuming:
             bell = self.polls.bell
             async with self._takes:
                 found, visible_ms = await self._take_or_give_back(poll)
-                await self._keep_room_for(found)
+                await self._reserve(found)
             if visible_ms is not None:
                 self.polls.look_in(poll.key, (visible_ms - self._broker.clock.now_ms()) / 1000)
             if found:
@@ -135,10 +135,10 @@ class Consuming:
                 self.polls.nudge(poll.key)  # whatever woke this one is for somebody else
                 raise
 
-    async def _keep_room_for(self, found: list[Delivery]) -> None:
+    async def _reserve(self, found: list[Delivery]) -> None:
         """Give messages back untried that there is no room for beside answers which nobody reads."""
         try:
-            keep_room_for(delivery.message.body for delivery in found)
+            reserve(delivery.message.body for delivery in found)
         except TooManyRequests:
             receipts = [delivery.receipt for delivery in found]
             await self._call(partial(self._broker.change_invisibility, receipts, 0, is_untried=True))
@@ -173,7 +173,7 @@ class Consuming:
         if receipts:
             self._leases.drop(receipts)
             await self._call(self._broker.change_invisibility, receipts, wait_ms)
-            self._look_again(receipts)
+            self._schedule_look(receipts)
 
     async def _give_back_lost(self, receipts: Sequence[str]) -> None:
         """Give back what did not reach its client: the first time at once, then later and later.
@@ -192,7 +192,7 @@ class Consuming:
         for wait_ms, lost in later.items():
             await self._give_back(lost, wait_ms)
 
-    def _look_again(self, receipts: Sequence[str]) -> None:
+    def _schedule_look(self, receipts: Sequence[str]) -> None:
         """Leases ended or changed: whoever waits there must look, or wait for another moment."""
         for group, topic, queue_id in {decode_receipt(receipt)[:3] for receipt in receipts}:
             self.polls.nudge((self._broker.receiver.received_as(topic, queue_id), group))
@@ -260,7 +260,7 @@ class Consuming:
         self._leases.drop([receipt])
         if not is_changed:
             raise _INVALID
-        self._look_again([receipt])
+        self._schedule_look([receipt])
 
     async def forward(self, request: Any, _: Call) -> Any:
         receipt = request.receipt_handle

@@ -28,7 +28,7 @@ from tidemill.server.body_budget import RATE_BYTES, RATE_SECONDS, Budget, Minimu
 _PREFIX = struct.Struct(">BI")
 _PLAIN = 0
 _COMPRESSED = 1
-_CRUMB_BYTES = 16_384
+_SMALL_PIECE_BYTES = 16_384
 # How long a client may take to hand over a message that it has begun.
 _BODY_SECONDS_MAX = 30.0
 _TOO_LATE = (
@@ -79,14 +79,14 @@ class MessageReader:
     """Cuts a stream of bytes into messages, wherever the bytes were split.
 
     Pieces are kept as they came and joined when a message is whole: a buffer that grows would be moved again
-    and again, and hold twice the bytes while it is. Crumbs are swept together, because each costs far more
+    and again, and hold twice the bytes while it is. Small pieces are joined, because each costs far more
     than its bytes.
     """
 
     def __init__(self, message_bytes_max: int) -> None:
         self._message_bytes_max = message_bytes_max
         self._pieces: list[bytes] = []
-        self._crumbs = bytearray()
+        self._small_pieces = bytearray()
         self._held = 0
         self._needed = _PREFIX.size  # bytes that must be here before there is anything to do
 
@@ -113,20 +113,20 @@ class MessageReader:
         return messages
 
     def _keep(self, data: bytes) -> None:
-        if len(data) < _CRUMB_BYTES:
-            self._crumbs += data
-            if len(self._crumbs) < _CRUMB_BYTES:
+        if len(data) < _SMALL_PIECE_BYTES:
+            self._small_pieces += data
+            if len(self._small_pieces) < _SMALL_PIECE_BYTES:
                 return
             data = b""
-        self._pieces += [bytes(self._crumbs), data]
-        self._crumbs.clear()
+        self._pieces += [bytes(self._small_pieces), data]
+        self._small_pieces.clear()
 
     def _joined(self, data: bytes) -> bytes:
-        if not self._pieces and not self._crumbs:
+        if not self._pieces and not self._small_pieces:
             return data
-        joined = b"".join((*self._pieces, self._crumbs, data))
+        joined = b"".join((*self._pieces, self._small_pieces, data))
         self._pieces.clear()
-        self._crumbs.clear()
+        self._small_pieces.clear()
         return joined
 
     def _length_at(self, data: bytes, at: int) -> int | None:
@@ -239,7 +239,7 @@ class Stream:
             raise GrpcError(Status.DEADLINE_EXCEEDED, _TOO_LATE) from None
 
     def _take(self, data: bytes) -> None:
-        self._counted += _room_for(len(data), self._budget)
+        self._counted += _reserve(len(data), self._budget)
         found = self._reader.feed(data)
         self._messages.extend(found)
         self._budget.give_back(self._counted - self._reader.held)
@@ -351,7 +351,7 @@ class GrpcService:
                 while True:
                     if event["type"] == "http.disconnect":
                         raise ClientGone
-                    held += _room_for(len(event.get("body", b"")), self._gathered)
+                    held += _reserve(len(event.get("body", b"")), self._gathered)
                     rate.came(len(event.get("body", b"")), now_s())
                     limit.reschedule(min(whole_by_s, rate.by_s))
                     found = reader.feed(event.get("body", b""))
@@ -387,7 +387,7 @@ class GrpcService:
         await stream.end(status, message)
 
 
-def _room_for(size: int, gathered: Budget) -> int:
+def _reserve(size: int, gathered: Budget) -> int:
     """Count bytes that are being gathered; refused where all callers together send too much at once."""
     if not gathered.take(size):
         raise GrpcError(Status.RESOURCE_EXHAUSTED, "too many request bytes in flight; retry later")

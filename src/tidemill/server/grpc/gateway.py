@@ -42,7 +42,7 @@ _WORKERS = 8
 _LEASES_EVERY_S = 5.0
 _TRANSACTIONS_EVERY_S = 1.0
 # A client tells its settings as soon as the stream is there; who says nothing only holds a place.
-_FIRST_WORD_SECONDS = 60.0
+_FIRST_MESSAGE_SECONDS = 60.0
 _UNREAD = "stream closed: client is not reading, or other streams hold too many unread bytes; retry later"
 _BROKER_NAME = "tidemill"
 _AGNOSTIC_QUEUE = -1
@@ -66,7 +66,7 @@ class Gateway:
         self.call_counts: Counter[str] = Counter()  # by method, since the start
         self._is_draining = False
         self._is_idle = asyncio.Event()
-        self._chores = [
+        self._tasks = [
             asyncio.create_task(self._every(_LEASES_EVERY_S, self.consuming.renew_leases)),
             asyncio.create_task(self._every(_TRANSACTIONS_EVERY_S, check_backs.look)),
         ]
@@ -237,7 +237,7 @@ class Gateway:
             self.sessions.close(session)
 
     async def _listen(self, session: Session, stream: Stream, call: Call) -> None:
-        data = await _first_word(stream)
+        data = await _first_message(stream)
         while data is not None:
             command = _decoded(service.TelemetryCommand.FromString, data, call)
             if command.HasField("settings"):
@@ -266,13 +266,13 @@ class Gateway:
             return service.TelemetryCommand(status=status_of(error))
         return self.sessions.settings_for(session, asked, group)
 
-    # -- chores -----------------------------------------------------------------------------------
+    # -- background tasks -----------------------------------------------------------------------------------
 
-    async def _every(self, seconds: float, chore: Callable[[], Awaitable[None]]) -> None:
+    async def _every(self, seconds: float, task: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(seconds)
             try:
-                await chore()
+                await task()
             except Exception:
                 logger.exception("a background task of the gRPC server failed; retrying")
 
@@ -281,8 +281,8 @@ class Gateway:
     async def drain(self, timeout_s: float) -> None:
         """Take no more calls, let waiting polls go, and wait until those under way are answered."""
         self._is_draining = True
-        for chore in self._chores:
-            chore.cancel()
+        for task in self._tasks:
+            task.cancel()
         self.consuming.polls.close()
         if self.calls_under_way:
             with contextlib.suppress(TimeoutError):
@@ -292,13 +292,13 @@ class Gateway:
         self._executor.shutdown()
 
 
-async def _first_word(stream: Stream) -> bytes | None:
+async def _first_message(stream: Stream) -> bytes | None:
     try:
-        async with asyncio.timeout(_FIRST_WORD_SECONDS):
+        async with asyncio.timeout(_FIRST_MESSAGE_SECONDS):
             return await stream.read()
     except TimeoutError:
         raise GrpcError(
-            Status.DEADLINE_EXCEEDED, f"no settings received within {_FIRST_WORD_SECONDS:g} seconds"
+            Status.DEADLINE_EXCEEDED, f"no settings received within {_FIRST_MESSAGE_SECONDS:g} seconds"
         ) from None
 
 

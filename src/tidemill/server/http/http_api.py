@@ -22,7 +22,7 @@ from tidemill.server.http.api_page import api_page
 from tidemill.server.http.backup_place import BackupPlace
 from tidemill.server.http.dashboard import PAGE_HEADERS, Dashboard
 from tidemill.server.http.http_charts import me_routes, message_routes, past_routes, picture_routes, timed
-from tidemill.server.http.http_consuming import ConsumerDoor, Consumers, consumer_routes
+from tidemill.server.http.http_consuming import ConsumerEndpoint, Consumers, consumer_routes
 from tidemill.server.http.http_damage import damage_routes
 from tidemill.server.http.http_errors import add_error_handlers
 from tidemill.server.http.http_figures import figure_routes
@@ -66,17 +66,17 @@ _ERRORS: dict[int | str, dict[str, object]] = {
 class AdminApp(FastAPI):
     """FastAPI, but for the quick doors, which are asked before any of its machinery."""
 
-    batch_door: SendBatchEndpoint
-    consumer_door: ConsumerDoor
+    batch_endpoint: SendBatchEndpoint
+    consumer_endpoint: ConsumerEndpoint
     dashboard: Dashboard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await super().__call__(scope, receive, send)
         elif scope["path"] == BATCH_PATH and scope["method"] == "POST":
-            await self.batch_door(scope, receive, send)
-        elif self.consumer_door.has(scope):
-            await self.consumer_door(scope, receive, send)
+            await self.batch_endpoint(scope, receive, send)
+        elif self.consumer_endpoint.has(scope):
+            await self.consumer_endpoint(scope, receive, send)
         elif self.dashboard.has(scope["path"]):
             await self.dashboard(scope, receive, send)
         else:
@@ -130,9 +130,9 @@ def admin_app(
         redoc_url=None,
     )
     add_error_handlers(app)
-    app.batch_door = SendBatchEndpoint(SendBatchService(broker), threads)
+    app.batch_endpoint = SendBatchEndpoint(SendBatchService(broker), threads)
     consumers = Consumers(broker, waiting, threads)
-    app.consumer_door = ConsumerDoor(consumers, app.by_routes)
+    app.consumer_endpoint = ConsumerEndpoint(consumers, app.by_routes)
     app.dashboard = Dashboard()
     for routes in (
         send_routes(broker),

@@ -38,7 +38,7 @@ from tidemill.server.http.chart_models import (
 )
 from tidemill.server.http.http_messages import body_out
 from tidemill.server.http.http_models import Key, Moment, Name, Token
-from tidemill.server.response_budget import BodiesRoute, keep_room_for
+from tidemill.server.response_budget import BodiesRoute, reserve
 from tidemill.server.security.caller import LOOK, caller, may, require, require_on
 from tidemill.server.security.permissions import Verb
 
@@ -173,7 +173,7 @@ def message_routes(broker: Broker) -> APIRouter:
             raise UnknownMessage(
                 f"no timed message {message_id!r} is known in topic {topic!r}; it may be past its retention"
             )
-        keep_room_for([story.message.body[:body_limit]])
+        reserve([story.message.body[:body_limit]])
         return _message_out(story, body_limit)
 
     return routes

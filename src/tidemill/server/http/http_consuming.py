@@ -34,7 +34,7 @@ from tidemill.server.http.http_errors import error_response
 from tidemill.server.http.http_messages import body_out, time_out
 from tidemill.server.http.http_models import InvisibilityIn, ReceiptsIn, ReceiveIn, ReceiveOut, SettledOut
 from tidemill.server.poll_registry import PollRegistry
-from tidemill.server.response_budget import TAKES_MAX, keep_room_for
+from tidemill.server.response_budget import TAKES_MAX, reserve
 from tidemill.server.security.caller import RECEIVE, caller, require
 
 _RECEIVE_PATH, _ACK_PATH = "/v1/receive", "/v1/ack"
@@ -76,7 +76,7 @@ class Consumers:
                     accepts_tag=_tag_filter(request.tags),
                     one_per_message_group=request.one_per_message_group,
                 )
-                await self._keep_room_for(found)
+                await self._reserve(found)
             left_ms = round((until_s - stopwatch_s()) * 1000)
             if has_waited and await is_gone(client):
                 receipts = [d.receipt for d in found]
@@ -89,10 +89,10 @@ class Consumers:
             has_waited = True
             await waiting.wait(key, bell, left_ms)
 
-    async def _keep_room_for(self, found: list[Delivery]) -> None:
+    async def _reserve(self, found: list[Delivery]) -> None:
         """Give messages back untried that there is no room for beside answers which nobody reads."""
         try:
-            keep_room_for(delivery.message.body for delivery in found)
+            reserve(delivery.message.body for delivery in found)
         except TooManyRequests:
             receipts = [delivery.receipt for delivery in found]
             await self._call(self._broker.change_invisibility, receipts, 0, is_untried=True)
@@ -137,7 +137,7 @@ def consumer_routes(consumers: Consumers) -> APIRouter:
     return routes
 
 
-class ConsumerDoor:
+class ConsumerEndpoint:
     """Receives and acks, before any of the framework's machinery."""
 
     def __init__(self, consumers: Consumers, framework: Application) -> None:

@@ -22,7 +22,7 @@ from tidemill.core.property_names import split_properties
 from tidemill.server.http.http_consuming import require_receipts
 from tidemill.server.http.http_messages import body_out
 from tidemill.server.http.http_models import LOOK_COUNT_MAX, Name, ReceiptsIn, Request, Token
-from tidemill.server.response_budget import BodiesRoute, keep_room_for
+from tidemill.server.response_budget import BodiesRoute, reserve
 from tidemill.server.security.caller import ADMIN, LOOK, may, require
 
 _LEVEL_MAX = 1 << 31
@@ -167,7 +167,7 @@ def letter_routes(broker: Broker) -> APIRouter:
                 )
                 room -= sum(len(letter.message.body) for letter in letters)
                 found += letters
-        keep_room_for(letter.message.body for letter in found)
+        reserve(letter.message.body for letter in found)
         found.sort(key=lambda letter: letter.died_at_ms)
         return DeadLetterListOut(dead_letters=[_letter_out(letter) for letter in found])
 

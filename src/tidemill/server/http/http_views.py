@@ -59,7 +59,7 @@ from tidemill.server.http.status_models import (
     StatusOut,
     WaitOut,
 )
-from tidemill.server.response_budget import BodiesRoute, keep_room_for
+from tidemill.server.response_budget import BodiesRoute, reserve
 from tidemill.server.security.caller import ADMIN, LOOK, may, may_compare, require, require_on
 
 _FOREVER_MS = 1 << 52
@@ -128,7 +128,7 @@ def find_routes(broker: Broker) -> APIRouter:
         """Messages with a key and what became of each, newest first, up to 16 MiB."""
         require(LOOK, topic=name)
         found = broker.views.find(name, key, bytes_max=ANSWER_BYTES_MAX, count_max=LOOK_COUNT_MAX)
-        keep_room_for(one.message.body for one in found)
+        reserve(one.message.body for one in found)
         return FoundListOut(messages=[_found_out(one) for one in found])
 
     @routes.get("/topics/{name}/read", response_model=FoundListOut)
@@ -144,7 +144,7 @@ def find_routes(broker: Broker) -> APIRouter:
         if queue >= topic.queue_count:
             raise RequestError(f"topic {name!r} has {topic.queue_count} queues, the first is 0")
         found = broker.views.read(name, queue, offset, count, bytes_max=ANSWER_BYTES_MAX)
-        keep_room_for(q.message.body for q in found)
+        reserve(q.message.body for q in found)
         rows = [
             _found_out(
                 FoundMessage(

@@ -34,12 +34,12 @@ _TYPE = (b"content-type", b"application/json")
 class SendBatchEndpoint:
     """The ASGI application behind one path."""
 
-    def __init__(self, desk: SendBatchService, executor: ThreadPoolExecutor) -> None:
-        self._desk = desk
+    def __init__(self, service: SendBatchService, executor: ThreadPoolExecutor) -> None:
+        self._service = service
         self._executor = executor
         self._headers = [_TYPE]
         self._batcher: Batcher[SendColumns, Answers] = Batcher(
-            desk.store,
+            service.store,
             executor,
             in_flight_max=1,  # what comes meanwhile is joined, which saves more than overlapping gains
             batch_max=_JOINED_MAX,
@@ -47,22 +47,22 @@ class SendBatchEndpoint:
             size_of=len,
         )
 
-    def point_to(self, local_door: str) -> None:
+    def point_to(self, socket_name: str) -> None:
         """Tell callers from now on what the local door is called."""
-        self._headers = [_TYPE, (LOCAL_DOOR_HEADER.encode(), local_door.encode())]
+        self._headers = [_TYPE, (LOCAL_DOOR_HEADER.encode(), socket_name.encode())]
 
     async def _stored(self, columns: SendColumns) -> Answers:
-        refusals = self._desk.refusals(columns)
+        refusals = self._service.refusals(columns)
         if refusals is None:
             return await self._batcher.submit(columns)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, self._desk.store_allowed, columns, refusals)
+        return await loop.run_in_executor(self._executor, self._service.store_allowed, columns, refusals)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         try:
             columns = decode_columns(await _body(receive))
             answers = await self._stored(columns) if len(columns) else []
-            status, content = 200, self._desk.encoded(answers)
+            status, content = 200, self._service.encoded(answers)
         except TidemillError as error:
             status, content = status_of(error), error_bytes(error)
         headers = [*self._headers, (b"content-length", str(len(content)).encode())]

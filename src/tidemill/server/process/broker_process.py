@@ -39,7 +39,7 @@ from tidemill.core.clock import Clock, SystemClock, stopwatch_s
 from tidemill.core.errors import DiskError, DiskFull, TidemillError
 from tidemill.core.parent_watch import when_untied
 from tidemill.log.disk import RealDisk
-from tidemill.server.app import Door, Opened
+from tidemill.server.app import App, Opened
 from tidemill.server.flight.flight_opening import FlightService
 from tidemill.server.grpc.gateway import Gateway
 from tidemill.server.http.backup_place import backup_place_of
@@ -70,7 +70,7 @@ class BrokerProcess:
     def __init__(self, plan: ServePlan) -> None:
         self._plan = plan
         self._rates = Rates(plan.rate_per_client) if plan.rate_per_client else None
-        self.door = Door(self._start, self.stop)
+        self.app = App(self._start, self.stop)
         self._flight: FlightService | None = None
         self._local: UnixListener | None = None
         self._watches: list[asyncio.Task[None]] = []
@@ -94,7 +94,7 @@ class BrokerProcess:
     async def _open(self) -> None:
         try:
             authority = authority_of(self._plan)
-            self.door.guard = Guard(authority, self._rates)
+            self.app.guard = Guard(authority, self._rates)
             broker = await asyncio.to_thread(self._open_broker)
             self._flight = await asyncio.to_thread(self._open_flight, broker, authority)
         except (TidemillError, OSError) as error:
@@ -112,9 +112,9 @@ class BrokerProcess:
         gateway = Gateway(broker, creates_topics=self._plan.creates_topics)
         http = admin_app(broker, polls=lambda: gateway.consuming.polls, backups=backup_place_of(self._plan))
         self._say_where_flight_is(self._flight, broker)
-        self._local = self._open_local(broker, http.batch_door)
-        self.door.opened = Opened(broker, gateway, http, http.batch_door)
-        self.door.state = "open"
+        self._local = self._open_local(broker, http.batch_endpoint)
+        self.app.opened = Opened(broker, gateway, http, http.batch_endpoint)
+        self.app.state = "open"
         loop = asyncio.get_running_loop()
         broker.health.when_stopped(lambda: loop.call_soon_threadsafe(self._end_after_fault, broker.health))
         self._watches = self._start_watches(self._flight, broker)
@@ -123,7 +123,7 @@ class BrokerProcess:
         _tell("opened", broker=broker.id, pipeline=pipeline, flight_port=self._flight.port)
 
     def _give_up(self, message: str, *, event: str = "failed") -> None:
-        self.door.state, self.door.reason = "failed", message
+        self.app.state, self.app.reason = "failed", message
         _tell(event, message=message)
         _end_process()
 
@@ -152,7 +152,7 @@ class BrokerProcess:
 
     def _opening_progress(self, done: int, total: int) -> None:
         """So much of the log is read: for those who knock meanwhile, and for the parent's terminal."""
-        self.door.opening_share = done / max(total, 1)
+        self.app.opening_share = done / max(total, 1)
         if stopwatch_s() - self._told_at_s > _TELL_EVERY_S:
             self._told_at_s = stopwatch_s()
             _tell("opening", done=done, total=total)
@@ -164,20 +164,20 @@ class BrokerProcess:
             broker.close()
             raise
 
-    def _open_local(self, broker: Broker, batch_door: SendBatchEndpoint) -> UnixListener | None:
+    def _open_local(self, broker: Broker, batch_endpoint: SendBatchEndpoint) -> UnixListener | None:
         try:
-            local = UnixListener(SendBatchService(broker), self.door.guard, self._plan.port)
+            local = UnixListener(SendBatchService(broker), self.app.guard, self._plan.port)
         except OSError as error:
             logger.warning("no Unix socket, clients use the TCP port: %s", error.strerror or error)
             return None
-        batch_door.point_to(local.name)
+        batch_endpoint.point_to(local.name)
         return local
 
     def _say_where_flight_is(self, flight: FlightService, broker: Broker) -> None:
         if flight.port is not None:
             is_tls = self._plan.tls_port is not None
-            self.door.facts = {
-                **self.door.facts,
+            self.app.facts = {
+                **self.app.facts,
                 "flight": {"port": flight.port, "tls": is_tls, "broker": broker.id},
             }
 
@@ -207,7 +207,7 @@ class BrokerProcess:
         fault = health.fault
         assert fault is not None
         if self._stopping is None:
-            self.door.reason = fault.reason
+            self.app.reason = fault.reason
             if fault.remedy is Remedy.REOPEN:
                 _tell("fault", message=fault.reason)
             else:
@@ -224,8 +224,8 @@ class BrokerProcess:
             await self._opening
         for watch in self._watches:
             watch.cancel()
-        opened, self.door.opened = self.door.opened, None
-        self.door.state = "failed" if self.door.reason else "stopping"
+        opened, self.app.opened = self.app.opened, None
+        self.app.state = "failed" if self.app.reason else "stopping"
         if opened is not None:
             if self._flight is not None:
                 await asyncio.to_thread(self._flight.close)
@@ -235,7 +235,7 @@ class BrokerProcess:
             try:
                 report = await asyncio.to_thread(opened.broker.close)
             except (TidemillError, OSError) as error:  # what was answered is in the log all the same
-                if self.door.reason:  # told before
+                if self.app.reason:  # told before
                     logger.error("the broker did not shut down cleanly: %s", error)
                 else:
                     _tell("failed", message=f"the broker did not shut down cleanly: {_words_of(error)}")
@@ -284,4 +284,4 @@ def _end_process() -> None:
 
 logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 process = BrokerProcess(ServePlan.from_variable(os.environ))
-application = process.door
+application = process.app

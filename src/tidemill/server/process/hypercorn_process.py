@@ -97,7 +97,7 @@ async def _serve(config: _Config) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     drop_what_comes_late()
-    application: Any = watching_departures(process.door)  # our types for ASGI are wider than hypercorn's
+    application: Any = watching_departures(process.app)  # our types for ASGI are wider than hypercorn's
     # Never asked to shut down: it would reset calls that the application refuses in words, and wait for every
     # open connection. What is under way is ended by the application, in order; then the rest may go.
     never = asyncio.Event()

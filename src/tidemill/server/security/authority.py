@@ -16,7 +16,7 @@ from pathlib import Path
 from tidemill.core.clock import Clock, SystemClock, stopwatch_s
 from tidemill.core.errors import RequestError, Unauthorized
 from tidemill.server.process.serve_plan import ServePlan
-from tidemill.server.security.permissions import NOBODY, Permissions, User, hash_of, parse_permissions
+from tidemill.server.security.permissions import NO_USERS, Permissions, User, hash_of, parse_permissions
 from tidemill.server.security.signatures import user_of
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Authority:
         self._looked_s = stopwatch_s()
         self._looking = threading.Lock()  # whoever has it reads the file; nobody waits for that
         self._stamp: _Stamp | None = None
-        self._permissions = NOBODY
+        self._permissions = NO_USERS
         try:
             self._stamp, self._permissions = read_permissions(path)
         except RequestError as error:

@@ -56,7 +56,7 @@ class Guard:
             if self._rates is not None and scope["path"] not in _UNCOUNTED:
                 self._rates.spend(_payer(user, _peer(scope)))
             if unread is not None:
-                unread.require_room()
+                unread.require_capacity()
         except TidemillError as error:
             await _refuse_grpc(scope["path"], error, Stream(receive, send, 0))
             return False
@@ -69,7 +69,7 @@ class Guard:
             _refuse_other_sites(scope["method"], *whence)
             self.admit_http(authorization, _peer(scope))
             if unread is not None:
-                unread.require_room()
+                unread.require_capacity()
         except TidemillError as error:
             await _refuse_http(error, send)
             return False

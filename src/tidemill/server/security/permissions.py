@@ -134,7 +134,7 @@ class Permissions:
     zones: tuple[ZoneInfo, ...] = ()  # where clients' clocks may stand; empty: anywhere
 
 
-NOBODY = Permissions({}, {})
+NO_USERS = Permissions({}, {})
 
 
 def hash_of(token: str) -> bytes:

@@ -29,7 +29,7 @@ _ALL_OFFSETS_MS = tuple(quarters * _QUARTER_MS for quarters in (*_WHOLE_HOURS, *
 _TIME = re.compile(r"\d{4}-?\d\d-?\d\d[T ]\d\d")
 _EXACT_OFFSET = re.compile(r"[+-](?!00:?00)\d\d:?\d\d$")  # not zero, so it was meant as it stands
 _NOT_A_TIME = "x-mq-date-time is not a time like 20270101T080000Z"
-_NOBODY = User("", (), secret_key=b"nobody has this key")
+_UNKNOWN_USER = User("", (), secret_key=b"nobody has this key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,9 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
 def user_of(permissions: Permissions, authorization: str, date_time: str, now_ms: int) -> User:
     """The user who signed; `Unauthorized` if nobody we know did, or too long ago."""
     signature = Signature.parse(authorization)
-    user = permissions.by_access_key.get(signature.access_key, _NOBODY)
+    user = permissions.by_access_key.get(signature.access_key, _UNKNOWN_USER)
     ours = hmac.digest(user.secret_key, date_time.encode("utf-8", "surrogateescape"), "sha1")
-    if not hmac.compare_digest(ours, signature.digest) or user is _NOBODY:
+    if not hmac.compare_digest(ours, signature.digest) or user is _UNKNOWN_USER:
         raise Unauthorized("the signature is wrong: access key or secret key do not match")
     _require_fresh(permissions, date_time, now_ms)
     return user

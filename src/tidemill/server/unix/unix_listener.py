@@ -41,9 +41,9 @@ class UnixListener:
     """Listens until it is closed."""
 
     def __init__(
-        self, desk: SendBatchService, guard: Guard, port: int, *, connections_max: int = _CONNECTIONS_MAX
+        self, service: SendBatchService, guard: Guard, port: int, *, connections_max: int = _CONNECTIONS_MAX
     ) -> None:
-        self._desk = desk
+        self._service = service
         self._guard = guard
         self._connections_max = connections_max
         self._closing = threading.Event()
@@ -177,11 +177,11 @@ class UnixListener:
             answers.append((200, b""))
             try:
                 self._guard.admit_http(request.authorization, _PEER)
-                asked.append(self._desk.read(request.content))
+                asked.append(self._service.read(request.content))
                 at.append(index)
             except TidemillError as error:
                 answers[index] = status_of(error), error_bytes(error)
-        for index, answer in zip(at, self._desk.answers(asked), strict=True):
+        for index, answer in zip(at, self._service.answers(asked), strict=True):
             answers[index] = answer
         return answers
 
