@@ -39,7 +39,7 @@ Step = Callable[[], Awaitable[None]]
 
 _BODIES_BYTES_MAX = 256 * MIB
 _UNREAD_BYTES_MAX = 64 * MIB
-# What answers shortly whatever is asked, and so goes on while others do not read.
+# Paths whose answers are always small, so they continue while other clients do not read.
 _SMALL_PATHS = {BATCH_PATH, "/metrics", "/v1/status", "/v1/ack", "/v1/cancel", "/v1/messages"}
 _REFUSALS = {408: "request-timeout", 413: "body-too-large", 429: "too-many-requests"}
 _RECEIVE_PATH = SERVICE + "ReceiveMessage"
@@ -50,7 +50,7 @@ _JSON = b"application/json"
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What is behind the door once the broker is open."""
+    """The broker's services, once it is open."""
 
     broker: Broker
     gateway: Gateway
@@ -74,7 +74,7 @@ class App:
         self.state = "opening"
         self.reason = ""  # why the broker failed, where it did
         self.opening_share: float | None = None  # how much of the log has been read
-        self.facts: dict[str, object] = {}  # what else `/healthz` says
+        self.facts: dict[str, object] = {}  # other fields of `/healthz`
         self._on_startup = on_startup
         self._on_shutdown = on_shutdown
 
@@ -90,7 +90,7 @@ class App:
             await self._live(receive, send)
 
     def _why_not(self) -> str:
-        """Why nothing is behind the door, for whoever knocks."""
+        """Why calls cannot be served now."""
         if self.state == "opening" and self.opening_share is not None:
             return f"starting: {self.opening_share:.0%} of the log recovered; retry later"
         if self.reason:
@@ -143,7 +143,7 @@ class App:
             await _page(send, 404, _JSON, b'{"error": "there is nothing here"}')
 
     def _health(self) -> tuple[int, dict[str, object]]:
-        """The HTTP status of `/healthz` and what it says: 200 only while the broker is open and well."""
+        """The HTTP status of `/healthz` and its body: 200 only while the broker is open and healthy."""
         said: dict[str, object] = {"status": self.state}
         if self.opened is None:
             if self.state == "opening" and self.opening_share is not None:

@@ -16,7 +16,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
 
-# Longer than any server takes to say what it knows already.
+# Longer than any server takes to deliver an event that is ready.
 _KNOWN_SECONDS: Final = 0.02
 
 
@@ -50,7 +50,7 @@ def steady_send(send: Send) -> Send:
 
 
 def _look_at(sending: asyncio.Future[None]) -> None:
-    """Take note of a failure that nobody may be there for; asyncio would write of it in the log."""
+    """Retrieve the exception of a future without a waiter; asyncio would log it otherwise."""
     if not sending.cancelled():
         sending.exception()
 

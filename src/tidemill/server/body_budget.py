@@ -58,7 +58,7 @@ class Budget:
         self.held = 0
 
     def take(self, size: int) -> bool:
-        """Count bytes in; False if there is no room for them. The first ones are always taken."""
+        """Count bytes in; False if they exceed the limit. The first ones are always accepted."""
         if not self.has_room(size):
             return False
         self.held += size

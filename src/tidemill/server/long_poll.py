@@ -21,7 +21,7 @@ _SOON_S = 0.001
 
 
 class LongPolls:
-    """Waiting consumers. Lives on one event loop; only `ring` may be called from elsewhere."""
+    """Waiting consumers. Lives on one event loop; only `ring` may be called from other threads."""
 
     def __init__(self, notifier: QueueNotifier, has_news: Callable[[str, str], bool]) -> None:
         self._notifier = notifier
@@ -102,7 +102,7 @@ class LongPolls:
                     del self._waiting[key]
 
     def close(self) -> None:
-        """Wake everybody, and let nobody wait any more."""
+        """Wake all waiters, and accept no more."""
         self._is_closed = True
         self._notifier.listener = None
         for timer in self._timers.values():

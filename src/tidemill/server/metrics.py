@@ -256,7 +256,7 @@ class BrokerCollector(Collector):
 
 
 class EndpointCollector(Collector):
-    """What the gRPC door counts."""
+    """The counters of the gRPC endpoint."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -275,7 +275,7 @@ class EndpointCollector(Collector):
 
 
 def registry_of(broker: Broker, gateway: Gateway | None = None) -> CollectorRegistry:
-    """A registry with this broker's figures, its door's and its process's."""
+    """A registry with the metrics of this broker, its gRPC endpoint and its process."""
     registry = CollectorRegistry()
     registry.register(BrokerCollector(broker))
     registry.register(PipelineCollector(broker))

@@ -12,7 +12,7 @@ from collections import Counter
 
 
 class Rejects:
-    """Counts by (door, code). Thread-safe."""
+    """Counts by (protocol, code). Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # protects _counts

@@ -22,7 +22,7 @@ from tidemill.core.limits import KIB
 from tidemill.server.asgi import Event, Send
 from tidemill.server.http.http_errors import error_response
 
-# Takes of messages under way at once, of each door: their bodies are in memory before anybody counts them.
+# Concurrent takes of messages, per endpoint: their bodies are in memory before they are counted.
 TAKES_MAX = 8
 # The same of looks at bodies; while one is made it is in memory up to four times.
 _LOOKS_MAX = 4
@@ -42,14 +42,14 @@ class Unread:
         self.looks = asyncio.Semaphore(_LOOKS_MAX)  # of the one event loop that makes answers
 
     def require_capacity(self) -> None:
-        """Return if there is room for another large answer; `TooManyRequests` if not."""
+        """Return if another large response fits the budget; `TooManyRequests` if not."""
         if self.held > self._bytes_max:
             raise self._refusal()
 
     def grow(self, kept: int, size: int, *, is_certain: bool = False) -> None:
         """Keep `size` bytes for an answer that has `kept`; `TooManyRequests` if they are too much.
 
-        The first answer always has room, however large, and so has one that `is_certain` to be sent.
+        The first response always fits, however large, and so does one that `is_certain` to be sent.
         """
         with self._lock:
             others = self.held - kept
@@ -70,9 +70,9 @@ class Unread:
 
 
 class Answer:
-    """One call's `send`. With `may_refuse`, a large answer that there is no room for becomes a refusal.
+    """One call's `send`. With `may_refuse`, a large response over the budget becomes a refusal.
 
-    Not so where something was done that the caller must hear of: there room is asked for before it is done.
+    Not so where something was done that the client must learn: there bytes are reserved before it is done.
     """
 
     def __init__(self, unread: Unread, send: Send, may_refuse: bool) -> None:
@@ -94,7 +94,7 @@ class Answer:
         self._kept = 0
 
     def keep(self, size: int, *, is_certain: bool = False) -> None:
-        """Keep room for at least so many bytes until the answer has been taken."""
+        """Reserve at least so many bytes until the response has been read."""
         if size > self._kept:
             self.unread.grow(self._kept, size, is_certain=is_certain)
             self._kept = size
@@ -142,7 +142,7 @@ class BodiesRoute(APIRoute):
 
 
 def reserve(bodies: Iterable[bytes]) -> None:
-    """`TooManyRequests` if the answer with these would be too much beside those that nobody reads."""
+    """Reserve bytes for these; `TooManyRequests` if unread responses leave too few."""
     answer = _OF_CALL.get()
     if answer is not None:
         answer.keep(sum(map(len, bodies)))

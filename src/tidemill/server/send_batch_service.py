@@ -43,7 +43,7 @@ class SendBatchService:
         self._broker = broker
 
     def read(self, content: bytes) -> Asked:
-        """What a request of the present caller asks for; raises if it cannot be read."""
+        """The sends of the current user's request; raises if it cannot be parsed."""
         columns = decode_columns(content)
         return Asked(columns, self.refusals(columns))
 
@@ -63,7 +63,7 @@ class SendBatchService:
         return [self._answer(next(stored) if one.refusals is None else self._partly(one)) for one in asked]
 
     def _partly(self, asked: Asked) -> Answers | TidemillError:
-        """What became of a request of which some is refused: its own errors are nobody else's."""
+        """The answers of a request with refused messages: its errors do not affect other requests."""
         assert asked.refusals is not None
         try:
             return self.store_allowed(asked.columns, asked.refusals)
@@ -87,7 +87,7 @@ class SendBatchService:
         return [user.refusal_to_send(d.topic, replaces=d.once is Once.REPLACE) for d in drafts]
 
     def store(self, requests: Sequence[SendColumns]) -> list[Answers]:
-        """Store what several requests ask for in one go."""
+        """Store the sends of several requests in one call."""
         try:
             return self._broker.send_columns(requests)
         except UnicodeError as error:
@@ -111,7 +111,7 @@ class SendBatchService:
 
 
 def _in_parts(asked: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
-    """The requests in parts of not too many messages; nobody waits long for what others send."""
+    """The requests in parts of bounded size, so that none waits long for the sends of others."""
     start = count = 0
     for index, one in enumerate(asked):
         count += len(one.columns)

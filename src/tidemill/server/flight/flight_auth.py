@@ -41,12 +41,12 @@ class Authorizer(Protocol):
         ...
 
     def user_of(self, authorization: str) -> str:
-        """The name of the caller with this header, empty where nobody is asked; raises `Unauthorized`."""
+        """The name of the caller with this header, empty without authentication; raises `Unauthorized`."""
         ...
 
 
 class AllowAll:
-    """Nobody is asked who they are."""
+    """Authentication is off."""
 
     def authorize(self, authorization: str, verb: Verb, topic: str | None) -> None:
         return
@@ -56,7 +56,7 @@ class AllowAll:
 
 
 class FileAuthorizer:
-    """Asks the permissions file that the other doors ask too."""
+    """Uses the permissions file, as the other endpoints do."""
 
     def __init__(self, authority: Authority) -> None:
         self._authority = authority
@@ -73,7 +73,7 @@ class FileAuthorizer:
 
 
 class _Bearer(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no types
-    """Carries the header of one call to its handler, and says when the call is over."""
+    """Carries the header of one call to its handler, and releases the call's slot at its end."""
 
     def __init__(self, authorization: str, limits: FlightLimits) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class BearerFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # py
 
     def start_call(self, info: Any, headers: dict[str, list[str | bytes]]) -> _Bearer:
         authorization, meant = _header(headers, "authorization"), _header(headers, BROKER_HEADER)
-        if meant and meant != self._broker_id:  # before the token: ours may not be theirs
+        if meant and meant != self._broker_id:  # before the token: another broker has other tokens
             raise flight.FlightUnavailableError(
                 f"this is broker {self._broker_id}, not {meant}; read the Flight port from that broker's "
                 "/healthz"

@@ -124,7 +124,7 @@ class FlightConnections:
         self._is_over.set()
 
     def shut_all(self) -> int:
-        """Shut down every connection of the port, when it was stopped; says how many there were."""
+        """Shut down every connection of the port, when it was stopped; returns how many there were."""
         if self._thread.is_alive():
             self._thread.join()
         self._find()
@@ -145,7 +145,7 @@ class FlightConnections:
     # -- looking ----------------------------------------------------------------------------------
 
     def look(self, now_s: float | None = None) -> int:
-        """Shut down what is over a limit; says how many those were."""
+        """Shut down connections over a limit; returns how many."""
         now_s = stopwatch_s() if now_s is None else now_s
         self._find()
         found = [(number, one) for number, one in self._sockets.items() if one.caller]
@@ -239,7 +239,7 @@ class FlightConnections:
     # -- shutting ---------------------------------------------------------------------------------
 
     def _shut(self, found: list[tuple[int, _Connection]], why: str) -> int:
-        """Shut connections down; says how many that had not been before."""
+        """Shut connections down; returns how many had not been shut before."""
         alive = [(number, one) for number, one in found if self._sockets[number] is one]
         for number, one in alive:
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as duplicate:
@@ -253,8 +253,7 @@ class FlightConnections:
 
 
 def _ask(number: int, one: _Connection) -> None:
-    """Ask the system about a connection. Asked of the number itself: should it have become another's
-    meanwhile, the answer is of no use, and does no harm."""
+    """Query the system about a connection, by file number; a number reused meanwhile does no harm."""
     with contextlib.suppress(OSError):
         borrowed = socket.socket(one.family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=number)
         try:

@@ -42,7 +42,7 @@ class FlightLimits:
 
     @property
     def crowd(self) -> int:
-        """How many calls too many there are for callers to stay who say nothing: over three quarters."""
+        """How many calls are above three quarters of the limit; silent clients are then disconnected."""
         return max(0, self._calls - self._calls_max * 3 // 4)
 
     def spend(self, user: str, context: Any) -> None:

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class FlightService:
-    """The door and the watch over its connections, if the plan has one. Thread-safe."""
+    """The Flight server and the limits of its connections, if the plan has one. Thread-safe."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class FlightService:
         self._server: FlightServer | None = None
         self._connections: FlightConnections | None = None
         self._is_closed = False
-        self.awaits_port = False  # somebody else has it: to be opened when that ends
+        self.awaits_port = False  # another process has it: opened when it is free
         try:
             if plan.tls_port is not None:
                 check_certificate(Path(plan.tls_cert), Path(plan.tls_key))
@@ -68,13 +68,13 @@ class FlightService:
         try:
             self._open()
         except StorageError as error:
-            if not self._plan.is_again:  # else nobody is there to choose another
+            if not self._plan.is_again:  # after a restart no operator can choose another
                 raise
             self.awaits_port = True
             logger.error("Flight is unavailable until its port is free: %s", error)
 
     def open_if_free(self) -> bool:
-        """Open it where its port was somebody else's; whether that is over."""
+        """Open it where another process had its port; False while it still has."""
         with self._lock:
             if self.awaits_port and self._server is None and not self._is_closed:
                 try:
@@ -115,17 +115,17 @@ class FlightService:
             self._server.close()
             self._server = None
         if self._connections is not None:
-            # Who has a stream open by now says nothing, or does not read; the process cannot end before.
+            # Streams still open by now are idle or not being read; the process cannot end before they do.
             self._connections.shut_all()
 
 
 def open_flight(
     plan: ServePlan, broker: Broker, rates: Rates | None, authority: Authority | None
 ) -> FlightServer | None:
-    """The door, listening; None where the plan has none.
+    """The Flight server, listening; None where the plan has none.
 
-    A port that was asked for must be free. Where none was, the one of the process before this is taken, the
-    usual one, or any if they are in use.
+    A configured port must be free. Without one, the port of the previous process is taken, the default, or
+    any if they are in use.
     """
     if plan.flight_port is not None and plan.flight_port < 0:
         return None
@@ -148,7 +148,7 @@ def open_flight(
 
 
 def _is_free(host: str, port: int) -> bool:
-    # Asked first, because the server would write about it to the terminal.
+    # Checked first, because the server would print the error to the terminal.
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -56,7 +56,7 @@ def put_topic_of(descriptor: Any) -> str | None:
 
 
 def wanted_of(said: dict[str, Any]) -> Wanted:
-    """The rows and columns that a ticket asks for."""
+    """The rows and columns that a ticket requests."""
     if unknown := sorted(set(said) - set(_FIELDS)):
         raise MalformedRequest(f"unknown fields {unknown}; known are {sorted(_FIELDS)}")
     columns, queues = said.get("columns", []), said.get("queues", [])
@@ -91,7 +91,7 @@ def parts_of(said: dict[str, Any]) -> int:
 
 
 def ticket_content(wanted: Wanted) -> bytes:
-    """The ticket that asks for what is wanted."""
+    """The ticket that requests these rows and columns."""
     plain = Wanted(wanted.table)
     names = [name for name in _FIELDS if name not in ("table", "where")]
     said: dict[str, Any] = {"table": wanted.table}

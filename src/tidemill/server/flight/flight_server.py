@@ -107,7 +107,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         ending.start()
         until_s = stopwatch_s() + _STOP_SECONDS
         ending.join(_FAREWELL_SECONDS)
-        # A client that holds its stream open and says nothing must not hold up the stop.
+        # A client that holds an idle stream open must not delay the stop.
         while ending.is_alive() and self.traffic.waits(now_s := stopwatch_s(), 0).working and now_s < until_s:
             ending.join(_FAREWELL_SECONDS)
 
@@ -203,7 +203,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         self._require_open()
         check_whole(batch)
         check_columns(batch.schema.names, topic)
-        # As the broker reads them: a column of bytes must not be asked about under another name.
+        # As the broker reads them: a column of bytes must not be checked under another name.
         names = [topic] if topic is not None else texts(batch, "topic").unique().to_pylist()
         for name in names:
             self._authorizer.authorize(authorization_of(context), verb, name)
@@ -297,7 +297,7 @@ def _stream_in(body: Any) -> list[pa.RecordBatch]:
         batches = list(pa.ipc.open_stream(body))
     except (pa.ArrowException, OSError) as error:
         raise RequestError(f"the action's body is not an Arrow stream: {error}") from None
-    # Its answers leave all at once, and rows of nulls take no room on the way in.
+    # Its answers leave all at once, and rows of nulls need no bytes in the request.
     if (rows := sum(batch.num_rows for batch in batches)) > FRAME_ROWS_MAX:
         raise BodyTooLarge(
             f"an action has {rows} rows; it takes {FRAME_ROWS_MAX} in all, an exchange as many in each batch"

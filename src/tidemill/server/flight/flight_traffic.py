@@ -30,9 +30,9 @@ from tidemill.core.errors import TooManyRequests
 from tidemill.core.limits import KIB, MIB
 
 OUT_BYTES_MAX = 256 * MIB
-# Of a batch that is being made nobody knows the size: some 16 MiB of bodies, and the columns beside them.
+# The size of a batch that is being made is unknown: some 16 MiB of bodies, and the columns beside them.
 BATCH_BYTES = 32 * MIB
-# Longer than those are spared who do not read, so that sending them away makes room for others.
+# Longer than clients that do not read are tolerated, so that disconnecting them frees bytes for others.
 _ROOM_S = 25.0
 # What comes along with a message: its head, its frames, and the signs of life of a caller that reads.
 _BESIDE_BYTES = 4 * KIB
@@ -60,7 +60,7 @@ class FlightTraffic:
 
     def __init__(self, out_bytes_max: int = OUT_BYTES_MAX, *, wait_s: float = _ROOM_S) -> None:
         self._out_bytes_max = out_bytes_max
-        self.wait_s = wait_s  # how long a stream waits for room
+        self.wait_s = wait_s  # how long a stream waits for free bytes
         self._lock = threading.Lock()  # protects all below
         self._sizes: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()
@@ -69,7 +69,7 @@ class FlightTraffic:
         self._out: dict[object, tuple[str, int, float]] = {}  # caller, size, since when; the longest first
         self.out_bytes = 0
         self._making = 0
-        self._turns: deque[object] = deque()  # of the streams that wait for room, the first first
+        self._turns: deque[object] = deque()  # of the streams that wait for free bytes, in order
         self._has_space = threading.Condition(self._lock)
 
     def handed(self, caller: str, size: int) -> None:
@@ -122,14 +122,14 @@ class FlightTraffic:
                     del counts[caller]
 
     def waits(self, now_s: float, patience_s: float) -> Waits:
-        """Who has kept calls waiting for longer than `patience_s`, and for whom the server works."""
+        """Clients that kept calls waiting for longer than `patience_s`, and those with work in progress."""
         with self._lock:
             kept = Counter(caller for caller, since_s in self._waits.values() if now_s - since_s > patience_s)
             waiting = Counter(caller for caller, _ in self._waits.values())
             return Waits(dict(kept), {caller for caller, n in self._calls.items() if n > waiting[caller]})
 
     def take(self) -> Handed:
-        """What was handed over since this was last asked."""
+        """What was handed over since the last call."""
         with self._lock:
             sizes, self._sizes = self._sizes, Counter()
             return Handed(sizes, dict(self._streams))
@@ -138,7 +138,7 @@ class FlightTraffic:
 
     @contextmanager
     def making(self) -> Iterator[None]:
-        """A batch is made: begun when there is room, `TooManyRequests` when there was none for long."""
+        """Make a batch: begins when bytes are free, `TooManyRequests` when none were for `wait_s`."""
         turn = object()
         with self._has_space:
             self._turns.append(turn)
@@ -179,7 +179,7 @@ class FlightTraffic:
             self.handed(caller, size // _SIGNS_SHARE)
 
     def not_reading(self, now_s: float) -> set[str]:
-        """Callers to be sent away: others wait for room, and these have not taken theirs for longest."""
+        """Clients to disconnect: others wait for free bytes, and these have not read theirs for longest."""
         found: set[str] = set()
         with self._lock:
             wanted = (self._making + len(self._turns)) * BATCH_BYTES

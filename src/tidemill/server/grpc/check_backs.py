@@ -40,11 +40,11 @@ class CheckBacks:
         self._sessions = sessions
         self._owners = owners  # topic and message -> client that began its transaction
         self._call = call  # runs what may wait for a lock, beside the event loop
-        self._asked: dict[_Key, tuple[int, int]] = {}  # when to ask again, how often asked
+        self._asked: dict[_Key, tuple[int, int]] = {}  # when to check again, number of checks
         self._begins_at = 0  # where the next look does
 
     async def look(self) -> None:
-        """Ask about those whose turn it is."""
+        """Check the transactions that are due for it."""
         if not self._broker.store.indexes.open_halves:
             self._asked.clear()
             return
@@ -67,7 +67,7 @@ class CheckBacks:
             self._asked = {key: asked for key, asked in self._asked.items() if key in still_open}
 
     def _due(self, halves: list[OpenHalf], now_ms: int) -> list[OpenHalf]:
-        """Those to ask about now, of the next ones in turn."""
+        """The transactions to check now, of the next ones in order."""
         due: list[OpenHalf] = []
         can_answer = self._sessions.who_can_answer()
         for _ in range(min(len(halves), _LOOKED_AT_MAX)):

@@ -54,7 +54,7 @@ _INVALID = InvalidReceipt(
 
 @dataclass(frozen=True, slots=True)
 class _Poll:
-    """One receive, as asked for."""
+    """One receive request."""
 
     topic: str
     group: str
@@ -132,11 +132,11 @@ class Consuming:
             try:
                 await stream.probe()
             except OSError:
-                self.polls.nudge(poll.key)  # whatever woke this one is for somebody else
+                self.polls.nudge(poll.key)  # what woke this one is for another waiter
                 raise
 
     async def _reserve(self, found: list[Delivery]) -> None:
-        """Give messages back untried that there is no room for beside answers which nobody reads."""
+        """Return messages untried that exceed the response budget."""
         try:
             reserve(delivery.message.body for delivery in found)
         except TooManyRequests:
@@ -176,10 +176,10 @@ class Consuming:
             self._schedule_look(receipts)
 
     async def _give_back_lost(self, receipts: Sequence[str]) -> None:
-        """Give back what did not reach its client: the first time at once, then later and later.
+        """Return messages that did not reach their client: the first time at once, then with growing delays.
 
-        The client may be unable to take it (too large for its gRPC library): it must get to what is behind,
-        and the message keep its attempts for somebody who can.
+        The client may be unable to take it (too large for its gRPC library): it must get the messages behind
+        it, and the message keeps its attempts for another client.
         """
         later: defaultdict[int, list[str]] = defaultdict(list)
         levels_ms = self._broker.settings.level_delays_ms
@@ -193,7 +193,7 @@ class Consuming:
             await self._give_back(lost, wait_ms)
 
     def _schedule_look(self, receipts: Sequence[str]) -> None:
-        """Leases ended or changed: whoever waits there must look, or wait for another moment."""
+        """Leases ended or changed: the waiters there look again, or wait for another time."""
         for group, topic, queue_id in {decode_receipt(receipt)[:3] for receipt in receipts}:
             self.polls.nudge((self._broker.receiver.received_as(topic, queue_id), group))
 
@@ -316,7 +316,7 @@ def _poll_of(request: Any, call: Call) -> _Poll:
 
 
 def _patience_s(request: Any, call: Call) -> float:
-    """How long a poll may wait: as asked, but never into the client's deadline."""
+    """How long a poll may wait: as requested, but never into the client's deadline."""
     asked_s, margin_s = float(LONG_POLL_S), _DEADLINE_MARGIN_UNASKED_S
     if request.HasField("long_polling_timeout"):
         asked_s, margin_s = _duration_ms(request.long_polling_timeout) / 1000, _DEADLINE_MARGIN_S

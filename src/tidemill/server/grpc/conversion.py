@@ -76,7 +76,7 @@ def resource_name(resource: Any) -> str:
 def fill_namespace(request: Any, namespace: str) -> None:
     """Put a client's namespace into every topic and group of its request that names none.
 
-    One official client says it in a header with every call, but within the request only where it sends.
+    One official client sets it in a header with every call, but within the request only where it sends.
     """
     for field, value in request.ListFields():
         if field.message_type is None or field.message_type.GetOptions().map_entry:
@@ -199,7 +199,7 @@ def message_of(delivery: Delivery, namespace: str = "") -> Any:
 
 
 def half_of(stored: StoredMessage, topic: str, namespace: str = "") -> Any:
-    """A transaction's first half, as a producer is asked about it."""
+    """A transaction's first half, for the check sent to a producer."""
     return _stored(stored, topic, namespace)
 
 

@@ -72,7 +72,7 @@ class GrpcError(Exception):
 
 
 class ClientGone(Exception):
-    """The client went away; nobody waits for an answer."""
+    """The client disconnected; no answer is expected."""
 
 
 class MessageReader:
@@ -164,7 +164,7 @@ def parse_timeout_s(value: bytes) -> float:
 
 
 def status_headers(status: Status, message: str) -> list[tuple[bytes, bytes]]:
-    """Trailers that say how a call ended."""
+    """Trailers with the status of a call."""
     headers = [(b"grpc-status", str(int(status)).encode())]
     if message:
         headers.append((b"grpc-message", quote(message, safe=_SAFE_IN_STATUS).encode()))
@@ -172,7 +172,7 @@ def status_headers(status: Status, message: str) -> list[tuple[bytes, bytes]]:
 
 
 class Call:
-    """What is known of a call besides its messages. Headers are looked at only when asked for."""
+    """A call's data besides its messages. Headers are parsed lazily."""
 
     __slots__ = ("_arrived_s", "_scope", "request_bytes")
 
@@ -270,7 +270,7 @@ class Stream:
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
     async def probe(self) -> None:
-        """Raises if the client has gone: an empty piece of the body tells nothing but that."""
+        """Raise if the client has disconnected, by sending an empty piece of the body."""
         await self.start()
         await self._send({"type": "http.response.body", "body": b"", "more_body": True})
 
@@ -314,7 +314,7 @@ class GrpcService:
             else:
                 await self._converse(path, scope, receive, send)
         except (ClientGone, OSError):
-            return  # servers tell of a client that has gone by an OSError from `send`
+            return  # servers report a disconnected client by an OSError from `send`
 
     async def _answer(self, method: Unary, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a unary call.
@@ -360,7 +360,7 @@ class GrpcService:
                     event = await receive()
         finally:
             self._gathered.give_back(held)
-        # A request that goes on after its message is wrong, but nobody waits here to see whether it does.
+        # A request that continues after its message is invalid, but this does not wait to find out.
         reader.finish()
         if len(found) != 1:
             raise GrpcError(Status.INTERNAL, f"the method takes one message, {len(found)} came")

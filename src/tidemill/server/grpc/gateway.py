@@ -36,12 +36,12 @@ from tidemill.store.topics import Topic
 logger = logging.getLogger(__name__)
 
 MESSAGE_BYTES_MAX = FRAME_BYTES_MAX
-# On a stream come settings and polls: thousands of topics with their filters have room in this.
+# A stream carries settings and polls: thousands of topics with their filters fit into this.
 STREAM_MESSAGE_BYTES_MAX = 256 * KIB
 _WORKERS = 8
 _LEASES_EVERY_S = 5.0
 _TRANSACTIONS_EVERY_S = 1.0
-# A client tells its settings as soon as the stream is there; who says nothing only holds a place.
+# A client sends its settings as soon as the stream is open; a silent one only holds a slot.
 _FIRST_MESSAGE_SECONDS = 60.0
 _UNREAD = "stream closed: client is not reading, or other streams hold too many unread bytes; retry later"
 _BROKER_NAME = "tidemill"
@@ -56,7 +56,7 @@ class Gateway:
     def __init__(self, broker: Broker, *, creates_topics: bool = False) -> None:
         self._broker = broker
         self._creates_topics = creates_topics
-        self._executor = ThreadPoolExecutor(_WORKERS, thread_name_prefix="tidemill-door")
+        self._executor = ThreadPoolExecutor(_WORKERS, thread_name_prefix="tidemill-grpc")
         self._leases = Leases()
         self.producing = Producing(broker, self._executor, creates_topics=creates_topics)
         self.consuming = Consuming(broker, self._executor, self._leases)
@@ -224,7 +224,7 @@ class Gateway:
         writing: asyncio.Task[None] | None = None
         try:
             async with asyncio.timeout(None) as patience:
-                await stream.probe()  # sends the headers: some clients wait for them before they say anything
+                await stream.probe()  # sends the headers: some clients wait for them before sending
                 writing = asyncio.create_task(session.write_out(stream, patience))
                 await self._listen(session, stream, call)
         except TimeoutError:
@@ -266,7 +266,7 @@ class Gateway:
             return service.TelemetryCommand(status=status_of(error))
         return self.sessions.settings_for(session, asked, group)
 
-    # -- background tasks -----------------------------------------------------------------------------------
+    # -- background tasks -------------------------------------------------------------------------
 
     async def _every(self, seconds: float, task: Callable[[], Awaitable[None]]) -> None:
         while True:

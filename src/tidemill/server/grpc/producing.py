@@ -54,7 +54,8 @@ class Producing:
         self._executor = executor
         self._creates_topics = creates_topics
         self._held_bytes = 0
-        # Who began which transaction: the one to ask about it. Lost with a restart; then the topic decides.
+        # Which client began which transaction: the one to check with. Lost with a restart; then the topic
+        # decides.
         self.owners: OrderedDict[tuple[str, str], str] = OrderedDict()  # (topic, id) -> client
         self._senders = ThreadPoolExecutor(_BATCHES_IN_FLIGHT, thread_name_prefix="tidemill-send")
         self._batcher: Batcher[Draft, Answer] = Batcher(
@@ -176,7 +177,7 @@ class Producing:
             await self._call(transactions.commit, topic, message_id)
         elif request.resolution == definition.TransactionResolution.ROLLBACK:
             await self._call(transactions.roll_back, topic, message_id)
-        else:  # not decided yet: the producer is asked again later
+        else:  # not decided yet: the producer is checked again later
             return service.EndTransactionResponse(status=OK)
         self.owners.pop((topic, message_id), None)
         return service.EndTransactionResponse(status=OK)

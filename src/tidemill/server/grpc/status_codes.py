@@ -41,7 +41,7 @@ _CODES: dict[str, int] = {
     "topic-in-use": Code.BAD_REQUEST,
     "unauthorized": Code.UNAUTHORIZED,
     "forbidden": Code.FORBIDDEN,
-    "busy": Code.TOO_MANY_REQUESTS,  # Java backs off on this one, Python tells its caller
+    "busy": Code.TOO_MANY_REQUESTS,  # Java backs off on this one, Python raises it
     "too-many-requests": Code.TOO_MANY_REQUESTS,
     "disk-full": Code.TOO_MANY_REQUESTS,
     "partly-stored": Code.TOO_MANY_REQUESTS,

@@ -35,7 +35,7 @@ _DIGITS_MAX = 18
 
 
 class Steering(NamedTuple):
-    """What the properties say, as a draft has it."""
+    """The values of the properties, as a draft has them."""
 
     deliver_at_ms: int | None
     delay_ms: int | None = None

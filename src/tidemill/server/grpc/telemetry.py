@@ -35,7 +35,7 @@ _SEND_ATTEMPTS = 3
 _NODE_PAUSE_MS_MAX = (1 << 31) - 1
 # What one client has not taken, and one command however large: a question holds a whole message.
 _UNREAD_BYTES_MAX = 256 * KIB
-# What all of them have not taken. A small command finds room whatever others do.
+# Unread bytes of all clients. A small command is always accepted.
 _UNREAD_OF_ALL_BYTES_MAX = 64 * MIB
 _SMALL_BYTES = 4 * KIB
 # How long a client may take to read one command.
@@ -47,7 +47,7 @@ class Session:
     """One open telemetry stream."""
 
     client_id: str
-    user: User | None  # None: nobody is asked who they are
+    user: User | None  # None: authentication is off
     namespace: str
     unread_of_all: Budget
     unread: Budget = field(default_factory=lambda: Budget(_UNREAD_BYTES_MAX))
@@ -70,7 +70,7 @@ class Session:
         return True
 
     async def write_out(self, stream: Stream, patience: asyncio.Timeout) -> None:
-        """Write what is said to the stream, for ever; `patience` runs out where the client does not read."""
+        """Write commands to the stream until it ends; `patience` runs out where the client does not read."""
         loop = asyncio.get_running_loop()
         while not patience.expired():
             data = await self.outbox.get()
@@ -105,7 +105,7 @@ class Sessions:
 
     @property
     def unread_bytes(self) -> int:
-        """What clients were told and have not taken."""
+        """Bytes sent to clients and not yet read."""
         return self._unread.held
 
     def open(self, client_id: str, user: User | None = None, namespace: str = "") -> Session:
@@ -120,7 +120,7 @@ class Sessions:
     # -- settings ---------------------------------------------------------------------------------
 
     def settings_for(self, session: Session, asked: Any, group: Group | None) -> Any:
-        """The client's settings with ours filled in; some clients fail when a field is missing."""
+        """The client's settings with the broker's added; some clients fail when a field is missing."""
         told = definition.Settings()
         told.CopyFrom(asked)
         told.metric.on = False
@@ -168,7 +168,7 @@ class Sessions:
     # -- transactions -----------------------------------------------------------------------------
 
     def who_can_answer(self) -> Callable[[str, str | None], bool]:
-        """Whether anybody can be asked about a transaction of a topic and an owner, for many at once."""
+        """Whether a client is connected that can answer for a (topic, owner), for many at once."""
         producers = [s for s in self._sessions if s.is_producer]
         clients = {s.client_id for s in producers}
 
@@ -179,7 +179,7 @@ class Sessions:
         return lambda topic, owner: owner in clients or is_served(topic)
 
     def ask_about(self, transaction: OpenTransaction, owner: str | None) -> bool:
-        """Ask a producer what became of its transaction; False if there is none to ask."""
+        """Send a producer the check of its transaction; False if none is connected."""
         producers = [s for s in self._sessions if s.is_producer and s.may_send(transaction.topic)]
         # Who began it knows; else one that named the topic; else one that named none.
         able = (

@@ -129,7 +129,7 @@ def _must(required: bool, is_answer: bool) -> str:
 
 
 def _errors(spec: Json) -> str:
-    """What every request may answer instead, told once."""
+    """The errors that every request may return."""
     seen: dict[str, str] = {}
     for methods in spec["paths"].values():
         for operation in methods.values():

@@ -23,7 +23,7 @@ class BackupPlace:
     is_reachable: bool = False
 
     def target(self, asked: str) -> Path:
-        """The directory that was asked for; `RequestError` where it must not be."""
+        """The requested directory; `RequestError` where it is not allowed."""
         if "\0" in asked:
             raise RequestError("the name of a directory has no NUL character; name another")
         if self.root is None:

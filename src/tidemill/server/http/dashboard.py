@@ -72,7 +72,7 @@ async def _answer(send: Send, status: int, headers: list[tuple[bytes, bytes]], c
 
 
 def _read(folder: Traversable, prefix: str) -> dict[str, _File]:
-    """Every file below a folder that a browser can ask for, by its path."""
+    """Every file below a directory that a browser can request, by its path."""
     found: dict[str, _File] = {}
     for entry in folder.iterdir():
         if entry.is_dir():

@@ -64,7 +64,7 @@ _ERRORS: dict[int | str, dict[str, object]] = {
 
 
 class AdminApp(FastAPI):
-    """FastAPI, but for the quick doors, which are asked before any of its machinery."""
+    """FastAPI, except for the fast endpoints, which come before any of its middleware."""
 
     batch_endpoint: SendBatchEndpoint
     consumer_endpoint: ConsumerEndpoint
@@ -87,7 +87,7 @@ class AdminApp(FastAPI):
         await super().__call__(scope, receive, timed(send))
 
     def openapi(self) -> dict[str, Any]:
-        """The description, without what the framework says of wrong requests: here they answer 400."""
+        """The OpenAPI description, without the framework's 422: invalid requests answer 400 here."""
         if self.openapi_schema is None:
             spec = super().openapi()
             for operations in spec["paths"].values():
@@ -107,8 +107,9 @@ def admin_app(
 ) -> AdminApp:
     """The API of an open broker.
 
-    `polls` gives the process's long polls where another door has them already; `executor` runs the quick
-    doors' blocking calls (its own threads otherwise); `backups` says where backups may go (anywhere).
+    `polls` returns the process's long polls where another endpoint has them already; `executor` runs the
+    blocking calls of the fast endpoints (its own threads otherwise); `backups` restricts where backups may go
+    (default: anywhere).
     """
     waiting = PollRegistry(broker, polls)
     threads = executor or ThreadPoolExecutor(_BATCH_THREADS, "tidemill-batch")

@@ -48,7 +48,7 @@ _FOREVER_MS = 1 << 52
 
 
 def timed(send: Send) -> Send:
-    """A send that tells in the answer's header how long the answer took to make."""
+    """A `send` that puts the time taken into the answer's header."""
     started_s = stopwatch_s()
 
     async def tell(message: Message) -> None:
@@ -100,7 +100,7 @@ def picture_routes(broker: Broker) -> APIRouter:
 
 
 def past_routes(broker: Broker) -> APIRouter:
-    """Routes that tell how the timer stands and what it has done of late."""
+    """Routes for the state of the timer and its recent steps."""
     routes = APIRouter(prefix="/v1", tags=["pictures"])
 
     @routes.get("/wheel", response_model=WheelOut)

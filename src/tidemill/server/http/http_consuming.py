@@ -46,7 +46,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Consumers:
-    """What consumers ask for over HTTP; answers are JSON. Use on the event loop only."""
+    """The consumers' requests over HTTP; answers are JSON. Use on the event loop only."""
 
     def __init__(self, broker: Broker, waiting: PollRegistry, executor: ThreadPoolExecutor) -> None:
         self._broker = broker
@@ -59,10 +59,10 @@ class Consumers:
         return await loop.run_in_executor(self._executor, partial(verb, *arguments, **named))
 
     async def receive(self, request: ReceiveIn, client: Receive) -> bytes:
-        """A `ReceiveOut` with what is there, after waiting for the first message if asked to."""
+        """A `ReceiveOut` with what is there, after waiting for the first message if requested."""
         require(RECEIVE, topic=request.topic, group=request.group)
         waiting, key = self._waiting, (request.topic, request.group)
-        # Whoever waits does so in real time, also where the broker's clock is simulated.
+        # Long polls wait in real time, also where the broker's clock is simulated.
         until_s = stopwatch_s() + request.wait_ms / 1000
         has_waited = False
         while True:
@@ -90,7 +90,7 @@ class Consumers:
             await waiting.wait(key, bell, left_ms)
 
     async def _reserve(self, found: list[Delivery]) -> None:
-        """Give messages back untried that there is no room for beside answers which nobody reads."""
+        """Return messages untried that exceed the response budget."""
         try:
             reserve(delivery.message.body for delivery in found)
         except TooManyRequests:

@@ -45,7 +45,7 @@ _STATUS: tuple[tuple[type[TidemillError], int], ...] = (
     (RequestError, 400),
     (DiskFull, 507),
     (BusyError, 429),
-    (TidemillError, 503),  # storage, corruption, closed: the operator must act, the caller may come again
+    (TidemillError, 503),  # storage, corruption, closed: the operator must act, the client may retry later
 )
 
 

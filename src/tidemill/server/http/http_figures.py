@@ -20,12 +20,12 @@ from tidemill.timer.step_figures import Stage
 
 
 def figure_routes(broker: Broker) -> APIRouter:
-    """The route that tells what the timer has done."""
+    """The route for the work of the timer."""
     routes = APIRouter(prefix="/v1", tags=["pictures"])
 
     @routes.get("/figures", response_model=FiguresOut)
     def figures() -> FiguresOut:
-        """What the timer did and how long its stages took; delays asked for and lateness, by topic."""
+        """What the timer did and how long its stages took; requested delays and lateness, by topic."""
         require(LOOK)
         seen = broker.figures
         stages = {**seen.stages, Stage.RELEASE: broker.releaser.figures.durations}
@@ -63,7 +63,7 @@ def _durations(name: str, histogram: Histogram) -> DurationsOut:
 
 
 def _topics(broker: Broker) -> list[TopicFiguresOut]:
-    """Every named topic that the caller may look at; the others for whoever may look at all."""
+    """Every named topic that the caller may look at; the others for users who may look at all."""
     delays, lateness = _counts(broker.store.requested_delays), _counts(broker.releaser.figures.by_topic)
     no_delays = [0] * (len(broker.store.requested_delays.bounds_ms) + 1)
     no_lateness = [0] * (len(broker.releaser.figures.by_topic.bounds_ms) + 1)

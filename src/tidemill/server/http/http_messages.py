@@ -120,7 +120,7 @@ def change_routes(broker: Broker) -> APIRouter:
     def reschedule(request: RescheduleIn, request_id: GivenRequestKey) -> RescheduleOut:
         """Move messages that wait to another time, or by a span."""
         to = To(deliver_at_ms=request.deliver_at_ms, delay_ms=request.delay_ms, by_ms=request.by_ms)
-        NewTime(**to)  # what is wrong with it is said before what is wrong with the rest
+        NewTime(**to)  # its errors are reported before those of the rest
         if request.handles is not None:
             moved = broker.reschedule(_handles(request), request_id=request_id, **to)
             answers = [

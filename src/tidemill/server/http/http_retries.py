@@ -29,7 +29,7 @@ _LEVEL_MAX = 1 << 31
 
 
 class SendBackIn(ReceiptsIn):
-    """Deliveries to give back; they come again after the delay of a level."""
+    """Deliveries to return; they are delivered again after the delay of a level."""
 
     level: Annotated[int, Field(ge=-1, le=_LEVEL_MAX)] = Field(
         0, description="0: the pause of the group's table; -1: to the dead letters"
@@ -94,13 +94,13 @@ def retry_routes(broker: Broker) -> APIRouter:
 
     @routes.post("/send-back", response_model=SendBackOut)
     def send_back(request: SendBackIn) -> SendBackOut:
-        """Give deliveries back; each comes again, to its group alone, after the delay of a level."""
+        """Return deliveries; each is delivered again, to its group alone, after the delay of a level."""
         require_receipts(broker, request.receipts)
         return _answers_out(broker.send_back(request.receipts, request.level))
 
     @routes.post("/retry", response_model=SendBackOut)
     def retry(request: RetryIn) -> SendBackOut:
-        """Say that deliveries failed: each comes again after its group's pause, or is dead after the last."""
+        """Report failed deliveries: each is retried after its group's pause, the last one dead-lettered."""
         require_receipts(broker, request.receipts)
         return _answers_out(broker.retry(request.receipts, request.delay_ms))
 
@@ -146,7 +146,7 @@ def letter_routes(broker: Broker) -> APIRouter:
     def dead_letters(
         group: Name | None = None, limit: Annotated[int, Query(ge=1, le=LOOK_COUNT_MAX)] = 100
     ) -> DeadLetterListOut:
-        """Messages that groups gave up on and nobody has dealt with, of one group or of all, up to 16 MiB.
+        """Dead letters that were not resent, of one group or of all, up to 16 MiB.
 
         Oldest first, and only of topics that the caller may look at.
         """

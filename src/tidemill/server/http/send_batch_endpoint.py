@@ -48,7 +48,7 @@ class SendBatchEndpoint:
         )
 
     def point_to(self, socket_name: str) -> None:
-        """Tell callers from now on what the local door is called."""
+        """Announce the name of the Unix socket in answers from now on."""
         self._headers = [_TYPE, (LOCAL_DOOR_HEADER.encode(), socket_name.encode())]
 
     async def _stored(self, columns: SendColumns) -> Answers:

@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy.ma  # noqa: F401  `np.unique` asks for it: half a tenth of a second of the first step under load
+import numpy.ma  # noqa: F401  `np.unique` imports it: half a tenth of a second of the first step under load
 
 from tidemill.broker.broker import Broker
 from tidemill.broker.control.kept_clock import KeptClock
@@ -65,7 +65,7 @@ _GARBAGE_THRESHOLDS = (20_000, 20, 20)
 
 
 class BrokerProcess:
-    """Opens and closes the broker behind a door."""
+    """Opens and closes the broker of the application."""
 
     def __init__(self, plan: ServePlan) -> None:
         self._plan = plan
@@ -151,7 +151,7 @@ class BrokerProcess:
         )
 
     def _opening_progress(self, done: int, total: int) -> None:
-        """So much of the log is read: for those who knock meanwhile, and for the parent's terminal."""
+        """Record recovery progress, for calls that arrive meanwhile and for the parent's terminal."""
         self.app.opening_share = done / max(total, 1)
         if stopwatch_s() - self._told_at_s > _TELL_EVERY_S:
             self._told_at_s = stopwatch_s()
@@ -203,7 +203,7 @@ class BrokerProcess:
             self._stopping = asyncio.create_task(self._stop_and_end())
 
     def _end_after_fault(self, health: Health) -> None:
-        """The broker takes no more requests: tell the parent why, and end."""
+        """The broker takes no more requests: report the reason to the parent, and end."""
         fault = health.fault
         assert fault is not None
         if self._stopping is None:
@@ -235,7 +235,7 @@ class BrokerProcess:
             try:
                 report = await asyncio.to_thread(opened.broker.close)
             except (TidemillError, OSError) as error:  # what was answered is in the log all the same
-                if self.app.reason:  # told before
+                if self.app.reason:  # reported before
                     logger.error("the broker did not shut down cleanly: %s", error)
                 else:
                     _tell("failed", message=f"the broker did not shut down cleanly: {_words_of(error)}")
@@ -274,7 +274,7 @@ def _tell(what: str, **facts: Any) -> None:
     line = json.dumps({"event": what, **facts}) + "\n"
     try:
         os.write(1, line.encode())
-    except OSError:  # the parent is gone; nobody is there to be told
+    except OSError:  # the parent is gone
         return
 
 

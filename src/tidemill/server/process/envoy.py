@@ -22,10 +22,10 @@ _TLS_CLUSTER = "plain_port"
 _NODE = "tidemill"
 _HEADERS_SECONDS = 10
 # A request must be whole, or its answer begun, by then. A little more than the application gives a body that
-# has begun, because that says in its own form of error what was wrong.
+# has begun, because that reports errors in its own form.
 _REQUEST_SECONDS = BODY_SECONDS_MAX + 5
 _HANDSHAKE_SECONDS = 10
-# A telemetry stream is silent for five minutes at a time; whoever is silent for longer has gone.
+# A telemetry stream is silent for five minutes at a time; a client silent for longer has gone.
 _STREAM_IDLE_SECONDS = 900
 _STREAMS_PER_CONNECTION_MAX = 2_000
 _STREAM_WINDOW_BYTES = 1 * MIB

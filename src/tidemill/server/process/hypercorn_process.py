@@ -98,7 +98,8 @@ async def _serve(config: _Config) -> None:
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     drop_what_comes_late()
     application: Any = watching_departures(process.app)  # our types for ASGI are wider than hypercorn's
-    # Never asked to shut down: it would reset calls that the application refuses in words, and wait for every
+    # Never asked to shut down: it would reset calls that the application refuses with an error text, and wait
+    # for every
     # open connection. What is under way is ended by the application, in order; then the rest may go.
     never = asyncio.Event()
     serving = asyncio.create_task(serve(application, config, shutdown_trigger=never.wait, mode="asgi"))

@@ -30,18 +30,18 @@ def require_guarded(host: str, *, is_guarded: bool) -> None:
 
 @contextmanager
 def hold_port(host: str, port: int, flag: str = "--port") -> Iterator[int]:
-    """Keep a port, chosen if 0; `StorageError` if it is somebody else's."""
+    """Keep a port, chosen if 0; `StorageError` if another process has it."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that ended linger on it
         try:
             held.bind((host, port))
         except OSError as error:
-            # A name that is none, or an address of another machine, is not mended by another port.
+            # An unknown name, or an address of another machine, is not fixed by another port.
             wrong = flag if error.errno in _PORT_PROBLEMS else "--host: an address or name of this machine"
             raise StorageError(
                 f"cannot listen on {host}:{port}: {error.strerror}; choose another {wrong}"
             ) from None
-        # From here on it is shared with who asks for that, as Envoy does, and with nobody else.
+        # From here on it is shared only with processes that set SO_REUSEPORT, as Envoy does.
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         yield int(held.getsockname()[1])

@@ -23,10 +23,10 @@ class ServePlan:
     port: int = 8081
     creates_topics: bool = False
     clock: str = "system"  # or "simulated"
-    pipeline_command: tuple[str, ...] = ()  # empty: the embedded runner turns the wheel
+    pipeline_command: tuple[str, ...] = ()  # empty: the embedded runner runs the timer
     pipeline_problem: str = ""  # why the wanted pipeline cannot run here
     settings: BrokerSettings = field(default_factory=BrokerSettings)
-    auth_file: str = ""  # the permissions file; empty: nobody is asked who they are
+    auth_file: str = ""  # the permissions file; empty: authentication is off
     rate_per_client: float = 0.0  # calls a second; 0: no limit
     connections_max: int = CONNECTIONS_MAX
     tls_port: int | None = None
@@ -39,7 +39,7 @@ class ServePlan:
     fault_before: str = ""  # why the broker was opened again, where it stopped after a fault
     server: str = "envoy"  # or "hypercorn"
     owner_pid: int = field(default_factory=os.getpid)  # the process that the user started, and may stop
-    is_again: bool = False  # it was started again: nobody is there who could mend what is wrong meanwhile
+    is_again: bool = False  # a restart: no operator is there to fix a fault meanwhile
 
     def as_variable(self) -> dict[str, str]:
         return {PLAN_VARIABLE: json.dumps(asdict(self))}

@@ -49,7 +49,7 @@ Server = BoundedServer | HypercornServer
 
 
 class Supervisor:
-    """Runs one broker process until told to stop. `say` hears what happens."""
+    """Runs one broker process until it is asked to stop. `say` receives the events."""
 
     def __init__(self, plan: ServePlan, say: Say) -> None:
         self._plan = plan
@@ -66,7 +66,7 @@ class Supervisor:
         self._has_served = False
         self._opened_at_s: float | None = None  # when the present broker began to serve
         self._slow_starts = 0
-        self._was_slow = False  # the last broker process did not come to the door in time
+        self._was_slow = False  # the last broker process did not start in time
 
     async def run(self) -> int:
         """Serve until SIGTERM or SIGINT; returns the exit code."""
@@ -88,13 +88,13 @@ class Supervisor:
                 return 0
 
     async def _paused(self, pause_s: float) -> float:
-        """Wait, or until told to stop; returns how long to wait the next time."""
+        """Wait, or until asked to stop; returns how long to wait the next time."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stop.wait(), pause_s)
         return min(_PAUSE_SECONDS_MAX, pause_s * 2)
 
     async def _wait_for_directory(self) -> None:
-        """Return when the directory of the broker that was served is there, or when told to stop."""
+        """Return when the directory of the broker that was served is there, or when asked to stop."""
         pause_s, said = _PAUSE_SECONDS_FIRST, ""
         while not self._stop.is_set() and (problem := self._why_not_again()):
             if problem != said:
@@ -118,7 +118,7 @@ class Supervisor:
         self._fault = ""
         self._opened_at_s = None
         read_end, self._lifeline = os.pipe()
-        # The server library leaves standard input alone, so the child gets ours: the pipe.
+        # The server library leaves standard input alone, so the child inherits this one: the pipe.
         os.dup2(read_end, 0, inheritable=True)
         os.close(read_end)
         try:
@@ -142,9 +142,9 @@ class Supervisor:
         return (await ended) or 0
 
     async def _code_of_false_start(self, server: Server, error: StartupError) -> int:
-        """How a broker process ended whose door did not open; negative where another may do better."""
+        """The exit code of a broker process that failed to start; negative where a restart may succeed."""
         await self._listen(server, has_opened=False)
-        if self._has_failed:  # the broker gave up sooner than the door was there, and has said why
+        if self._has_failed:  # the broker gave up before the server started, and has reported why
             return 1
         code = await server.wait() or 0
         if self._fault:
@@ -188,13 +188,13 @@ class Supervisor:
         )
 
     async def _listen(self, server: Server, *, has_opened: bool = True) -> None:
-        """Pass on what the broker process tells; behind a door that did not open, only why it gave up."""
+        """Pass on the events of the broker process; if the server did not start, only why it gave up."""
         assert server.stdout is not None
         async for line in server.stdout:
             try:
                 event = json.loads(line)
             except ValueError:
-                continue  # not ours
+                continue  # not an event
             what = event.pop("event")
             self._has_failed = self._has_failed or what == "failed"
             if what == "fault":

@@ -42,7 +42,7 @@ class Authority:
         self._path = path
         self._look_every_s = look_every_s
         self._looked_s = stopwatch_s()
-        self._looking = threading.Lock()  # whoever has it reads the file; nobody waits for that
+        self._looking = threading.Lock()  # the holder reads the file; the others do not wait
         self._stamp: _Stamp | None = None
         self._permissions = NO_USERS
         try:
@@ -95,7 +95,7 @@ class Authority:
             if not isinstance(error, OSError) or self._stamp is not None:
                 logger.error("the permissions stay as they were: %s: %s", self._path, _reason(error))
             if isinstance(error, OSError):
-                self._stamp = None  # said once, and read again as soon as it is back
+                self._stamp = None  # logged once, and read again as soon as it is back
         else:
             logger.warning("permissions read again from %s", self._path)
 

@@ -25,7 +25,7 @@ def caller() -> User | None:
 
 
 def own(name: str) -> str:
-    """What a caller names for itself (a client, an attempt), told apart from other users' of that name."""
+    """What a caller names for itself (a client, an attempt), separate from other users' of that name."""
     user = _caller.get()
     return name if user is None else f"{user.name} {name}"
 

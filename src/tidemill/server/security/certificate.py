@@ -36,7 +36,7 @@ def own_certificate(directory: Path, host: str) -> tuple[Path, Path]:
     RealDisk().make_dir(directory)  # it may not be there yet
     cert.parent.mkdir(exist_ok=True)
     fresh_cert, fresh_key = cert.with_suffix(".new"), key.with_suffix(".new")
-    # The key's file is there, and nobody else's, before a byte of the key is in it.
+    # The key's file exists with mode 600 before a byte of the key is in it.
     os.close(os.open(fresh_key, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600))
     command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     command += ["-days", str(_DAYS), "-subj", "/CN=tidemill", "-addext", f"subjectAltName={_names(host)}"]

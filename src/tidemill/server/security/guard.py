@@ -100,10 +100,10 @@ class Guard:
 
 
 def _refuse_other_sites(method: str, relation: str, origin: str, host: str) -> None:
-    """`Forbidden` if a browser says that a page of another site is behind a request that changes something.
+    """`Forbidden` if a browser sends a request that changes something from a page of another site.
 
-    Any page that somebody looks at can have its browser ask the broker on the same machine. Only browsers
-    send these headers; of those that do not tell the relation, the origin is compared.
+    Any web page can make its browser send requests to a broker on the same machine. Only browsers send these
+    headers; where they do not state the relation, the origin is compared.
     """
     if method in _LOOKS:
         return

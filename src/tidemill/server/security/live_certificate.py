@@ -48,7 +48,7 @@ def _no_password() -> str:
 
 
 def secret_for_envoy(data: Path, cert: Path, key: Path) -> dict[str, Any]:
-    """What Envoy must be told to find the certificate, and to hear of `turn`."""
+    """Envoy's configuration to find the certificate and to watch `turn`."""
     live = _live(data)
     RealDisk().make_dir(data)  # it may not be there yet
     live.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ class CertificateWatch:
                     self._stamp = None
 
     def is_another(self) -> bool:
-        """Whether the files have changed since they were last looked at, and can be used."""
+        """Whether the files have changed since the last check, and can be used."""
         stamp = self._looked()
         if stamp == self._stamp:
             return False

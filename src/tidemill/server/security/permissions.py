@@ -69,7 +69,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """One who may knock."""
+    """A user with permissions."""
 
     name: str
     rules: tuple[Rule, ...]
@@ -100,7 +100,7 @@ class User:
         )
 
     def refusal_to_send(self, topic: str, *, replaces: bool) -> Forbidden | None:
-        """The same for a send. Replacing moves a message that waits, whoever sent it, as reschedule does."""
+        """The same for a send. Replacing moves a pending message of any sender, as reschedule does."""
         refusal = self.refusal(Verb.SEND, topic=topic)
         if refusal is None and replaces and not self.may(Verb.CANCEL, topic=topic):
             return Forbidden(
@@ -143,7 +143,7 @@ def hash_of(token: str) -> bytes:
 
 
 def parse_permissions(text: str) -> Permissions:
-    """The permissions that a file's text holds; `RequestError` says what is wrong with it."""
+    """The permissions of a file's text; `RequestError` if it is invalid."""
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

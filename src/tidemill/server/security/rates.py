@@ -18,7 +18,7 @@ _CLIENTS_MAX = 10_000
 
 
 class Rates:
-    """Token buckets by client. Thread-safe: one for all doors of a process."""
+    """Token buckets by client. Thread-safe: one for all endpoints of a process."""
 
     def __init__(
         self, per_second: float, *, clients_max: int = _CLIENTS_MAX, now_s: Callable[[], float] = stopwatch_s

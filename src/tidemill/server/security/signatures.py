@@ -34,7 +34,7 @@ _UNKNOWN_USER = User("", (), secret_key=b"nobody has this key")
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a client says of itself."""
+    """A client's credentials."""
 
     access_key: str
     digest: bytes = field(repr=False)
@@ -61,7 +61,7 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
 
 
 def user_of(permissions: Permissions, authorization: str, date_time: str, now_ms: int) -> User:
-    """The user who signed; `Unauthorized` if nobody we know did, or too long ago."""
+    """The user who signed; `Unauthorized` if unknown, or if the signature is too old."""
     signature = Signature.parse(authorization)
     user = permissions.by_access_key.get(signature.access_key, _UNKNOWN_USER)
     ours = hmac.digest(user.secret_key, date_time.encode("utf-8", "surrogateescape"), "sha1")

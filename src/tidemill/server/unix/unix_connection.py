@@ -19,13 +19,13 @@ SILENT_SECONDS: Final = 60.0  # a kept connection may be silent for so long
 REQUEST_SECONDS: Final = 10.0  # a request that has begun is whole by then
 UNREAD_SECONDS: Final = 10.0  # an answer is taken by then
 _HEAD_BYTES_MAX = 16_384
-_READ_BYTES = 1 << 14  # of a request whose length is not known yet; more needs room to be made each time
+_READ_BYTES = 1 << 14  # of a request of unknown length; more would allocate each time
 _HEAD_END = b"\r\n\r\n"
 _REQUEST_LINE = f"POST {PATH} HTTP/1.1".encode()
 
 
 class Refused(Exception):
-    """What came is no request of ours; the connection ends with this answer."""
+    """An invalid request; the connection ends with this answer."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -114,7 +114,7 @@ class UnixConnection:
         if lines and lines == self._known_lines and ends_in_length:
             return self._known_authorization, _length(value)
         authorization, length = _parsed_head(head)
-        # The last line may say who calls; then the others do not.
+        # The last line may be the credentials; then the others are not.
         self._known_lines = lines if ends_in_length else b""
         self._known_authorization = authorization
         return authorization, length
@@ -122,7 +122,7 @@ class UnixConnection:
     # -- answers ----------------------------------------------------------------------------------
 
     def answer(self, status: int, content: bytes, now_s: float) -> bool:
-        """Send an answer, as far as there is room for it; False if the caller is gone."""
+        """Send an answer, as far as the socket takes it; False if the client is gone."""
         return self._send(_answer(status, content), now_s)
 
     def refuse(self, refused: Refused, now_s: float) -> bool:
@@ -131,7 +131,7 @@ class UnixConnection:
         return self._send(_answer(refused.status, refused.content, b"connection: close\r\n"), now_s)
 
     def send_more(self) -> bool:
-        """Send on what there was no room for; False if the caller is gone."""
+        """Send the unsent rest; False if the client is gone."""
         try:
             sent = self.socket.send(self._unread)
         except BlockingIOError:
@@ -155,11 +155,11 @@ class UnixConnection:
     # -- the end ----------------------------------------------------------------------------------
 
     def is_over(self, now_s: float) -> bool:
-        """Whether it has kept the door waiting for too long."""
+        """Whether it exceeded the time limits."""
         return now_s > self._deadline_s
 
     def farewell(self) -> Refused | None:
-        """What to say to one that is over: only who has begun a request is told."""
+        """The answer to a timed-out connection: only a begun request gets one."""
         if self._unread or not self._data:
             return None
         message = f"the request was not complete within {REQUEST_SECONDS:g} seconds; send it faster"
@@ -177,7 +177,7 @@ class UnixConnection:
 
 
 def _parsed_head(head: bytes) -> tuple[str, int]:
-    """Who calls, and how long the content is; `Refused` if it is not a head of ours."""
+    """The credentials and the content length; `Refused` if the head is invalid."""
     request_line, *lines = head.split(b"\r\n")
     if request_line != _REQUEST_LINE:
         raise Refused(

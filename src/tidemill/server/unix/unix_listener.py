@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 _CONNECTIONS_MAX = 64
 _LOOK_EVERY_S = 0.5  # at who is over
-_PEER = "127.0.0.1"  # whoever comes this way could as well come from there
+_PEER = "127.0.0.1"  # clients of this socket could as well use the port
 
 
 class UnixListener:
@@ -48,7 +48,7 @@ class UnixListener:
         self._connections_max = connections_max
         self._closing = threading.Event()
         self._callers: dict[int, UnixConnection] = {}  # by descriptor; changed by the loop's thread alone
-        self._waiting: list[UnixConnection] = []  # a request of theirs may be here already
+        self._waiting: list[UnixConnection] = []  # a complete request may be here already
         # With the port: who has come to another one has come through a proxy, and shall not go round it.
         self.name = f"tidemill-{port}-{secrets.token_hex(16)}"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -62,14 +62,14 @@ class UnixListener:
         self._begin()
 
     def _begin(self) -> None:
-        self._thread = threading.Thread(target=self._turn, name="local-door", daemon=True)
+        self._thread = threading.Thread(target=self._turn, name="unix-socket", daemon=True)
         self._thread.start()
 
     def close(self, patience_s: float) -> None:
         """Take no more requests; return when those under way are answered, or patience is at its end."""
         self._closing.set()
         with suppress(OSError):  # it may be closed already
-            self._listener.shutdown(socket.SHUT_RDWR)  # which the loop hears
+            self._listener.shutdown(socket.SHUT_RDWR)  # which wakes the loop
         for caller in list(self._callers.values()):
             if not caller.is_served:
                 caller.hang_up()
@@ -86,7 +86,7 @@ class UnixListener:
         finally:
             if self._closing.is_set():
                 self._let_go()
-            else:  # a fault of ours: it is told where all are, and another thread goes on
+            else:  # an internal error: reported like all, and another thread continues
                 self._begin()
 
     def _let_go(self) -> None:
@@ -109,7 +109,7 @@ class UnixListener:
                 self._accept(number)
             elif known not in waiting:  # it has had its look
                 self._look_at(known, found, is_readable=True)
-        if self._now_s >= self._look_at_s:  # now that all that had come was looked at
+        if self._now_s >= self._look_at_s:  # now that everything received was handled
             self._end_those_over()
         return found
 
@@ -162,7 +162,7 @@ class UnixListener:
         try:
             answers = self._answers([request for _, request in requests])
         finally:
-            if answers is None:  # those that a fault of ours has hit go by the port, the others stay
+            if answers is None:  # those hit by an internal error use the port, the others stay
                 for caller, _ in requests:
                     self._end(caller)
         for (caller, _), (status, content) in zip(requests, answers, strict=True):
@@ -199,7 +199,7 @@ class UnixListener:
     def _end(self, caller: UnixConnection) -> None:
         self._callers.pop(caller.socket.fileno(), None)
         self._waiting = [other for other in self._waiting if other is not caller]
-        caller.close()  # which the kernel tells epoll as well
+        caller.close()  # which also removes it from epoll
 
     def _end_those_over(self) -> None:
         self._look_at_s = self._now_s + _LOOK_EVERY_S
