@@ -92,7 +92,7 @@ def optional_ms(value: Span | None) -> int | None:
 def table_request(
     table: str, topic: str | None, start: Moment | None, end: Moment | None, columns: Sequence[str] | None
 ) -> dict[str, Any]:
-    """What to ask the Flight door for."""
+    """The request for the Flight endpoint."""
     from_ms, to_ms = optional_time(start), optional_time(end)
     if from_ms is not None and to_ms is not None:
         require_forward(from_ms, to_ms)

@@ -150,7 +150,7 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs, AsyncChangeVerbs, AsyncDam
         return await self._send(with_id(draft))
 
     async def _send(self, draft: Draft) -> Receipt:
-        self._come_home()
+        self._bind_to_loop()
         answer = await self._coalescer.send(draft)
         if not isinstance(answer, Receipt):
             # It waits for itself: those it travelled with have their answers.
@@ -186,7 +186,7 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs, AsyncChangeVerbs, AsyncDam
         return await send_parted_async(self._send_whole, drafts)
 
     async def _send_whole(self, drafts: Sequence[Draft]) -> Sequence[Answer]:
-        self._come_home()
+        self._bind_to_loop()
         way, timeout_s = self._unix_transport, self._timeout_s
         patience = Patience(self._policy)
         content = await self._carry(way, self._batch_head, encoded(drafts), timeout_s, patience)
@@ -195,11 +195,11 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs, AsyncChangeVerbs, AsyncDam
     # -- what failed ------------------------------------------------------------------------------
 
     async def retry(self, *messages: Message | str, delay: Span | None = None) -> list[SentBack]:
-        """Say that messages failed, as `Client.retry` explains."""
+        """Report that messages failed, as `Client.retry` explains."""
         return await self._ask(retry_verbs.retry([receipt_of(message) for message in messages], delay))
 
     async def send_back(self, *messages: Message | str, level: int = 0) -> list[SentBack]:
-        """Give messages back, to come again to this group after a level's delay; -1: to the dead letters."""
+        """Return messages, for redelivery to this group after a level's delay; -1: to the dead letters."""
         return await self._ask(retry_verbs.send_back([receipt_of(message) for message in messages], level))
 
     async def dead_letters(self, group: str | None = None, *, limit: int = 100) -> list[DeadLetter]:
@@ -207,7 +207,7 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs, AsyncChangeVerbs, AsyncDam
         return await self._ask(retry_verbs.dead_letters(group, limit))
 
     async def resend_dead_letters(self, group: str, ids: Sequence[str] | None = None) -> int:
-        """Give dead letters (None: all) to their group once more; says how many."""
+        """Resend dead letters (None: all) to their group; returns how many."""
         return await self._ask(retry_verbs.resend_dead_letters(group, ids))
 
     # -- looking ----------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs, AsyncChangeVerbs, AsyncDam
         return await self._ask(verbs.forecast(topic, as_duration_ms(horizon)))
 
     async def status(self) -> BrokerStatus:
-        """How the broker is: its clock, counts, lateness and who turns the wheel."""
+        """The broker's state: its clock, counts, lateness and timer runner."""
         return await self._ask(verbs.status())
 
     async def find(self, topic: str, key: str) -> list[dict[str, Any]]:
@@ -312,7 +312,7 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs, AsyncChangeVerbs, AsyncDam
         content_type = _JSON if call.content else ""
         head = request_head(self.endpoint, call.method, call.path, content_type, self._token, call.request_id)
         timeout_s = self._timeout_s + call.patience_s
-        self._come_home()
+        self._bind_to_loop()
         patience = Patience(self._policy, has_request_id=bool(call.request_id))
         said = await self._carry(self._pool, head, call.content, timeout_s, patience, call.is_repeatable)
         return call.read(json.loads(said))
@@ -347,8 +347,8 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs, AsyncChangeVerbs, AsyncDam
                     del fault  # as in `_send`
             await asyncio.sleep(wait_s)
 
-    def _come_home(self) -> None:
-        """Connections live on an event loop: on another one, where theirs has ended, there are new ones."""
+    def _bind_to_loop(self) -> None:
+        """Connections belong to an event loop: on another one, after theirs has ended, new ones are made."""
         if self._is_closed:
             raise RequestError("this client is closed; make another one")
         loop = asyncio.get_running_loop()
@@ -361,7 +361,7 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs, AsyncChangeVerbs, AsyncDam
         self._loop = loop
 
     async def close(self) -> None:
-        """Close the connections; whoever waits for a retry gives up at its next attempt."""
+        """Close the connections; calls that wait for a retry fail at their next attempt."""
         self._closing.set()
         self._unix_transport.close()
         self._pool.close()

@@ -62,7 +62,7 @@ class AsyncConsumeVerbs:
         auto_ack: bool = True,
         is_endless: bool = True,
     ) -> AsyncIterator[Message]:
-        """Messages as they come. With `auto_ack` one is acknowledged when the next is asked for."""
+        """Receive messages. With `auto_ack` one is acknowledged when the next is requested."""
         while not self._is_closed:
             messages = await self.receive_batch(
                 topic, group, count=batch, wait=wait, invisible=invisible, tags=tags

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class ChangeVerbs:
-    """Part of `Client`. A `request_id` is for a program that may itself ask again, say after a restart."""
+    """Part of `Client`. A `request_id` is for a program that may repeat the call, as after a restart."""
 
     _flight: FlightLink
 
@@ -39,13 +39,13 @@ class ChangeVerbs:
         raise NotImplementedError
 
     def cancel(self, handle: HandleLike, *, request_id: str | None = None) -> CancelAnswer:
-        """Cancel one message; says definitely what became of it."""
+        """Cancel one message; returns the definite outcome."""
         return self._ask(verbs.cancel([handle], request_id_of(request_id)))[0]
 
     def cancel_many(
         self, handles: Iterable[HandleLike], *, request_id: str | None = None
     ) -> list[CancelAnswer]:
-        """Cancel many messages; says definitely of each what became of it."""
+        """Cancel many messages; returns the definite outcome of each."""
         several, whole_id = handles_of(handles), request_id_of(request_id)
         if len(several) > FEW_HANDLES and self._flight.is_offered():
             return self._flight.cancel(parsed_handles(several), whole_id)
@@ -64,7 +64,7 @@ class ChangeVerbs:
         end: Moment | None = None,
         request_id: str | None = None,
     ) -> int:
-        """Cancel all that wait with a key, or that are due in `[start, end)`; says how many."""
+        """Cancel all pending messages with a key, or due in `[start, end)`; returns how many."""
         ends = optional_time(start), optional_time(end)
         return self._ask(verbs.cancel_where(topic, key, *ends, request_id_of(request_id)))
 
@@ -93,6 +93,6 @@ class ChangeVerbs:
         by: Span | None = None,
         request_id: str | None = None,
     ) -> int:
-        """Move all that wait with a key, or that are due in `[start, end)`; says how many."""
+        """Move all pending messages with a key, or due in `[start, end)`; returns how many."""
         ends, whither = (optional_time(start), optional_time(end)), whither_of(at, delay, by)
         return self._ask(verbs.reschedule_where(topic, key, *ends, whither, request_id_of(request_id)))

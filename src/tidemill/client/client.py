@@ -97,7 +97,7 @@ class Client(ConsumeVerbs, ChangeVerbs, TableVerbs, RetryVerbs, DamageVerbs):
         in_a_forked_child(self, Client._begin_in_child)
 
     def _begin(self) -> None:
-        """Make what threads share: connections, locks, and who waits for whom."""
+        """Create the state shared by threads: connections, locks and the coalescer."""
         self._pool = Pool(lambda: connect(self.endpoint, self._timeout_s))
         self._unix_transport = UnixTransport(self.endpoint, self._pool, self._timeout_s)
         self._closing = Closing()
@@ -181,8 +181,8 @@ class Client(ConsumeVerbs, ChangeVerbs, TableVerbs, RetryVerbs, DamageVerbs):
     def schedule(self, table: Any, *, topic: str | None = None, jitter: Span | None = None) -> Scheduled:
         """Send the rows of an Arrow table, a pandas frame or an iterable of mappings; each has its answer.
 
-        Tables go through the broker's Flight door where it has one, which is much faster. `jitter` is that of
-        every row; a column `jitter_ms` gives each its own.
+        Tables go through the broker's Flight endpoint where it has one, which is much faster. `jitter` is
+        that of every row; a column `jitter_ms` gives each its own.
         """
         jitter_ms = 0 if jitter is None else jitter_ms_of(jitter)
         scheduled = scheduled_by_flight(self._flight, table, topic, jitter_ms, self.send_many)
@@ -217,7 +217,7 @@ class Client(ConsumeVerbs, ChangeVerbs, TableVerbs, RetryVerbs, DamageVerbs):
         return self._ask(verbs.forecast(topic, as_duration_ms(horizon)))
 
     def status(self) -> BrokerStatus:
-        """How the broker is: its clock, counts, lateness and who turns the wheel."""
+        """The broker's state: its clock, counts, lateness and timer runner."""
         return self._ask(verbs.status())
 
     def find(self, topic: str, key: str) -> list[dict[str, Any]]:
@@ -241,7 +241,7 @@ class Client(ConsumeVerbs, ChangeVerbs, TableVerbs, RetryVerbs, DamageVerbs):
         return self._ask(verbs.create_topic(name, type, queues))
 
     def delete_topic(self, name: str, *, force: bool = False) -> int:
-        """Delete a topic; says how many waiting messages were cancelled with it."""
+        """Delete a topic; returns how many pending messages were cancelled with it."""
         return self._ask(verbs.delete_topic(name, force))
 
     def pause_topic(self, name: str) -> TopicInfo:
@@ -338,7 +338,7 @@ class Client(ConsumeVerbs, ChangeVerbs, TableVerbs, RetryVerbs, DamageVerbs):
                     del fault  # as in `_send`
 
     def close(self) -> None:
-        """Close the connections; whoever waits for a retry gives up."""
+        """Close the connections; calls that wait for a retry fail."""
         self._closing.set()
         self._flight.close()
         self._unix_transport.close()

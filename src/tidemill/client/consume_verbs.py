@@ -38,7 +38,7 @@ class Fetched:
         return stopwatch_s() - self._since_s > self._half_s
 
     def renewed(self, since_s: float, is_ours: Sequence[bool]) -> None:
-        """The leases count from then; who is somebody else's by now is left out."""
+        """Renew the leases; messages whose lease was lost are left out."""
         self._since_s = since_s
         self.messages = deque(m for m, ours in zip(self.messages, is_ours, strict=True) if ours)
 
@@ -96,10 +96,10 @@ class ConsumeVerbs:
         auto_ack: bool = True,
         is_endless: bool = True,
     ) -> Iterator[Message]:
-        """Messages as they come. With `auto_ack` one is acknowledged when the next is asked for.
+        """Receive messages. With `auto_ack` one is acknowledged when the next is requested.
 
         Leaving the loop leaves its message unacknowledged, to be delivered again when its lease ends; what
-        was fetched with it and not handed over is given back at once, and was no attempt. With
+        was fetched with it and not yet returned goes back to the broker at once, and is no attempt. With
         `is_endless=False` it ends when nothing came within `wait`. One message at a time may take as long as
         `invisible`; for longer ones there is `Worker`.
         """
@@ -127,10 +127,10 @@ class ConsumeVerbs:
                         self.give_back(*fetched.messages)
 
     def ack(self, *messages: Message | str) -> list[bool]:
-        """Settle messages; False where the receipt is spent.
+        """Acknowledge messages; False where the receipt is no longer valid.
 
-        Then it came too late and the message was given to somebody else, or it had been settled by this
-        receipt before: also by this very call, if its answer was lost and it asked again by itself.
+        Then the lease had ended and the message was delivered again, or it had been acknowledged by this
+        receipt before: also by this very call, if its answer was lost and it retried.
         """
         return self._ask(verbs.ack([receipt_of(message) for message in messages]))
 

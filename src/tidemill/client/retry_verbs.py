@@ -19,13 +19,13 @@ T = TypeVar("T")
 
 def send_back(receipts: Sequence[str], level: int) -> Call[list[SentBack]]:
     body = {"receipts": list(receipts), "level": level}
-    # A repeat of one that was answered finds its receipts spent: better not to ask twice.
+    # A repeat of one that was answered finds its receipts spent: better not to retry.
     return post("/v1/send-back", body, _sent_back, is_repeatable=False)
 
 
 def retry(receipts: Sequence[str], delay: Span | None) -> Call[list[SentBack]]:
     body = {"receipts": list(receipts), "delay_ms": None if delay is None else as_duration_ms(delay)}
-    # Asked again, it puts them off again; what was dead by the first is answered with `invalid`.
+    # Repeated, it delays them again; what was dead by the first is answered with `invalid`.
     return post("/v1/retry", body, _sent_back)
 
 
@@ -47,7 +47,7 @@ def _letter(fields: dict[str, Any]) -> DeadLetter:
 
 def resend_dead_letters(group: str, ids: Sequence[str] | None) -> Call[int]:
     body = {"group": group, "ids": None if ids is None else list(ids), "all": ids is None}
-    # Asked again, it would find none of those that it has resent.
+    # Repeated, it would find none of those that it has resent.
     return post("/v1/dead-letters/resend", body, lambda said: int(said["resent"]), is_repeatable=False)
 
 
@@ -58,14 +58,14 @@ class RetryVerbs:
         raise NotImplementedError
 
     def retry(self, *messages: Message | str, delay: Span | None = None) -> list[SentBack]:
-        """Say that messages failed: they come again after their group's pause, or after `delay`.
+        """Report that messages failed: they are delivered again after their group's pause, or after `delay`.
 
         When the group's attempts are used up they go to the dead letters at once.
         """
         return self._ask(retry([receipt_of(message) for message in messages], delay))
 
     def send_back(self, *messages: Message | str, level: int = 0) -> list[SentBack]:
-        """Give messages back, to come again to this group after a level's delay; -1: to the dead letters."""
+        """Return messages, for redelivery to this group after a level's delay; -1: to the dead letters."""
         return self._ask(send_back([receipt_of(message) for message in messages], level))
 
     def dead_letters(self, group: str | None = None, *, limit: int = 100) -> list[DeadLetter]:
@@ -73,5 +73,5 @@ class RetryVerbs:
         return self._ask(dead_letters(group, limit))
 
     def resend_dead_letters(self, group: str, ids: Sequence[str] | None = None) -> int:
-        """Give dead letters (None: all) to their group once more; says how many."""
+        """Resend dead letters (None: all) to their group; returns how many."""
         return self._ask(resend_dead_letters(group, ids))

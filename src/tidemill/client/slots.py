@@ -35,7 +35,7 @@ class Slots:
                 self._changed.notify_all()
 
     def add(self, count: int) -> None:
-        """So many more are in hand, whether there is room or not."""
+        """Count so many more as held, whether there are free slots or not."""
         with self._changed:
             self._in_hand += count
 

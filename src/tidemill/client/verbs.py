@@ -35,9 +35,9 @@ HandleLike = Handle | str
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One request: how to ask, how long the broker itself may take, how to read the answer.
+    """One request: its content, how long the broker itself may take, how to read the answer.
 
-    It is repeatable if asking again after a lost answer does no harm, and the second answer is true as well.
+    It is repeatable if a retry after a lost answer does no harm, and the second answer is correct as well.
     With a request id it is for as long as the broker keeps that.
     """
 
@@ -112,7 +112,7 @@ def _message(fields: dict[str, Any]) -> Message:
 
 
 def ack(receipts: Sequence[str]) -> Call[list[bool]]:
-    # Asked again, it finds the receipts spent that it has settled; what False means says so.
+    # Repeated, it finds the receipts spent that it has settled; the meaning of False says so.
     return post("/v1/ack", {"receipts": list(receipts)}, lambda said: list(said["settled"]))
 
 
@@ -265,7 +265,7 @@ def create_topic(name: str, topic_type: TopicType | str, queues: int | None) -> 
 
 def delete_topic(name: str, force: bool) -> Call[int]:
     path = f"/v1/topics/{_in_path(name)}?force={'true' if force else 'false'}"
-    # Asked again, it would not find the topic that it has deleted.
+    # Repeated, it would not find the topic that it has deleted.
     return Call("DELETE", path, b"", lambda said: int(said["cancelled"]), is_repeatable=False)
 
 
@@ -356,5 +356,5 @@ def _in_path(name: str) -> str:
 
 
 def known(kind: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields this client knows; a newer broker may say more."""
+    """The fields this client knows; a newer broker may send more."""
     return {name: value for name, value in fields.items() if name in kind.__dataclass_fields__}

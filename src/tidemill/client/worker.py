@@ -67,7 +67,7 @@ class _StoppedEarly(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One function and what it is called with."""
+    """One function and the messages it is called with."""
 
     topic: str
     handler: Handler
@@ -92,7 +92,7 @@ class Subscription:
             )
 
     def retry_ms(self, attempt: int) -> int | None:
-        """How long a message waits after its `attempt`-th failure; None: as its group says."""
+        """How long a message waits after its `attempt`-th failure; None: by its group's table."""
         if self.first_retry_ms is None:
             return None
         longest_ms = _LONGEST_RETRY_MS if self.longest_retry_ms is None else self.longest_retry_ms
@@ -127,10 +127,10 @@ class Worker:
         self._is_signalled = False
         self._woken = threading.Lock()  # at which `run` waits
         self._woken.acquire()
-        self._ending = threading.Lock()  # whoever stops, one after the other
+        self._ending = threading.Lock()  # serialises calls of `stop`
         self._own = threading.local()  # has `is_inside` in threads of this worker
         self._stopping = threading.Event()  # fetch no more
-        self._finished = threading.Event()  # nothing is in hand any more
+        self._finished = threading.Event()  # no message is held any more
         self._slots = Slots(concurrency)
         self._lock = threading.Lock()  # protects _held, and is kept while a lease is renewed
         self._held: dict[str, tuple[Message, Subscription]] = {}  # by receipt: fetched and not settled
@@ -150,8 +150,8 @@ class Worker:
     ) -> Callable[[H], H]:
         """Call the decorated function (plain or async) with the messages of a topic.
 
-        What it raises on comes again after the pause of the group's table; with `first_retry` after that,
-        doubled with every attempt up to `longest_retry` (10 minutes).
+        A message it raises on is delivered again after the pause of the group's table; with `first_retry`
+        after that, doubled with every attempt up to `longest_retry` (10 minutes).
         """
         if not isinstance(topic, str):
             raise RequestError('name the topic: @app.on("orders")')
@@ -190,7 +190,7 @@ class Worker:
     def run(self) -> None:
         """Work until stopped by `stop`, SIGTERM or Ctrl-C; a second signal ends the process at once.
 
-        The second signal goes to whoever had it before; Python's own Ctrl-C would wait for the functions.
+        The second signal goes to the previous handler; Python's own Ctrl-C would wait for the functions.
         """
         is_main = threading.current_thread() is threading.main_thread()
         before: dict[signal.Signals, Any] = {}
@@ -253,14 +253,14 @@ class Worker:
         try:
             self.client.create_topic(name)
         except TopicExists:
-            return  # somebody else was faster
+            return  # another worker created it first
         except Forbidden:
-            return  # who may only receive is not shown topics either: if it is missing, the fetch says so
+            return  # a user who may only receive sees no topics either: the fetch reports a missing one
 
     def stop(self) -> None:
-        """Fetch no more, finish what is in hand, then return.
+        """Fetch no more, finish the messages in progress, then return.
 
-        A function that calls it would wait for itself: there it returns at once, and whoever runs the worker
+        A function that calls it would wait for itself: there it returns at once, and the thread in `run`
         finishes.
         """
         self._stopping.set()
@@ -356,7 +356,7 @@ class Worker:
                 self.client.retry(message, delay=subscription.retry_ms(message.attempt))
 
     def _let_go(self, message: Message) -> None:
-        """From here on nobody renews its lease, so that what is said of it next is the last word."""
+        """Stop renewing its lease, so that the next request about it is final."""
         with self._lock:
             self._held.pop(message.receipt, None)
 
@@ -369,7 +369,7 @@ class Worker:
                 self._on_error(message, error)
 
     def _renew(self) -> None:
-        """Renew the leases of what is in hand, well before they end."""
+        """Renew the leases of held messages, well before they end."""
         every_s = min(subscription.invisible_ms for subscription in self._subscriptions) / 3000
         while not self._finished.wait(every_s):
             for subscription in self._subscriptions:
@@ -395,6 +395,6 @@ def _ending_at_once(action: Any) -> Any:
 
 
 def _restore(before: dict[signal.Signals, Any]) -> None:
-    """Give signals back to whoever had them."""
+    """Restore the previous signal handlers."""
     for number, action in before.items():
         signal.signal(number, action)

@@ -23,8 +23,8 @@ Batches = Iterable[pa.RecordBatch]
 def cancel(messages: DataFrame, **options: str) -> dict[str, int]:
     """Cancel each row's message, named by `topic`, `id` and `seq` as `pending` has them.
 
-    Says how many were cancelled, released (too late), already-cancelled (also by a task that Spark repeated)
-    or unknown. Options as for the data sources.
+    Returns how many were cancelled, released (too late), already-cancelled (also by a task that Spark
+    repeated) or unknown. Options as for the data sources.
     """
     place = Options(options, "cancel", ()).place()
     if missing := [name for name in _NAMES if name not in messages.columns]:

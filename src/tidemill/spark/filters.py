@@ -48,7 +48,7 @@ def conditions_of(jvm: Any, expression: Any, schema: StructType) -> list[Conditi
         condition = _condition(option.get(), schema) if option.isDefined() else None
         if condition is not None and condition not in found:
             found.append(condition)
-    # Spark adds "is not null" to every comparison, which says so already.
+    # Spark adds "is not null" to every comparison, which implies it.
     compared = {column for column, operator, _ in found if operator not in _NULL_TESTS.values()}
     return [c for c in found if c[1] != "not-null" or c[0] not in compared]
 

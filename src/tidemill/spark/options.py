@@ -46,7 +46,7 @@ class Place:
 
 
 def own_environment() -> dict[str, str]:
-    """What the environment of this process says about the broker."""
+    """The broker's settings in the environment of this process."""
     return {name: os.environ[name] for name in _VARIABLES if name in os.environ}
 
 
@@ -116,7 +116,7 @@ class Options:
         return [word.strip() for word in self.text(name).split(",") if word.strip()]
 
     def conditions(self, name: str) -> list[Any]:
-        """Conditions on columns as JSON; the broker says what is wrong with one."""
+        """Conditions on columns as JSON; the broker validates them."""
         try:
             found = json.loads(self.text(name))
         except ValueError:

@@ -63,9 +63,9 @@ _CONTROL = r"[\x00-\x1f]"
 
 @dataclass(frozen=True, slots=True)
 class SchedulePlan:
-    """What the options of a write say. Picklable."""
+    """The options of a write. Picklable."""
 
-    topic: str | None = None  # None: a column says it
+    topic: str | None = None  # None: from a column
     is_once: bool = True
     job: str = ""  # part of every id: another job's rows are other messages
     jitter_ms: int = 0  # of every row; drawn of its id, so a task that is repeated draws the same

@@ -20,7 +20,7 @@ from tidemill.spark.options import Place
 from tidemill.spark.schedule_columns import SchedulePlan, message_table
 
 _FRAME_BYTES = 12 * MIB
-# What Spark tells the tasks of a micro-batch; the same when the batch is run again, also after a restart.
+# Spark's id of a micro-batch; the same when the batch is run again, also after a restart.
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 

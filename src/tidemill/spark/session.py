@@ -95,7 +95,7 @@ def _what_java_said(log: Path) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Why something failed, in one line: what our own code said in a worker, else Spark's first line."""
+    """Why something failed, in one line: Tidemill's own error in a worker, else Spark's first line."""
     lines = [line.strip() for line in str(error).splitlines()]
     for pattern in (_OWN, _PYTHON):
         said = [found[1] for line in lines if (found := pattern.match(line))]

@@ -28,7 +28,7 @@ from tidemill.spark.reading import TicketPartition, spark_batches
 
 Offsets = dict[str, int]
 EARLIEST, LATEST = "earliest", "latest"
-_LOOK_EVERY_S = 0.1  # Spark asks again and again; the broker need not hear each time
+_LOOK_EVERY_S = 0.1  # Spark polls often; not every poll needs a request
 _ROWS_PER_PART = 1 << 18
 
 
@@ -102,7 +102,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._seen
 
     def _look(self) -> tuple[Offsets, Offsets]:
-        """First and end offset of each queue, as the broker says."""
+        """First and end offset of each queue, from the broker."""
         if self._client is None:
             self._client = self._place.connect()
         rows = self._client.read_table({"table": "queues", "topic": self._plan.topic})

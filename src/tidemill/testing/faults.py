@@ -19,7 +19,7 @@ _TRACE_LINES_MAX = 2_000
 
 
 class SimulatedCrash(BaseException):
-    """The process died here. Not an `Exception`: no handler of ours may survive its own death."""
+    """The process died here. Not an `Exception`: no handler of the code under test may catch it."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class FaultInjector:
         """Hold the disk for one call; a dead process gets no further."""
         with self.lock:
             if self.is_shut:
-                raise SimulatedCrash("this process has crashed; go on with the disk that crash() returned")
+                raise SimulatedCrash("this process has crashed; use the disk that crash() returned")
             yield
 
     @contextmanager

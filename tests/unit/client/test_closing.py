@@ -15,19 +15,19 @@ def test_who_waits_is_told() -> None:
     waiting = [threading.Thread(target=lambda: told.append(closing.wait(120))) for _ in range(3)]
     for thread in waiting:
         thread.start()
-    while len(closing._gates) < 3:
+    while len(closing._locks) < 3:
         threading.Event().wait(0.001)
     closing.set()
     for thread in waiting:
         thread.join(120)
-    assert told == [True] * 3 and closing.is_set() and not closing._gates
+    assert told == [True] * 3 and closing.is_set() and not closing._locks
     assert closing.wait(120)  # and who comes later does not wait
 
 
 def test_nobody_waits_longer_than_it_wants_to() -> None:
     closing = Closing()
     assert not closing.wait(0.001)
-    assert not closing.is_set() and not closing._gates
+    assert not closing.is_set() and not closing._locks
 
 
 class _Struck(Exception):

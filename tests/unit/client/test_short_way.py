@@ -173,10 +173,10 @@ def test_a_door_that_failed_is_tried_again_after_a_while_or_under_another_name(m
     monkeypatch.setattr(short_way, "stopwatch_s", lambda: now_s)
     door = KnownSocket(_NEAR)
     assert door.is_new("tidemill-8081-a")
-    door.leave_alone()
+    door.mark_failed()
     assert not door.is_new("tidemill-8081-a")
     assert door.is_new("tidemill-8081-b")
-    door.leave_alone()
+    door.mark_failed()
     now_s += 31
     assert door.is_new("tidemill-8081-b")
 

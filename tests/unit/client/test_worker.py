@@ -304,7 +304,7 @@ def test_stop_ends_the_wait_for_a_broker_too() -> None:
     app.on("t")(lambda message: None)
     running = threading.Thread(target=app.run)
     running.start()
-    while not app.client._closing._gates:  # it waits before it tries again
+    while not app.client._closing._locks:  # it waits before it tries again
         threading.Event().wait(0.001)
     app.stop()
     running.join(120)

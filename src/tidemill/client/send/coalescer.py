@@ -34,14 +34,14 @@ from tidemill.core.send_answers import Answer
 
 LINGER_S: Final = 0.002
 LANES: Final = 2
-_FEW: Final = 8  # fewer callers go by all lanes, and so does
-_CROWD: Final = 28  # a crowd of so many; those between go by one
+_FEW: Final = 8  # fewer callers use all lanes, and so do
+_CROWD: Final = 28  # so many or more; numbers between use one
 
 SendBatch = Callable[[Sequence[Draft]], Sequence[Answer]]
 
 
 class _Waiter:
-    """A caller that waits: for its answer, or to be told to lead."""
+    """A caller that waits for its answer, or to become the leader."""
 
     __slots__ = ("answer", "batch", "draft", "fault", "following", "has_left", "leads", "lock")
 
@@ -50,8 +50,8 @@ class _Waiter:
         self.answer: Answer | None = None
         self.fault: TidemillError | None = None
         self.leads = False  # it has a lane
-        self.batch: Sequence[_Waiter] = ()  # a leader and those who travel with it
-        self.following: _Waiter | None = None  # whom to call next
+        self.batch: Sequence[_Waiter] = ()  # a leader and the callers of its request
+        self.following: _Waiter | None = None  # the waiter to wake next
         self.has_left = False  # it was interrupted
         self.lock = threading.Lock()
         self.lock.acquire()
@@ -70,12 +70,12 @@ class Coalescer:
         self._lanes = lanes
         self._main_thread = threading.main_thread().ident
         self._lock = threading.Lock()  # protects everything below
-        self._waiting: list[_Waiter] = []  # callers without a leader's role
+        self._waiting: list[_Waiter] = []  # callers that do not lead
         self._free_lanes = lanes
-        self._in_flight = 0  # callers whose request is under way
+        self._in_flight = 0  # callers whose request is in flight
         self._is_crowd = False  # there were many when the last request was answered
-        self._expected = 1  # how many are likely to travel with the next leader
-        self._lingering: _Waiter | None = None  # a leader that waits for company
+        self._expected = 1  # how many callers the next request is likely to have
+        self._lingering: _Waiter | None = None  # a leader that waits for more callers
 
     def send(self, draft: Draft) -> Answer:
         """The answer to one send: a receipt or an error of this message. Raises if the request failed."""
@@ -88,7 +88,7 @@ class Coalescer:
                 _wake_following(waiter)
             if waiter.answer is None and waiter.fault is None:
                 self._lead(waiter)
-                waiter.batch = ()  # which it is in itself: nobody would let go of those who travelled with it
+                waiter.batch = ()  # a reference cycle: it would keep the others alive
         except BaseException:
             self._leave(waiter)
             raise
@@ -119,7 +119,7 @@ class Coalescer:
         batch = self._gather(leader)
         try:
             answers = self._send_batch([waiter.draft for waiter in batch])
-        except TidemillError as fault:  # of the request, so of everybody in it
+        except TidemillError as fault:  # of the request, so of every caller in it
             self._pass_on(leader)
             fault.with_traceback(None)  # which leads here, and so to all of them
             for waiter in batch:
@@ -131,7 +131,7 @@ class Coalescer:
         _wake_in_order(batch)
 
     def _gather(self, leader: _Waiter) -> list[_Waiter]:
-        """The leader and everybody who goes along, after waiting for those who are likely to come."""
+        """The leader and the callers of its request, after waiting for those that are likely to come."""
         with self._lock:
             lingers = len(self._waiting) + 1 < self._expected and self._linger_s > 0
             if lingers:
@@ -153,7 +153,7 @@ class Coalescer:
         return leader.batch
 
     def _leave(self, waiter: _Waiter) -> None:
-        """A caller was interrupted: its lane goes to somebody else, and who travelled with it waits again."""
+        """A caller was interrupted: its lane goes to another, and the callers of its request wait again."""
         waiter.has_left = True
         _wake_following(waiter)
         with self._lock:
@@ -173,7 +173,7 @@ class Coalescer:
             self._pass_on(waiter)
 
     def _pass_on(self, leader: _Waiter) -> None:
-        """Give the lane to somebody who waits, or set it free."""
+        """Give the lane to a waiting caller, or free it."""
         next_leader: _Waiter | None = None
         with self._lock:
             callers = self._in_flight + len(self._waiting)
@@ -193,14 +193,14 @@ class Coalescer:
 
 
 def _wake_in_order(batch: Sequence[_Waiter]) -> None:
-    """Call all but the leader, who is at work: the first of them now, each other by the one before."""
+    """Wake all but the leader, which runs: the first of them now, each other by the one before."""
     for waiter, following in pairwise(batch):
         waiter.following = following
     _wake_following(batch[0])
 
 
 def _wake_following(waiter: _Waiter) -> None:
-    """Call whoever comes next, and in the place of one that has left, those behind it."""
+    """Wake the next waiter, and in place of one that has left, those behind it."""
     following = waiter.following
     while following is not None:
         _wake(following)
@@ -208,8 +208,8 @@ def _wake_following(waiter: _Waiter) -> None:
 
 
 def _wake(waiter: _Waiter) -> None:
-    """To call twice does no harm: one who leaves may do what the one before it has just done."""
+    """To wake twice does no harm: one that leaves may do what the one before it has just done."""
     try:  # noqa: SIM105 - it is quicker so, and done for every message
         waiter.lock.release()
     except RuntimeError:
-        pass  # called before
+        pass  # woken before

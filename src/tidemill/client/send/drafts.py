@@ -43,7 +43,7 @@ def draft_of(
     id: str | None = None,  # noqa: A002 - the name people look for
     jitter: Span | None = None,
 ) -> Draft:
-    """A message to send, from what a caller says."""
+    """A message to send, from the arguments of a send."""
     if once is not False:
         once = _once_of(once)
         if once is not Once.NO and not (id or key or keys):  # the id made below is new each time
@@ -192,7 +192,7 @@ def _level(value: Any) -> int:
 
 
 def _number(name: str, value: Any) -> Any:
-    """What a text of digits says; anything else as it is."""
+    """The number of a text of digits; anything else as it is."""
     if not isinstance(value, str):
         return value
     try:

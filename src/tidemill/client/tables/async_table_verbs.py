@@ -45,7 +45,7 @@ class AsyncTableVerbs:
     async def send_many(self, drafts: Iterable[Draft]) -> list[Receipt | TidemillError]:
         raise NotImplementedError
 
-    def _come_home(self) -> None:
+    def _bind_to_loop(self) -> None:
         raise NotImplementedError
 
     # -- schedule and cancel ----------------------------------------------------------------------
@@ -55,8 +55,8 @@ class AsyncTableVerbs:
     ) -> Scheduled:
         """Send the rows of an Arrow table, a pandas frame or an iterable of mappings; each has its answer.
 
-        Tables go through the broker's Flight door where it has one, which is much faster. `jitter` is that of
-        every row; a column `jitter_ms` gives each its own.
+        Tables go through the broker's Flight endpoint where it has one, which is much faster. `jitter` is
+        that of every row; a column `jitter_ms` gives each its own.
         """
         jitter_ms = 0 if jitter is None else jitter_ms_of(jitter)
         by_flight = scheduled_by_flight, self._flight, table, topic, jitter_ms
@@ -112,11 +112,11 @@ class AsyncTableVerbs:
         return await self.read_table(request | {"offsets": offsets})
 
     async def read_table(self, request: dict[str, Any]) -> Any:
-        """What a request asks for as an Arrow table; a request is a ticket of docs/flight.md."""
+        """The result of a request as an Arrow table; a request is a ticket of docs/flight.md."""
         return await self._in_thread(self._flight.read, request)
 
     async def table_schema(self, request: dict[str, Any]) -> Any:
-        """The Arrow schema of what a request asks for."""
+        """The Arrow schema of a request's result."""
         return await self._in_thread(self._flight.schema, request)
 
     async def table_parts(self, request: dict[str, Any], count: int) -> list[bytes]:
@@ -132,7 +132,7 @@ class AsyncTableVerbs:
     # -- between the loop and the threads ---------------------------------------------------------
 
     def _health(self) -> dict[str, Any]:
-        """What the broker says of itself. In a thread."""
+        """The broker's `/healthz`. In a thread."""
         return on_the_loop(self._loop, self._ask(verbs.health()))
 
     def _send_rows(self, drafts: Iterable[Draft]) -> list[Receipt | TidemillError]:
@@ -140,6 +140,6 @@ class AsyncTableVerbs:
         return on_the_loop(self._loop, self.send_many(drafts))
 
     async def _in_thread(self, act: Callable[..., T], *args: Any) -> T:
-        self._come_home()
+        self._bind_to_loop()
         async with self._tables_at_once:
             return await in_own_thread(act, *args)

@@ -60,7 +60,7 @@ def as_arrow(table: Any) -> Any | None:
 
 
 class FlightLink:
-    """A connection to a broker's Flight door. Thread-safe."""
+    """A connection to a broker's Flight endpoint. Thread-safe."""
 
     def __init__(
         self,
@@ -77,10 +77,10 @@ class FlightLink:
         self._closing = closing
         self._lock = threading.Lock()  # protects _client and _broker
         self._client: Any = None
-        self._broker = ""  # whom the connection was made to; empty where it did not say
+        self._broker = ""  # the broker of the connection; empty where it did not say
 
     def is_offered(self) -> bool:
-        """Whether the broker has the door and we can go through it."""
+        """Whether the broker has the endpoint and this machine can use it."""
         try:
             import pyarrow.flight as _  # noqa: F401 - only whether it is there
         except ImportError:
@@ -91,7 +91,7 @@ class FlightLink:
             return self._connection() is not None
 
     def close(self) -> None:
-        """Let go of the connection. Without the lock: whoever holds it may wait for who closes."""
+        """Release the connection. Without the lock: its holder may wait for this thread."""
         self._client = None
 
     def _leave(self, client: Any) -> None:
@@ -148,14 +148,14 @@ class FlightLink:
             try:
                 return client.get_schema(descriptor, options).schema
             except pa.ArrowException:
-                # From there Flight brings none of the broker's words; the same asked otherwise does.
+                # From there Flight carries none of the broker's text; the same request by another call does.
                 client.get_flight_info(descriptor, options)
                 raise
 
         return self._retried(ask)
 
     def parts(self, request: dict[str, Any]) -> list[bytes]:
-        """Tickets that together ask for what is requested, for several readers."""
+        """Tickets that together cover the request, for several readers."""
         info = self._retried(lambda client: client.get_flight_info(_descriptor(request), self._options()))
         return [endpoint.ticket.ticket for endpoint in info.endpoints]
 
@@ -177,7 +177,7 @@ class FlightLink:
                 raise _fault(error) from None
 
     def cancel(self, handles: Sequence[Handle], request_id: str) -> list[CancelAnswer]:
-        """Cancel many; says definitely of each what became of it."""
+        """Cancel many; returns the definite outcome of each."""
         import pyarrow as pa
 
         rows = pa.table(
@@ -212,7 +212,7 @@ class FlightLink:
         while True:
             with self._lock:
                 had_endpoint = bool(self._broker)
-                client = self._connection()  # asked for as long as that can help: what it raises is final
+                client = self._connection()  # retried as long as that can help: what it raises is final
             fault: TidemillError
             try:
                 if client is None:
@@ -224,7 +224,7 @@ class FlightLink:
                     self._leave(client)
             except TidemillError as error:
                 fault = error
-            # A broker that had a door has it again soon.
+            # A broker that had the endpoint has it again soon.
             can_help = isinstance(fault, BusyError | BrokerClosed | Unreachable) and (client or had_endpoint)
             wait_s = patience.wait_s() if can_help else None
             if wait_s is None or self._closing.wait(wait_s):
@@ -234,7 +234,7 @@ class FlightLink:
                     del fault  # which would hold itself, by this frame
 
     def _connection(self) -> Any:
-        """The connection, made if need be; None where there is no door for us. Call under the lock."""
+        """The connection, made if need be; None without an endpoint. Call under the lock."""
         if self._client is None:
             if _is_barred():
                 raise RequestError(
@@ -262,7 +262,7 @@ class FlightLink:
         return self._client
 
     def _offer(self) -> dict[str, Any]:
-        """What the broker says of its door; nothing where it has none."""
+        """The broker's Flight address; empty where it has none."""
         said = self._health().get("flight")
         return said if isinstance(said, dict) else {}
 
@@ -275,7 +275,7 @@ class FlightLink:
     def _options(self) -> Any:
         from pyarrow import flight
 
-        # A lost connection is made again below us, to whoever listens there by then.
+        # Flight reconnects by itself, to any process that listens there by then.
         headers = [(BROKER_HEADER.encode(), self._broker.encode())] if self._broker else []
         if self._token:
             headers.append((b"authorization", f"Bearer {self._token}".encode()))
@@ -324,7 +324,7 @@ def _put(client: Any, batches: Sequence[Any], topic: str | None, options: Any, p
                 writer.write_batch(batch)
             writer.done_writing()
         except pa.ArrowException:
-            return  # closing the stream tells why
+            return  # closing the stream raises the reason
 
     # Written and read at once: a broker that waits until an answer is read would not read on.
     feeding = threading.Thread(target=feed, daemon=True)

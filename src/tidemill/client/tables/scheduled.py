@@ -36,7 +36,7 @@ class StoredPart:
     def _receipt(
         self, topic: str, message_id: str, seq: int, due_ms: int, is_repeat: bool, note: str = ""
     ) -> Receipt:
-        """One of a row's columns; notes are a column only where the broker has something to say."""
+        """One of a row's columns; notes are a column only where the broker has any."""
         handle = None if due_ms == NO_TIME_MS else Handle(self.broker, topic, message_id, seq)
         return Receipt(message_id, topic, handle, due_ms, is_repeat, note)
 

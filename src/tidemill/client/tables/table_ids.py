@@ -18,7 +18,7 @@ _NOT_ONCE = (None, "", "no", "false")  # of a column `once`
 def with_ids(table: Any) -> Any:
     """The table with an id in every row; but for those that are sent once by their ids, and have none.
 
-    They are refused by the broker; with an id of ours, which is new each time, they would be stored again.
+    They are refused by the broker; with a generated id, new each time, they would be stored again.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -45,7 +45,7 @@ def _is_once_without_key(table: Any) -> Any:
 
     once = as_texts(table.column("once"))
     if once.type != pa.string():
-        return pa.scalar(False)  # the broker says what is wrong with it
+        return pa.scalar(False)  # the broker reports what is wrong with it
     is_once = pc.invert(pc.is_in(pc.utf8_lower(once), value_set=pa.array(_NOT_ONCE, pa.string())))
     keys = as_texts(table.column("key")) if "key" in table.column_names else None
     if keys is None or keys.type != pa.string():

@@ -63,7 +63,7 @@ def _values(name: str, column: Any) -> list[Any]:
         column = as_texts(column)
     try:
         values: list[Any] = column.to_pylist()
-    except ValueError:  # one of them is no Unicode, or has no room in a Python value
+    except ValueError:  # one of them is invalid Unicode, or too large for a Python value
         values = [_value(name, value) for value in column]
     return [_without_nulls(value) for value in values] if name == "properties" else values
 

@@ -31,7 +31,7 @@ class TableVerbs:
         end: Moment | None = None,
         columns: Sequence[str] | None = None,
     ) -> Any:
-        """All that waits, as an Arrow table, through the broker's Flight door (docs/flight.md)."""
+        """All pending messages as an Arrow table, through the broker's Flight endpoint (docs/flight.md)."""
         return self._flight.read(table_request("pending", topic, start, end, columns) | {"key": key})
 
     def history_table(
@@ -42,7 +42,7 @@ class TableVerbs:
         end: Moment | None = None,
         columns: Sequence[str] | None = None,
     ) -> Any:
-        """Every release there is a record of, as an Arrow table, through the broker's Flight door."""
+        """Every recorded release as an Arrow table, through the broker's Flight endpoint."""
         return self._flight.read(table_request("history", topic, start, end, columns))
 
     def messages_table(
@@ -61,7 +61,7 @@ class TableVerbs:
     # -- for programs that read and write in parts, side by side ----------------------------------
 
     def table_schema(self, request: dict[str, Any]) -> Any:
-        """The Arrow schema of what a request asks for; a request is a ticket of docs/flight.md."""
+        """The Arrow schema of a request's result; a request is a ticket of docs/flight.md."""
         return self._flight.schema(request)
 
     def table_parts(self, request: dict[str, Any], count: int) -> list[bytes]:
@@ -73,7 +73,7 @@ class TableVerbs:
         return self._flight.stream(ticket)
 
     def read_table(self, request: dict[str, Any]) -> Any:
-        """What a request asks for as an Arrow table."""
+        """The result of a request as an Arrow table."""
         return self._flight.read(request)
 
     def schedule_whole(self, table: Any, *, topic: str | None = None) -> StoredPart:
@@ -91,7 +91,7 @@ class TableVerbs:
 def scheduled_by_flight(
     flight: FlightLink, table: Any, topic: str | None, jitter_ms: int, send_rows: SendRows
 ) -> Scheduled | None:
-    """What became of a table; None if it is none, or there is no door for it."""
+    """The outcome of scheduling a table; None if it is not a table, or Flight is not available."""
     whole = as_arrow(table)
     if whole is None or not whole.num_rows or not flight.is_offered():
         return None

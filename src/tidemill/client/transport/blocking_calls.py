@@ -39,7 +39,7 @@ def _run(
         settle, what = answer.set_result, act(*args)
     except BaseException as error:
         settle, what = answer.set_exception, error
-    with suppress(RuntimeError):  # the loop has ended: nobody waits for it
+    with suppress(RuntimeError):  # the loop has ended: no task waits for it
         loop.call_soon_threadsafe(_settle, answer, settle, what)
     del answer, settle, what  # what was raised holds this frame
 

@@ -15,7 +15,7 @@ class Closing:
 
     def __init__(self) -> None:
         self._is_set = False
-        self._locks: set[threading.Lock] = set()  # of those who wait
+        self._locks: set[threading.Lock] = set()  # one for each waiter
 
     def is_set(self) -> bool:
         return self._is_set
@@ -26,7 +26,7 @@ class Closing:
             release_once(lock)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait so long, or until it is set; says whether it is."""
+        """Wait so long, or until it is set; returns whether it is."""
         lock = threading.Lock()
         lock.acquire()
         self._locks.add(lock)
@@ -39,8 +39,8 @@ class Closing:
 
 
 def release_once(lock: threading.Lock) -> None:
-    """Let go on who waits at a lock, or will; twice does no harm."""
+    """Release a lock that a thread waits for, or will; twice does no harm."""
     try:
         lock.release()
     except RuntimeError:
-        return  # it is open
+        return  # released before

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from tidemill.client.transport.endpoint import Answer, Endpoint, MalformedAnswer, read_chunks, read_head
 
-_FIRST_READ_BYTES = 16_384  # more takes room that must be made for it each time
+_FIRST_READ_BYTES = 16_384  # more would allocate each time
 _READ_BYTES = 262_144
 _TIME = struct.Struct("ll")  # seconds, microseconds
 _KEPT_MAX = 64
@@ -53,7 +53,7 @@ class Connection:
             self._socket.sendall(b"%b%d\r\n\r\n%b" % (head, len(content), content))
             data = self._socket.recv(_FIRST_READ_BYTES)
             return self._read(data)
-        except (TimeoutError, BlockingIOError) as error:  # the latter is how the kernel says it
+        except (TimeoutError, BlockingIOError) as error:  # the latter is how the kernel reports it
             self.close()
             raise ConnectionLost(
                 f"no answer within {timeout_s:g} s", is_stale=False, was_slow=True
@@ -62,7 +62,7 @@ class Connection:
             self.close()
             is_stale = not is_first and not data
             raise ConnectionLost(str(error) or type(error).__name__, is_stale=is_stale) from error
-        except BaseException:  # an interrupt: the answer may come yet, and is nobody's
+        except BaseException:  # an interrupt: the answer may still come, and has no caller
             self.close()
             raise
 
@@ -169,9 +169,9 @@ class Pool:
             connection.close()
 
     def leave_to_parent(self) -> None:
-        """In a forked process: let go of the connections; the parent's go on, and the broker notices nothing.
+        """In a forked process: drop the connections; the parent's go on, and the broker notices nothing.
 
-        Without the lock: whoever held it may not be in this process. The pool is not used any more.
+        Without the lock: its holder may not be in this process. The pool is not used any more.
         """
         for connection in self._idle:
             connection.close()

@@ -80,7 +80,7 @@ class Answer:
 
     status: int
     content: bytes
-    unix_socket: str = ""  # what the broker's door for callers on its machine is called
+    unix_socket: str = ""  # the name of the broker's Unix socket
 
 
 @frozen

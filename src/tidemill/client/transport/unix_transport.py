@@ -25,33 +25,33 @@ from tidemill.core.addresses import is_this_machine, local_door_address
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.limits import LOCAL_REQUEST_BYTES_MAX
 
-_LEFT_ALONE_S = 30.0
+_RETRY_AFTER_S = 30.0
 _NAME = re.compile(r"tidemill-([0-9]{1,5})-[0-9a-f]{1,64}")
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 _ROOT = 0
 
 
 class KnownSocket:
-    """The local door that was last named, and whether it is worth a try."""
+    """The socket last announced, and whether to try it."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._is_near = not endpoint.is_tls and is_this_machine(endpoint.host)
         self._port = endpoint.port
         self._name = ""
-        self._left_until_s = 0.0
+        self._not_before_s = 0.0
 
     def is_new(self, name: str) -> bool:
-        """Whether a door of that name should be gone to from now on."""
+        """Whether to use a socket of that name from now on."""
         found = _NAME.fullmatch(name) if name and self._is_near else None
         if found is None or int(found[1]) != self._port:
             return False
-        if name == self._name and stopwatch_s() < self._left_until_s:
+        if name == self._name and stopwatch_s() < self._not_before_s:
             return False
         self._name = name
         return True
 
-    def leave_alone(self) -> None:
-        self._left_until_s = stopwatch_s() + _LEFT_ALONE_S
+    def mark_failed(self) -> None:
+        self._not_before_s = stopwatch_s() + _RETRY_AFTER_S
 
 
 class UnixTransport:
@@ -66,7 +66,7 @@ class UnixTransport:
         self._is_closed = False
 
     def exchange(self, head: bytes, content: bytes, timeout_s: float, *, is_repeatable: bool) -> Answer:
-        """One request, by the door if it is known, else by the port."""
+        """Send one request by the socket if it is known, else by the port."""
         pool = self._pool
         if pool is not None and len(content) <= LOCAL_REQUEST_BYTES_MAX:
             try:
@@ -77,10 +77,10 @@ class UnixTransport:
                     raise  # the caller has waited long enough
         answer = self._port.exchange(head, content, timeout_s, is_repeatable=is_repeatable)
         if answer.unix_socket and self._pool is None:
-            self._go_by(answer.unix_socket)
+            self._use(answer.unix_socket)
         return answer
 
-    def _go_by(self, name: str) -> None:
+    def _use(self, name: str) -> None:
         with self._lock:
             if self._pool is None and not self._is_closed and self._socket.is_new(name):
                 self._pool = Pool(lambda: _connect(name, self._connect_s))
@@ -89,7 +89,7 @@ class UnixTransport:
         with self._lock:
             if self._pool is pool:
                 self._pool = None
-                self._socket.leave_alone()
+                self._socket.mark_failed()
         pool.close()
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class AsyncUnixTransport:
     def _leave(self, pool: AsyncPool) -> None:
         if self._pool is pool:
             self._pool = None
-            self._socket.leave_alone()
+            self._socket.mark_failed()
         pool.close()
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ async def _connect_async(name: str) -> Streams:
 
 
 def _require_trusted(connected: socket.socket) -> None:
-    """Return if whoever listens is root or the user we are; `PermissionError` if not."""
+    """Return if the listening process is root or the same user; `PermissionError` if not."""
     told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(told)
     if user not in (_ROOT, os.geteuid()):
