@@ -75,7 +75,7 @@ def test_more_connections_than_allowed_are_closed(tmp_path):
             connections = [stack.enter_context(connect(port)) for _ in range(_CONNECTIONS_MAX + 50)]
             for connection in connections[_CONNECTIONS_MAX:]:
                 read_to_end(connection)
-            wait_until(lambda: "raise --max-connections" in served.log(), "a word of it in the log")
+            wait_until(lambda: "more than --max-connections" in served.log(), "a word of it in the log")
     finally:
         served.stop()
 

@@ -28,7 +28,7 @@ def test_the_live_status_outlives_its_broker(broker: HttpBroker) -> None:
         screen.read_until("1 fall due")
         screen.read_until("orders")
         broker.stop()
-        screen.read_until("Looking again")
+        screen.read_until("Retrying")
         broker.start()
         screen.read_until("1 fall due")
         assert screen.interrupt() == 0

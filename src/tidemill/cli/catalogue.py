@@ -118,7 +118,7 @@ CATALOGUE = (
     Entry(
         "bench",
         "tidemill.cli.bench.command:bench",
-        "Benchmark this machine: results as a table, or with --json.",
+        "Measures this machine: figures as a table, or with --json.",
     ),
 )
 

@@ -20,7 +20,7 @@ _HELD = {
 
 
 def hold(what: WhatArgument, endpoint: EndpointOption = None, is_json: JsonOption = False) -> int:
-    """Hold the releases of the whole broker, or what its timer takes in; it stays so over restarts."""
+    """Hold the releases of the whole broker, or what its timer takes in; persists over restarts."""
     held = held_named(what)
     with connect(endpoint) as client:
         holds = client.hold(held)
@@ -28,7 +28,7 @@ def hold(what: WhatArgument, endpoint: EndpointOption = None, is_json: JsonOptio
 
 
 def resume(what: WhatArgument, endpoint: EndpointOption = None, is_json: JsonOption = False) -> int:
-    """End a hold; what fell due meanwhile goes at once."""
+    """End a hold; what fell due meanwhile is released at once."""
     held = held_named(what)
     with connect(endpoint) as client:
         holds = client.resume(held)

@@ -51,7 +51,7 @@ def rebuild(
     ] = False,
     is_json: Annotated[bool, typer.Option("--json", help="one JSON object instead of lines")] = False,
 ) -> int:
-    """Make every derived file again from the commit log, then check."""
+    """Derive every other file again from the commit log, then check."""
     require_data_directory(directory)
     disk = RealDisk()
     lock = disk.lock(directory / "LOCK", "tidemill rebuild")

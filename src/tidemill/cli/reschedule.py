@@ -40,7 +40,7 @@ def reschedule(
     endpoint: EndpointOption = None,
     is_json: JsonOption = False,
 ) -> int:
-    """Move messages that wait to another time; exit 0 only if something was moved."""
+    """Move pending messages to another time; exit 0 only if something was moved."""
     check_choice(handle, key, start, end)
     if sum(choice is not None for choice in (delay, at, by)) != 1:
         raise usage("pass exactly one of --delay, --at, --by")

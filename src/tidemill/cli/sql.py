@@ -45,7 +45,7 @@ def sql(
         int | None, typer.Option(min=1, help=f"At most this many rows. [{_SHOWN} as a table, else all]")
     ] = None,
 ) -> int:
-    """Ask Spark about what waits (pending), was released (history) or is in the topics (messages)."""
+    """Run SQL over the tables pending, history and messages with Spark."""
     if is_json and is_csv:
         raise usage("give only one of --json and --csv")
     end_in_order()

@@ -27,7 +27,7 @@ def status(
     endpoint: EndpointOption = None,
     is_json: JsonOption = False,
 ) -> int:
-    """Show how the broker is."""
+    """Show counts, lateness, timer and disk."""
     with connect(endpoint) as client:
         if is_watch and is_json:
             _print_lines(client)

@@ -87,7 +87,7 @@ def test_a_broker_that_is_away_is_looked_for_again(is_terminal: bool) -> None:
     looks = _Looks("first", Unreachable("no broker there"), "second")
     watch(screen, looks, looks.pause)
     said = screen.file.getvalue()
-    assert said.index("first") < said.index("no broker there\nLooking again") < said.index("second")
+    assert said.index("first") < said.index("no broker there\nRetrying") < said.index("second")
 
 
 def test_the_first_look_may_fail_and_so_may_what_does_not_pass() -> None:
