@@ -72,8 +72,7 @@ CATALOGUE = (
     Entry(
         "sql",
         "tidemill.cli.sql:sql",
-        "Query pending messages, release history or stored messages (tables pending, history, messages) "
-        "with Spark.",
+        "Run SQL over the tables pending, history and messages with Spark.",
     ),
     Entry(
         "advance",
