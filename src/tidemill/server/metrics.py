@@ -188,7 +188,9 @@ class BrokerCollector(Collector):
         )
         yield _gauge("disk_size_bytes", "Size of the data directory's disk.", status.disk_space.total_bytes)
         yield _gauge("disk_low", "1 while the disk is nearly full.", status.disk_space.is_low)
-        yield _gauge("disk_full", "1 while sends are refused because the disk is full.", status.disk_space.is_full)
+        yield _gauge(
+            "disk_full", "1 while sends are refused because the disk is full.", status.disk_space.is_full
+        )
         yield _gauge(
             "directory_gone",
             "1 while the data directory is removed or unmounted.",
