@@ -240,7 +240,7 @@ class BrokerProcess:
                 else:
                     _tell("failed", message=f"the broker did not shut down cleanly: {_words_of(error)}")
             else:
-                if not self.door.reason:
+                if not self.app.reason:
                     _tell("closed", **asdict(report))
 
 
