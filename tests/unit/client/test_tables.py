@@ -184,9 +184,9 @@ def test_whole_numbers_as_ids_and_keys_are_texts(client) -> None:
         (pa.table({"body": ["x"]}), None, "its topic"),
         (pa.table({"key": ["x"]}), "t", "needs a `body`"),
         (pa.table([pa.array(["x"])] * 2, names=["body", "body"]), "t", "more than once"),
-        ({"body": ["x"]}, "t", "no table"),
-        ("body", "t", "no table"),
-        (5, "t", "no table"),
+        ({"body": ["x"]}, "t", "is not a table"),
+        ("body", "t", "is not a table"),
+        (5, "t", "is not a table"),
     ],
 )
 def test_a_table_that_is_wrong_as_a_whole_is_refused_whole(client, table, topic, said) -> None:
