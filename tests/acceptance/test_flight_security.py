@@ -78,7 +78,7 @@ def test_our_client_says_what_to_do_about_a_wrong_token(served):
 
 def test_tokens_and_topics_are_those_of_the_permissions_file(served):
     with _client(served) as client:
-        with pytest.raises(flight.FlightUnauthenticatedError, match="not known"):
+        with pytest.raises(flight.FlightUnauthenticatedError, match="unknown token"):
             _put(client, "wrong-token-1")
         with pytest.raises(flight.FlightUnauthorizedError, match="'bills'"):
             _put(client, TOKEN, "bills")

@@ -234,7 +234,7 @@ def test_token_and_certificate_go_to_every_process(spark, secured, tmp_path, mon
     query = sink.trigger(availableNow=True).start()
     assert query.awaitTermination(120)
     assert query.exception() is None
-    assert "not known" in error_of(lambda: count(**{**place, "token": "wrong-token-1"}))
+    assert "unknown token" in error_of(lambda: count(**{**place, "token": "wrong-token-1"}))
     assert "may not look on all topics" in error_of(
         lambda: spark.read.format("tidemill_pending").options(**place).load().count()
     )
