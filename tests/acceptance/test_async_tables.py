@@ -68,7 +68,7 @@ def test_a_wrong_row_is_answered_alone_and_what_is_no_table_goes_row_by_row(serv
             rows = await client.schedule(({"body": text} for text in "de"), topic="spoilt")
             assert len(rows) == 2 and not rows.errors
             assert (await client.messages_table("spoilt"))["body"].to_pylist() == [b"a", b"c", b"d", b"e"]
-            with pytest.raises(tidemill.RequestError, match="no table"):
+            with pytest.raises(tidemill.RequestError, match="is not a table"):
                 await client.schedule_whole("rows", topic="spoilt")
 
     asyncio.run(work())

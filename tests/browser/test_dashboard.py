@@ -233,7 +233,7 @@ def test_a_broker_that_asks_who_you_are(browser, visit, tmp_path) -> None:
         page.goto(f"http://{served.endpoint}/")
         page.fill("#token", "wrong-token-1")
         page.get_by_role("button", name="Sign in").click()
-        expect(page.locator("main [role=alert]")).to_contain_text("not known here")
+        expect(page.locator("main [role=alert]")).to_contain_text("unknown token")
         page.fill("#token", "guest-token-1")
         page.get_by_role("button", name="Sign in").click()
         expect(page.locator("#foot")).to_contain_text("guest")
