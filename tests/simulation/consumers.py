@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from simulation.model import DLQ, Broken, Model, TopicLife
-from simulation.retries import RETRY, key_of
+from simulation.retries import RETRY, LetterKey, key_of
 from tidemill.broker.consume.receipts import decode_receipt
 
 if TYPE_CHECKING:
@@ -58,8 +58,15 @@ class Consumers:
         self.doubts[key] = self.doubts.get(key, 0) + 1
         self.subscribed.add(key)
 
-    def received(self, group: str, life: TopicLife, deliveries: list[Delivery], now_ms: int) -> None:
-        """A receive was answered."""
+    def received(
+        self,
+        group: str,
+        life: TopicLife,
+        deliveries: list[Delivery],
+        now_ms: int,
+        dead: dict[bool, set[LetterKey]] | None = None,
+    ) -> None:
+        """A receive was answered. `dead`: what was dead at that moment, by `is_resent`; None: as now."""
         self.doubts[group, life.id] -= 1
         doubts = self.doubts[group, life.id]
         for delivery in deliveries:
@@ -77,7 +84,8 @@ class Consumers:
                 raise Broken(f"{group} was given {body!r} with tag {delivery.message.tag!r}")
             first = 1 if source is life else key_of(source.name, delivery.message)[2] + 1
             is_resent = source is not life and first == 1
-            if self.model.is_dead((group, life.name, body), is_resent=is_resent):
+            letter = (group, life.name, body)
+            if letter in dead[is_resent] if dead else self.model.is_dead(letter, is_resent=is_resent):
                 raise Broken(f"{group} was given {body!r} again, which is among its dead letters")
             self._check_again(key, delivery, doubts, now_ms, first)
             self.taken[key] = Taken(

@@ -21,7 +21,7 @@ from simulation.consumers import GROUPS, Consumers, Key
 from simulation.damaged_log import LogDamage
 from simulation.lives import Run
 from simulation.model import DLQ, Broken, Message, Model, TopicLife
-from simulation.retries import RETRY
+from simulation.retries import RETRY, LetterKey
 from simulation.world import KEYS
 from tidemill.broker.broker import Broker
 from tidemill.broker.query.table_schemas import Wanted
@@ -65,6 +65,7 @@ class Received:
     life: TopicLife
     deliveries: list[Delivery]
     now_ms: int
+    dead: dict[bool, set[LetterKey]]  # at that moment
     acked: list[bool] = field(default_factory=list)
 
 
@@ -202,8 +203,12 @@ class DamagedLogRun(Run):
             return
         life = self.model.topics[topic]
         accepts = (lambda tag: tag == "a") if group == "tagged" else None
+        # The model hears of this later, when some of what is given now may be a dead letter.
+        letters = self.broker.dead_letters.waiting(group, limit=100_000)
+        buried = {(group, letter.topic, letter.message.body) for letter in letters}
+        dead = {True: buried, False: buried | self.model.given_up}
         deliveries = self.broker.receive(topic, group, count=9, invisible_ms=40_000, accepts_tag=accepts)
-        received = Received(group, life, deliveries, world.now_ms)
+        received = Received(group, life, deliveries, world.now_ms, dead)
         if self.random.random() < 0.5:
             received.acked = self.broker.ack([d.receipt for d in deliveries])
         self._received.append(received)
@@ -286,7 +291,7 @@ class DamagedLogRun(Run):
         world.look(is_thorough=True)
         for one in self._received:
             self.consumers.doubt(one.group, one.life)
-            self.consumers.received(one.group, one.life, one.deliveries, one.now_ms)
+            self.consumers.received(one.group, one.life, one.deliveries, one.now_ms, one.dead)
             for delivery, answer in zip(one.deliveries, one.acked, strict=False):
                 source = self.consumers.source(one.life, delivery)
                 key = (one.group, source.id, delivery.queue_id, delivery.offset)
