@@ -242,18 +242,21 @@ class TimerController:
     def _take_shards(self) -> None:
         """Raise the epoch and take every shard, ending any process that holds one."""
         now_ms = self._now_ms()
-        self._epoch = raise_epoch(self._disk, self._directory, now_ms, self._absorb_end(), Runner.EMBEDDED)
+        self._raise_epoch(now_ms, Runner.EMBEDDED)
         if self._pipeline is not None:
             for directory in shard_directories(self._disk, self._directory):
                 free_shard(self._disk, directory, self._epoch)
         self._runner.open(self._epoch, first_pending(self._store))
         if (known := self._runner.highest_epoch) >= self._epoch:
             # Damage had hidden it: in the target and the newest cursor, while the timer store kept its own.
-            args = (self._disk, self._directory, now_ms, self._absorb_end(), Runner.EMBEDDED)
-            self._epoch = raise_epoch(*args, above=known)
+            self._raise_epoch(now_ms, Runner.EMBEDDED, above=known)
             self._runner.work_under(self._epoch)
         self._turner, self._since_ms = Runner.EMBEDDED, now_ms
         self._handed_over = -1  # look at the ready files that others left
+
+    def _raise_epoch(self, now_ms: int, runner: Runner, *, above: int = 0) -> None:
+        end = self._absorb_end()
+        self._epoch = raise_epoch(self._disk, self._directory, now_ms, end, runner, above=above)
 
     def _take_over(self, machine_ms: int) -> None:
         """Take the shards back; the next try waits longer each time that Spark did nothing with them."""
@@ -288,7 +291,7 @@ class TimerController:
         self._turner = Runner.SPARK
         self._runner.close()
         now_ms = self._now_ms()
-        self._epoch = raise_epoch(self._disk, self._directory, now_ms, self._absorb_end(), Runner.SPARK)
+        self._raise_epoch(now_ms, Runner.SPARK)
         self._since_ms = now_ms
         self._watch = _Watch(self._cursors(), None, self._machine_ms())
 
