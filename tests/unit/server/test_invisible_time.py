@@ -8,32 +8,12 @@ from typing import Any
 
 import pytest
 
+from consumer_call import ConsumerCall, DeliveryStream
 from tidemill.core.errors import IllegalInvisibility
 from tidemill.core.limits import HOUR_MS
 from tidemill.server.grpc.consuming import Consuming
 from tidemill.server.grpc.leases import Leases
 from tidemill.server.grpc.protocol import Code, service
-
-
-class _Call:
-    def header(self, _: str) -> str:
-        return "client"
-
-    def left_s(self) -> None:
-        return None
-
-
-class _Line:
-    def __init__(self) -> None:
-        self.messages: list[Any] = []
-
-    async def start(self) -> None: ...
-
-    async def probe(self) -> None: ...
-
-    async def write(self, frames: list[bytes]) -> None:
-        answers = [service.ReceiveMessageResponse.FromString(frame) for frame in frames]
-        self.messages += [answer.message for answer in answers if answer.HasField("message")]
 
 
 class _Consumer:
@@ -43,19 +23,19 @@ class _Consumer:
         self._consuming = consuming
 
     async def poll(self, invisible_ms: int) -> list[Any]:
-        request, line = service.ReceiveMessageRequest(batch_size=1), _Line()
+        request, line = service.ReceiveMessageRequest(batch_size=1), DeliveryStream()
         request.message_queue.topic.name, request.group.name = "work", "g"
         request.long_polling_timeout.seconds = 0
         request.invisible_duration.seconds, rest_ms = divmod(invisible_ms, 1000)
         request.invisible_duration.nanos = rest_ms * 1_000_000
-        await self._consuming.receive(request, line, _Call())
+        await self._consuming.receive(request, line, ConsumerCall())
         return line.messages
 
     async def ack(self, message: Any) -> int:
         request = service.AckMessageRequest()
         request.topic.name, request.group.name = "work", "g"
         request.entries.add(receipt_handle=message.system_properties.receipt_handle)
-        return int((await self._consuming.ack(request, _Call())).status.code)
+        return int((await self._consuming.ack(request, ConsumerCall())).status.code)
 
 
 def _run(small, scene) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import tidemill
 from asgi_caller import AsgiCaller
+from consumer_call import ConsumerCall, DeliveryStream
 from small_broker import SmallBroker
 from tidemill.broker.consume.retries import SendBackAnswer
 from tidemill.broker.consume.retry_rule import pause_after
@@ -92,44 +93,23 @@ def _fail(_: Message) -> None:
     raise ZeroDivisionError
 
 
-class _Call:
-    def header(self, _: str) -> str:
-        return "client"
-
-    def left_s(self) -> None:
-        return None
-
-
-class _Line:
-    def __init__(self) -> None:
-        self.messages: list[Any] = []
-
-    async def start(self) -> None: ...
-
-    async def probe(self) -> None: ...
-
-    async def write(self, frames: list[bytes]) -> None:
-        answers = [service.ReceiveMessageResponse.FromString(frame) for frame in frames]
-        self.messages += [answer.message for answer in answers if answer.HasField("message")]
-
-
 def _over_grpc(small: SmallBroker, asked_ms: int, *, is_push: bool) -> None:
     """Receive one, and give it back for `asked_ms`, whatever the client made of its settings."""
 
     async def scene() -> None:
         with ThreadPoolExecutor(1) as executor:
-            consuming, line = Consuming(small.broker, executor, Leases()), _Line()
+            consuming, line = Consuming(small.broker, executor, Leases()), DeliveryStream()
             request = service.ReceiveMessageRequest(batch_size=1, auto_renew=is_push)
             request.message_queue.topic.name, request.group.name = "t", "g"
             request.long_polling_timeout.seconds = 0
             if not is_push:
                 request.invisible_duration.seconds = 3_600
-            await consuming.receive(request, line, _Call())
+            await consuming.receive(request, line, ConsumerCall())
             change = service.ChangeInvisibleDurationRequest()
             change.topic.name, change.group.name = "t", "g"
             change.receipt_handle = line.messages[0].system_properties.receipt_handle
             change.invisible_duration.FromMilliseconds(asked_ms)
-            answer = await consuming.change_invisibility(change, _Call())
+            answer = await consuming.change_invisibility(change, ConsumerCall())
             assert answer.status.code == Code.OK, answer
             consuming.polls.close()
 
