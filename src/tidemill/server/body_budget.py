@@ -1,9 +1,9 @@
 """Limits the bytes of requests held at once, per call and in total.
 
-Owns the counts (for responses: `response_budget.py`). It stops clients that announce large requests and send
-them slowly: the call over the limit is refused, the others continue. A body that has begun must be complete
-in time and must arrive at a minimum rate (`MinimumRate`, for gRPC too); otherwise single bytes, sent now and
-then, would hold its share for long.
+Owns the time limits of a body; the count is a `ByteBudget` (for responses: `response_budget.py`). It stops
+clients that announce large requests and send them slowly: the call over the limit is refused, the others
+continue. A body that has begun must be complete in time and must arrive at a minimum rate (`BodyDeadline`,
+for gRPC too); otherwise single bytes, sent now and then, would hold its share for long.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 
 from starlette.exceptions import HTTPException
 
+from tidemill.core.byte_budget import ByteBudget
 from tidemill.core.limits import KIB
 from tidemill.server.asgi import Event, Receive, Scope, SteadyReceive
 
@@ -33,16 +34,20 @@ class BodyRefused(HTTPException):
     """A body is not taken. (An HTTPException, because the web framework lets only these through.)"""
 
 
-class MinimumRate:
-    """When a body that has begun is too slow: unless `RATE_BYTES` more came before `by_s`. Pure."""
+class BodyDeadline:
+    """When a body that has begun is too slow: not whole by `whole_by_s`, or `RATE_BYTES` more not by `by_s`.
 
-    __slots__ = ("_missing", "by_s")
+    Pure.
+    """
 
-    def __init__(self, now_s: float) -> None:
+    __slots__ = ("_missing", "by_s", "whole_by_s")
+
+    def __init__(self, now_s: float, seconds_max: float) -> None:
+        self.whole_by_s = now_s + seconds_max
         self._begin(now_s)
 
     def _begin(self, now_s: float) -> None:
-        self._missing, self.by_s = RATE_BYTES, now_s + RATE_SECONDS
+        self._missing, self.by_s = RATE_BYTES, min(self.whole_by_s, now_s + RATE_SECONDS)
 
     def came(self, size: int, now_s: float) -> None:
         self._missing -= size
@@ -50,28 +55,7 @@ class MinimumRate:
             self._begin(now_s)
 
 
-class Budget:
-    """Bytes that may be held at once. Lives on one event loop."""
-
-    def __init__(self, total_max: int) -> None:
-        self._total_max = total_max
-        self.held = 0
-
-    def take(self, size: int) -> bool:
-        """Count bytes in; False if they exceed the limit. The first ones are always accepted."""
-        if not self.has_room(size):
-            return False
-        self.held += size
-        return True
-
-    def has_room(self, size: int) -> bool:
-        return not self.held or self.held + size <= self._total_max
-
-    def give_back(self, size: int) -> None:
-        self.held -= size
-
-
-class BodyBudget(Budget):
+class BodyBudget(ByteBudget):
     """Bytes of bodies that are being gathered."""
 
     def __init__(self, request_max: int, total_max: int, seconds_max: float = BODY_SECONDS_MAX) -> None:
@@ -97,20 +81,18 @@ class WatchedBody:
         self._budget = budget
         self._request_max = request_max
         self._seconds_max = seconds_max
-        self._whole_by_s = 0.0
-        self._rate: MinimumRate | None = None  # while a body has begun and is not whole
+        self._deadline: BodyDeadline | None = None  # while a body has begun and is not whole
         self._held = 0
 
     async def __call__(self) -> Event:
-        event = await (self._receive() if self._rate is None else self._in_time(self._rate.by_s))
+        event = await (self._receive() if self._deadline is None else self._in_time(self._deadline))
         if not event.get("more_body", False):
-            self._rate = None  # from now on one waits for the caller to go, which may take long
-        elif self._rate is None:
-            now_s = asyncio.get_running_loop().time()
-            self._whole_by_s, self._rate = now_s + self._seconds_max, MinimumRate(now_s)
+            self._deadline = None  # from now on one waits for the caller to go, which may take long
+        elif self._deadline is None:
+            self._deadline = BodyDeadline(asyncio.get_running_loop().time(), self._seconds_max)
             self._receive = SteadyReceive(self._receive)
         else:
-            self._rate.came(len(event.get("body", b"")), asyncio.get_running_loop().time())
+            self._deadline.came(len(event.get("body", b"")), asyncio.get_running_loop().time())
         size = len(event.get("body", b"")) + _PIECE_COST_BYTES
         if self._held + size > self._request_max:
             raise _too_large(self._request_max)
@@ -119,13 +101,13 @@ class WatchedBody:
         self._held += size
         return event
 
-    async def _in_time(self, next_by_s: float) -> Event:
+    async def _in_time(self, deadline: BodyDeadline) -> Event:
         try:
-            async with asyncio.timeout_at(min(self._whole_by_s, next_by_s)):
+            async with asyncio.timeout_at(deadline.by_s):
                 return await self._receive()
         except TimeoutError:
             slow = f"fewer than {RATE_BYTES} bytes of the body arrived in {RATE_SECONDS:g} seconds"
-            if self._whole_by_s <= next_by_s:
+            if deadline.whole_by_s <= deadline.by_s:
                 slow = f"the body was not complete within {self._seconds_max:g} seconds"
             raise BodyRefused(_TOO_LATE, f"{slow}; send it faster") from None
 

@@ -8,7 +8,6 @@ size, and holds the reservation until its client has read the last byte.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import ContextVar
 from types import TracebackType
@@ -17,6 +16,7 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
+from tidemill.core.byte_budget import ByteBudget
 from tidemill.core.errors import TooManyRequests
 from tidemill.core.limits import KIB
 from tidemill.server.asgi import Event, Send
@@ -32,40 +32,23 @@ _PIECE_BYTES = 256 * KIB  # what has no more is not large
 _START = "http.response.start"
 
 
-class Unread:
+class Unread(ByteBudget):
     """Bytes of answers that their callers have not taken yet. Thread-safe but for `looks`."""
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._lock = threading.Lock()  # protects held
-        self.held = 0
+        super().__init__(bytes_max)
         self.looks = asyncio.Semaphore(_LOOKS_MAX)  # of the one event loop that makes answers
 
     def require_capacity(self) -> None:
         """Return if another large response fits the budget; `TooManyRequests` if not."""
-        if self.held > self._bytes_max:
-            raise self._refusal()
-
-    def grow(self, kept: int, size: int, *, is_certain: bool = False) -> None:
-        """Keep `size` bytes for an answer that has `kept`; `TooManyRequests` if they are too much.
-
-        The first response always fits, however large, and so does one that `is_certain` to be sent.
-        """
-        with self._lock:
-            others = self.held - kept
-            if not is_certain and others and others + size > self._bytes_max:
-                raise self._refusal()
-            self.held = others + size
-
-    def give_back(self, size: int) -> None:
-        with self._lock:
-            self.held -= size
+        if self.held > self.bytes_max:
+            raise self.refusal()
 
     def answer(self, send: Send, *, may_refuse: bool = False) -> Answer:
         """A `send` for the answer of the call under way, counted. Use it as a context."""
         return Answer(self, send, may_refuse)
 
-    def _refusal(self) -> TooManyRequests:
+    def refusal(self) -> TooManyRequests:
         return TooManyRequests(f"{self.held} response bytes wait for clients that do not read; retry later")
 
 
@@ -96,7 +79,8 @@ class Answer:
     def keep(self, size: int, *, is_certain: bool = False) -> None:
         """Reserve at least so many bytes until the response has been read."""
         if size > self._kept:
-            self.unread.grow(self._kept, size, is_certain=is_certain)
+            if not self.unread.take(size, instead_of=self._kept, is_certain=is_certain):
+                raise self.unread.refusal()
             self._kept = size
 
     async def __call__(self, event: Event) -> None:

@@ -93,7 +93,7 @@ def test_frames_are_cut_by_what_they_will_hold() -> None:
 def test_sends_under_way_are_counted_as_they_are_written_out(small) -> None:
     batch = _repeated(4 * KIB, 10_000)
     in_flight = small.broker._sender.in_flight
-    with in_flight.hold(in_flight._bytes_max - MIB):
+    with in_flight.hold(in_flight.bytes_max - MIB):
         for is_whole in (False, True):
             with pytest.raises(TooManyRequests):
                 small.broker.send_table(batch, topic="t", is_whole=is_whole)

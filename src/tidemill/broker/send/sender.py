@@ -24,11 +24,11 @@ from tidemill.broker.send.content import require_same
 from tidemill.broker.send.deduplication import stored_about_ms
 from tidemill.broker.send.draft_sizes import body_bytes, bytes_at_most
 from tidemill.broker.send.id_collisions import told_apart
-from tidemill.broker.send.in_flight import InFlight
 from tidemill.broker.send.jitter import drawn_ms
 from tidemill.broker.send.planned_send import Answer, PlannedSend
 from tidemill.broker.send.tick_limit import TickLimit
 from tidemill.core.arguments import require_kind
+from tidemill.core.byte_budget import ByteBudget
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import BusyError, RequestError
 from tidemill.core.limits import DEDUPLICATION_MS, LEVEL_WAITING_MAX, NEAR_COUNT_MAX
@@ -65,14 +65,14 @@ class Sender:
         self._broker_id = broker_id
         self._now_ms = now_ms
         self._wake = wake
-        self.in_flight = InFlight(settings.in_flight_bytes_max)
+        self.in_flight = ByteBudget(settings.in_flight_bytes_max)
         self.tick_limit = TickLimit(store, settings)
         self.clamped_levels = ClampedLevels()
 
     @property
     def in_flight_bytes(self) -> int:
         """Bodies of sends that are not answered yet."""
-        return self.in_flight.held_bytes
+        return self.in_flight.held
 
     def send(self, drafts: Sequence[Draft], *, creates_topics: bool = True) -> list[Receipt]:
         """Store all drafts or, if one of them is wrong, none."""

@@ -22,8 +22,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import IntEnum
 from urllib.parse import quote
 
+from tidemill.core.byte_budget import ByteBudget
 from tidemill.server.asgi import Event, Receive, Scope, Send, SteadyReceive, steady_send
-from tidemill.server.body_budget import RATE_BYTES, RATE_SECONDS, Budget, MinimumRate
+from tidemill.server.body_budget import RATE_BYTES, RATE_SECONDS, BodyDeadline
 
 _PREFIX = struct.Struct(">BI")
 _PLAIN = 0
@@ -204,16 +205,14 @@ class Stream:
     """Both directions of a streaming call. Reads and writes may run in different tasks."""
 
     def __init__(
-        self, receive: Receive, send: Send, message_bytes_max: int, budget: Budget | None = None
+        self, receive: Receive, send: Send, message_bytes_max: int, budget: ByteBudget | None = None
     ) -> None:
         self._receive = receive
         self._send = send
         self._reader = MessageReader(message_bytes_max)
-        self._budget = Budget(message_bytes_max) if budget is None else budget
+        self._budget = ByteBudget(message_bytes_max) if budget is None else budget
         self._counted = 0  # what the budget holds for this stream
-        # While a message has begun and is not whole:
-        self._whole_by_s = 0.0
-        self._rate: MinimumRate | None = None
+        self._deadline: BodyDeadline | None = None  # while a message has begun and is not whole
         self._messages: deque[bytes] = deque()
         self._has_ended = False
         self._has_started = False
@@ -231,9 +230,8 @@ class Stream:
         return self._messages.popleft() if self._messages else None
 
     async def _receive_in_time(self) -> Event:
-        by_s = None if self._rate is None else min(self._whole_by_s, self._rate.by_s)
         try:
-            async with asyncio.timeout_at(by_s):
+            async with asyncio.timeout_at(None if self._deadline is None else self._deadline.by_s):
                 return await self._receive()
         except TimeoutError:
             raise GrpcError(Status.DEADLINE_EXCEEDED, _TOO_LATE) from None
@@ -246,11 +244,11 @@ class Stream:
         self._counted = self._reader.held
         now_s = asyncio.get_running_loop().time()
         if not self._counted:
-            self._rate = None
-        elif found or self._rate is None:
-            self._whole_by_s, self._rate = now_s + _BODY_SECONDS_MAX, MinimumRate(now_s)
+            self._deadline = None
+        elif found or self._deadline is None:
+            self._deadline = BodyDeadline(now_s, _BODY_SECONDS_MAX)
         else:
-            self._rate.came(len(data), now_s)
+            self._deadline.came(len(data), now_s)
 
     def close(self) -> None:
         """Nothing more is read; what was read in part is no longer counted."""
@@ -300,7 +298,7 @@ class GrpcService:
         message_bytes_max: int,
         stream_message_bytes_max: int | None = None,
     ) -> None:
-        self._gathered = Budget(message_bytes_max * 3 // 2)  # of all messages that are not whole yet
+        self._gathered = ByteBudget(message_bytes_max * 3 // 2)  # of all messages that are not whole yet
         self._unary = unary
         self._streaming = streaming
         self._message_bytes_max = message_bytes_max
@@ -345,15 +343,15 @@ class GrpcService:
         receive = SteadyReceive(receive)
         held = 0
         now_s = asyncio.get_running_loop().time
-        whole_by_s, rate = now_s() + _BODY_SECONDS_MAX, MinimumRate(now_s())
+        deadline = BodyDeadline(now_s(), _BODY_SECONDS_MAX)
         try:
-            async with asyncio.timeout_at(min(whole_by_s, rate.by_s)) as limit:
+            async with asyncio.timeout_at(deadline.by_s) as limit:
                 while True:
                     if event["type"] == "http.disconnect":
                         raise ClientGone
                     held += _reserve(len(event.get("body", b"")), self._gathered)
-                    rate.came(len(event.get("body", b"")), now_s())
-                    limit.reschedule(min(whole_by_s, rate.by_s))
+                    deadline.came(len(event.get("body", b"")), now_s())
+                    limit.reschedule(deadline.by_s)
                     found = reader.feed(event.get("body", b""))
                     if found or not event.get("more_body", False):
                         break
@@ -387,7 +385,7 @@ class GrpcService:
         await stream.end(status, message)
 
 
-def _reserve(size: int, gathered: Budget) -> int:
+def _reserve(size: int, gathered: ByteBudget) -> int:
     """Count bytes that are being gathered; refused where all callers together send too much at once."""
     if not gathered.take(size):
         raise GrpcError(Status.RESOURCE_EXHAUSTED, "too many request bytes in flight; retry later")

@@ -15,6 +15,7 @@ from typing import Any
 
 from tidemill.broker.broker import Broker
 from tidemill.broker.send.planned_send import Answer
+from tidemill.core.byte_budget import ByteBudget
 from tidemill.core.errors import (
     AlreadyReleased,
     BusyError,
@@ -53,7 +54,7 @@ class Producing:
         self._broker = broker
         self._executor = executor
         self._creates_topics = creates_topics
-        self._held_bytes = 0
+        self._in_flight = ByteBudget(broker.settings.in_flight_bytes_max)
         # Which client began which transaction: the one to check with. Lost with a restart; then the topic
         # decides.
         self.owners: OrderedDict[tuple[str, str], str] = OrderedDict()  # (topic, id) -> client
@@ -79,22 +80,20 @@ class Producing:
             for message in messages:
                 require(SEND, topic=resource_name(message.topic))
         size = call.request_bytes
-        self._make_room(size)
-        self._held_bytes += size
+        self._take(size)
         try:
             if len(messages) == 1 and not is_transaction(messages[0]):
                 replies: Sequence[_Reply] = (await self._send_one(messages[0]),)
             else:
                 replies = await self._send_several(messages, own(call.header(CLIENT_ID)))
         finally:
-            self._held_bytes -= size
+            self._in_flight.give_back(size)
         return _reply_to_send(messages, replies)
 
-    def _make_room(self, size: int) -> None:
-        limit = self._broker.settings.in_flight_bytes_max
-        if self._batcher.waiting > _WAITING_MAX or (self._held_bytes and self._held_bytes + size > limit):
+    def _take(self, size: int) -> None:
+        if self._batcher.waiting > _WAITING_MAX or not self._in_flight.take(size):
             raise TooManyRequests(
-                f"send limit reached: {self._batcher.waiting} sends waiting, {self._held_bytes} bytes in "
+                f"send limit reached: {self._batcher.waiting} sends waiting, {self._in_flight.held} bytes in "
                 "flight; retry later"
             )
 

@@ -18,9 +18,9 @@ from typing import Any
 
 from tidemill.broker.change.transactions import OpenTransaction
 from tidemill.broker.consume.retry_rule import pauses_of
+from tidemill.core.byte_budget import ByteBudget
 from tidemill.core.config import BrokerSettings
 from tidemill.core.limits import KIB, MIB
-from tidemill.server.body_budget import Budget
 from tidemill.server.grpc.conversion import half_of, resource_name
 from tidemill.server.grpc.framing import Stream
 from tidemill.server.grpc.protocol import definition, service
@@ -49,8 +49,8 @@ class Session:
     client_id: str
     user: User | None  # None: authentication is off
     namespace: str
-    unread_of_all: Budget
-    unread: Budget = field(default_factory=lambda: Budget(_UNREAD_BYTES_MAX))
+    unread_of_all: ByteBudget
+    unread: ByteBudget = field(default_factory=lambda: ByteBudget(_UNREAD_BYTES_MAX))
     is_producer: bool = False
     topics: frozenset[str] = frozenset()
     outbox: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue)
@@ -61,11 +61,11 @@ class Session:
     def say(self, command: Any) -> bool:
         """Queue a command; False if the client does not read, or too many others do not."""
         data = command.SerializeToString()
-        if len(data) > _SMALL_BYTES and not self.unread_of_all.has_room(len(data)):
+        if len(data) > _SMALL_BYTES and not self.unread_of_all.fits(len(data)):
             return False
         if not self.unread.take(len(data)):
             return False
-        self.unread_of_all.held += len(data)
+        self.unread_of_all.take(len(data), is_certain=True)
         self.outbox.put_nowait(data)
         return True
 
@@ -97,7 +97,7 @@ class Sessions:
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
         self._sessions: set[Session] = set()
-        self._unread = Budget(_UNREAD_OF_ALL_BYTES_MAX)
+        self._unread = ByteBudget(_UNREAD_OF_ALL_BYTES_MAX)
         self._turn = 0
 
     def __len__(self) -> int:
