@@ -16,12 +16,12 @@ from tidemill.client.arguments import (
     request_id_of,
     whither_of,
 )
-from tidemill.client.send.drafts import chunked
 from tidemill.client.tables.flight_link import FlightLink
 from tidemill.client.verbs import Call, HandleLike
 from tidemill.core.durations import Moment, Span
 from tidemill.core.model import CancelAnswer
 from tidemill.core.request_ids import id_of_part
+from tidemill.core.splitting import split
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class AsyncChangeVerbs:
         if len(several) > FEW_HANDLES and await self._in_thread(self._flight.is_offered):
             return await self._in_thread(lambda: self._flight.cancel(parsed_handles(several), whole_id))
         answers: list[CancelAnswer] = []
-        for number, part in enumerate(chunked(several, HANDLES_IN_A_REQUEST)):
+        for number, part in enumerate(split(several, HANDLES_IN_A_REQUEST)):
             answered = await self._ask(verbs.cancel(part, id_of_part(whole_id, number)))
             answers += answered
         return answers

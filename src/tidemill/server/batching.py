@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
+from tidemill.core.splitting import first_part
+
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
@@ -73,8 +75,9 @@ class Batcher(Generic[Item, Answer]):
         self._is_scheduled = False
         if not self._items or self._in_flight >= self._in_flight_max:
             return
-        count = self._fitting()
-        items, self._items = self._items[:count], self._items[count:]
+        items = first_part(self._items, self._batch_max, self._size_max, self._size_of)
+        count = len(items)
+        self._items = self._items[count:]
         waiters, self._waiters = self._waiters[:count], self._waiters[count:]
         self._in_flight += 1
         self._earliest_s = loop.time() + self._pause_s if count >= _CROWD else 0.0
@@ -84,18 +87,6 @@ class Batcher(Generic[Item, Answer]):
         )
         if self._items:
             self._flush(loop)
-
-    def _fitting(self) -> int:
-        """How many of those who wait fit into one batch; at least one does."""
-        count = min(len(self._items), self._batch_max)
-        if self._size_of is None:
-            return count
-        total = 0
-        for index in range(count):
-            total += self._size_of(self._items[index])
-            if total > self._size_max and index:
-                return index
-        return count
 
     def _done(
         self,

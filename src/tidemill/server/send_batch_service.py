@@ -18,6 +18,7 @@ from tidemill.core.errors import Forbidden, RequestError, TidemillError
 from tidemill.core.model import Once
 from tidemill.core.send_answers import encode_answers, encode_plain_answers
 from tidemill.core.send_batch import SendColumns, decode_columns
+from tidemill.core.splitting import split
 from tidemill.server.http.http_errors import error_bytes, status_of
 from tidemill.server.rejects import REJECTS
 from tidemill.server.security.caller import caller
@@ -50,7 +51,8 @@ class SendBatchService:
     def answers(self, asked: Sequence[Asked]) -> list[tuple[int, bytes]]:
         """Status and content of the answers to these requests, as many as may be stored in one go."""
         answers: list[tuple[int, bytes]] = []
-        for part in _in_parts(asked):
+        # In parts of bounded size, so that none waits long for the sends of others.
+        for part in split(asked, len(asked), JOINED_MESSAGES_MAX, lambda one: len(one.columns)):
             answers.extend(self._answers_of_part(part))
         return answers
 
@@ -108,15 +110,3 @@ class SendBatchService:
         for refusal in [answer for answer in answers if isinstance(answer, TidemillError)]:
             REJECTS.add("http", refusal.code)
         return encode_answers(self._broker.id, answers)
-
-
-def _in_parts(asked: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
-    """The requests in parts of bounded size, so that none waits long for the sends of others."""
-    start = count = 0
-    for index, one in enumerate(asked):
-        count += len(one.columns)
-        if index > start and count > JOINED_MESSAGES_MAX:
-            yield asked[start:index]
-            start, count = index, len(one.columns)
-    if start < len(asked):
-        yield asked[start:]

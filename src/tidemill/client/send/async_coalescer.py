@@ -15,6 +15,7 @@ from tidemill.client.send.request_limits import BYTES_MAX, MESSAGES_MAX, weight_
 from tidemill.client.transport.retrying import Unreachable
 from tidemill.core.model import Draft
 from tidemill.core.send_answers import Answer
+from tidemill.core.splitting import first_part
 
 _LANES = 2
 
@@ -46,13 +47,8 @@ class AsyncCoalescer:
     def _flush(self) -> None:
         self._is_scheduled = False
         while self._waiting and len(self._under_way) < _LANES:
-            count, size = 0, 0
-            for draft, _ in self._waiting:
-                size += weight_of(draft)
-                if count and (count >= MESSAGES_MAX or size > BYTES_MAX):
-                    break
-                count += 1
-            batch, self._waiting = self._waiting[:count], self._waiting[count:]
+            batch = first_part(self._waiting, MESSAGES_MAX, BYTES_MAX, lambda sent: weight_of(sent[0]))
+            self._waiting = self._waiting[len(batch) :]
             task = asyncio.get_running_loop().create_task(self._carry(batch))
             self._under_way.add(task)
             task.add_done_callback(self._done)

@@ -24,13 +24,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final
 
 from tidemill.client.send.request_limits import BYTES_MAX, MESSAGES_MAX, weight_of
 from tidemill.core.errors import TidemillError
 from tidemill.core.model import Draft
 from tidemill.core.send_answers import Answer
+from tidemill.core.splitting import first_part
 
 LINGER_S: Final = 0.002
 LANES: Final = 2
@@ -141,14 +142,11 @@ class Coalescer:
         with self._lock:
             if self._lingering is leader:
                 self._lingering = None
-            count, size = 0, weight_of(leader.draft)
-            for waiter in self._waiting:
-                size += weight_of(waiter.draft)
-                if count + 1 >= MESSAGES_MAX or size > BYTES_MAX:
-                    break
-                count += 1
-            leader.batch = [leader, *self._waiting[:count]]
-            del self._waiting[:count]
+            waiting = chain((leader,), self._waiting)
+            leader.batch = first_part(
+                waiting, MESSAGES_MAX, BYTES_MAX, lambda waiter: weight_of(waiter.draft)
+            )
+            del self._waiting[: len(leader.batch) - 1]
             self._in_flight += len(leader.batch)
         return leader.batch
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import math
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
-from itertools import islice
 from typing import Any, TypeVar
 
 from tidemill.client.send.message_ids import IDS
@@ -210,10 +209,3 @@ def _properties(value: Any) -> Any:
         return json.loads(value) if value else None
     except (ValueError, RecursionError) as error:
         raise IllegalProperty(f"properties must be a JSON object of texts: {error}") from None
-
-
-def chunked(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """The items in lists of at most `size`."""
-    rest = iter(items)
-    while part := list(islice(rest, size)):
-        yield part

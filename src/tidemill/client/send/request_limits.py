@@ -12,6 +12,7 @@ from typing import Any, Final
 from tidemill.client.send.drafts import with_id
 from tidemill.core.limits import BODY_BYTES_MAX, FRAME_BYTES_MAX, MIB
 from tidemill.core.model import Draft
+from tidemill.core.splitting import split
 
 MESSAGES_MAX: Final = 4096
 BYTES_MAX: Final = 8 * MIB
@@ -30,14 +31,5 @@ def weight_of(draft: Draft) -> int:
 
 def in_requests(drafts: Iterable[Any]) -> Iterator[list[Draft]]:
     """The drafts, each with an id, in lists that fit into a request."""
-    part: list[Draft] = []
-    room = BYTES_MAX
-    for draft in drafts:
-        weight = weight_of(draft)
-        if part and (weight > room or len(part) == MESSAGES_MAX):
-            yield part
-            part, room = [], BYTES_MAX
-        part.append(with_id(draft) if isinstance(draft, Draft) else draft)
-        room -= weight
-    if part:
-        yield part
+    for part in split(drafts, MESSAGES_MAX, BYTES_MAX, weight_of):
+        yield [with_id(draft) if isinstance(draft, Draft) else draft for draft in part]

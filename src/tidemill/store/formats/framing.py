@@ -13,6 +13,7 @@ import numpy as np
 
 from tidemill.core.limits import MIB
 from tidemill.core.model import Draft, StoredMessage
+from tidemill.core.splitting import split
 from tidemill.log.arrays import U32
 
 _FRAME_COUNT = 8192
@@ -34,14 +35,7 @@ def fits_a_frame(count: int, body_bytes: int) -> bool:
 
 def framed(messages: Sequence[Sent]) -> Iterator[Sequence[Sent]]:
     """The messages in parts that each fit a frame."""
-    start = size = 0
-    for index, message in enumerate(messages):
-        size += len(message.body)
-        if index > start and (index - start >= _FRAME_COUNT or size > _FRAME_BYTES):
-            yield messages[start:index]
-            start, size = index, len(message.body)
-    if start < len(messages):
-        yield messages[start:]
+    return split(messages, _FRAME_COUNT, _FRAME_BYTES, lambda message: len(message.body))
 
 
 def moved_together(sizes: U32) -> Iterator[tuple[int, int]]:
