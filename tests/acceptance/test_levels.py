@@ -121,16 +121,16 @@ def test_send_back_and_dead_letters_by_client_and_command_line(served, client, c
     (second,) = client.receive_batch("work", "retrying")
     assert (second.attempt, second.topic, second.body) == (2, "work", b"poison")
     assert client.send_back(second)[0].answer == "dead"
-    code, out, _ = cli("dlq", "list", "--group", "retrying", "--json")
+    code, out, _ = cli("dead-letters", "list", "--group", "retrying", "--json")
     letter = json.loads(out)
     assert (code, letter["id"], letter["topic"], letter["attempts"]) == (0, first.id, "work", 2)
-    assert "order-1" in cli("dlq", "list")[1]
-    assert cli("dlq", "resend", "--group", "retrying")[0] == 2
-    assert cli("dlq", "resend", "--group", "retrying", "--id", "unknown")[0] == 1
-    assert "1 resent" in cli("dlq", "resend", "--group", "retrying", "--id", first.id)[1]
-    assert cli("dlq", "list", "--group", "retrying")[1] == "no dead letters\n"
+    assert "order-1" in cli("dead-letters", "list")[1]
+    assert cli("dead-letters", "resend", "--group", "retrying")[0] == 2
+    assert cli("dead-letters", "resend", "--group", "retrying", "--id", "unknown")[0] == 1
+    assert "1 resent" in cli("dead-letters", "resend", "--group", "retrying", "--id", first.id)[1]
+    assert cli("dead-letters", "list", "--group", "retrying")[1] == "no dead letters\n"
     (again,) = client.receive_batch("work", "retrying")
     assert (again.attempt, again.body) == (1, b"poison")
     assert client.send_back(again, level=-1)[0].answer == "dead"
-    assert cli("dlq", "resend", "--group", "retrying", "--all")[0] == 0
+    assert cli("dead-letters", "resend", "--group", "retrying", "--all")[0] == 0
     assert len(client.receive_batch("work", "other")) == 1  # the message itself, not its retries

@@ -35,7 +35,7 @@ def cancel(
     endpoint: EndpointOption = None,
     is_json: JsonOption = False,
 ) -> int:
-    """Cancel pending messages; reports the definite outcome of each."""
+    """Cancel pending messages; exit 0 only if something was cancelled."""
     check_choice(handle, key, start, end)
     with connect(endpoint) as client:
         if handle is not None:

@@ -33,7 +33,10 @@ def forecast(
     endpoint: EndpointOption = None,
     is_json: JsonOption = False,
 ) -> int:
-    """Show how many messages fall due when: a row is one or more minutes, so that all fit a screen."""
+    """Show how many messages fall due when: one row per minute, or per several minutes.
+
+    At most 30 rows are drawn; the first line says how many minutes a row has. --json has every minute.
+    """
     horizon_ms = duration_ms(horizon)
     if horizon_ms <= 0:
         raise usage(f"--horizon {horizon} is no span to look at; write it like 30m, 2h or 3d")

@@ -1,18 +1,18 @@
-"""`mqadmin`: the few commands of RocketMQ's tool that scripts use to create topics and groups.
+"""`tidemill mqadmin`: the commands of RocketMQ's tool that scripts use most, with RocketMQ's flags.
 
-A shim: it takes RocketMQ's flags, does what they mean here, and reports on stderr what has no meaning here (a
-cluster, queue permissions). There is no name server: an address given with `-n` is taken for the broker's,
-unless its port is that of RocketMQ's name server; then it reports which broker is used instead.
+A flag without a meaning here (a cluster, queue permissions) is accepted and reported on stderr. There is no
+name server: an address given with `-n` is the broker's, unless its port is that of RocketMQ's name server;
+then the command reports which broker it uses instead.
 
-    mqadmin updateTopic -n ns:9876 -c DefaultCluster -t orders -r 8 -w 8 -a +message.type=DELAY
-    mqadmin updateSubGroup -c DefaultCluster -g closers -r 16 -o true
-    mqadmin topicList
-    mqadmin consumerProgress -g closers
-    mqadmin clusterList
-    mqadmin statsAll -t orders
+    tidemill mqadmin updateTopic -n ns:9876 -c DefaultCluster -t orders -r 8 -w 8 -a +message.type=DELAY
+    tidemill mqadmin updateSubGroup -c DefaultCluster -g closers -r 16 -o true
+    tidemill mqadmin topicList
+    tidemill mqadmin consumerProgress -g closers
+    tidemill mqadmin clusterList
+    tidemill mqadmin statsAll -t orders
 
-As in RocketMQ, the case of a command's name does not matter. A figure that Tidemill does not keep (messages a
-second of a topic, of the last day) is shown as `-`.
+As in RocketMQ, the case of a command's name does not matter. A figure that Tidemill does not keep (messages
+per second of a topic, of the last day) is shown as `-`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
+
+import typer
+from typer.core import TyperCommand
 
 from tidemill.cli.connecting import connect
 from tidemill.client.answers import TopicInfo
@@ -30,26 +33,18 @@ from tidemill.client.client import Client
 from tidemill.core.errors import RequestError, TidemillError
 from tidemill.core.model import TopicType
 
-# RocketMQ's options that mean nothing here, by command: taken, so that its scripts run, and said to be so.
-_ANYWHERE = {"-b": "--brokerAddr"}
-_MEANINGLESS: dict[str, dict[str, str]] = {
-    "updateTopic": {"-c": "--clusterName", "-p": "--perm", "-u": "--unit", "-s": "--hasUnitSub"},
-    "updateSubGroup": {
-        "-c": "--clusterName",
-        "-s": "--consumeEnable",
-        "-m": "--consumeFromMinEnable",
-        "-d": "--consumeBroadcastEnable",
-        "-q": "--retryQueueNums",
-        "-p": "--groupRetryPolicy",
-        "-i": "--brokerId",
-        "-w": "--whichBrokerWhenConsumeSlowly",
-        "-a": "--notifyConsumerIdsChanged",
-        "": "--attributes",
-    },
-    "topicList": {"-c": "--clusterModel"},
-    "consumerProgress": {"-c": "--cluster", "-s": "--showClientIP"},
-    "clusterList": {"-m": "--moreStats", "-i": "--interval", "-c": "--clusterName"},
-    "statsAll": {},
+# RocketMQ's options without a meaning here: accepted, so that its scripts run, and reported as ignored.
+_IGNORED = {
+    "updateTopic": "-c,--clusterName -p,--perm -u,--unit -s,--hasUnitSub",
+    "updateSubGroup": (
+        "-c,--clusterName -s,--consumeEnable -m,--consumeFromMinEnable -d,--consumeBroadcastEnable "
+        "-q,--retryQueueNums -p,--groupRetryPolicy -i,--brokerId -w,--whichBrokerWhenConsumeSlowly "
+        "-a,--notifyConsumerIdsChanged --attributes"
+    ),
+    "topicList": "-c,--clusterModel",
+    "consumerProgress": "-c,--cluster -s,--showClientIP",
+    "clusterList": "-m,--moreStats -i,--interval -c,--clusterName",
+    "statsAll": "",
 }
 _UNKNOWN = "-"
 # Of a group's own topics, which RocketMQ's statsAll leaves out.
@@ -65,47 +60,52 @@ _NAME_SERVER_PORT = ":9876"
 _QUEUES = 8  # of a new topic, as RocketMQ's updateTopic makes it
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser whose complaint is one line, like that of every other command of ours."""
+class MqadminCommand(TyperCommand):
+    """Leaves all arguments but a lone `--help` to RocketMQ's grammar."""
 
-    def error(self, message: str) -> NoReturn:
-        """Say what is wrong with the command line and exit with 2."""
-        print(f"mqadmin: {message}; see `{self.prog} -h`", file=sys.stderr)
-        raise SystemExit(2)
-
-
-def main() -> None:
-    """Run the shim and exit with its code."""
-    sys.exit(run(sys.argv[1:]))
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args in (["--help"], ["-h"], ["help"]):
+            return super().parse_args(ctx, ["--help"])
+        ctx.args = args
+        return []
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run one command line; returns its exit code."""
+COMMAND_CLASS = MqadminCommand
+
+
+def mqadmin(context: typer.Context) -> int:
+    """RocketMQ's mqadmin, the most used commands: create topics and groups, show progress.
+
+    updateTopic, updateSubGroup, topicList, consumerProgress, clusterList and statsAll, with RocketMQ's flags;
+    `tidemill mqadmin COMMAND -h` lists those of one.
+    """
     try:
-        given = _parser().parse_args(_as_named(_as_option(arguments)))
+        given = _parser().parse_args(_normalized(context.args))
     except SystemExit as stop:
         return int(stop.code or 0)
     if given.ignored:
         verbs = ("mean", "are") if len(given.ignored) > 1 else ("means", "is")
-        names = ", ".join(given.ignored)
-        print(f"mqadmin: {names} {verbs[0]} nothing to Tidemill and {verbs[1]} ignored", file=sys.stderr)
+        _say(f"{', '.join(given.ignored)} {verbs[0]} nothing to Tidemill and {verbs[1]} ignored")
     try:
         with connect(_endpoint(given)) as client:
             if _is_name_server(given.namesrvAddr) and not given.endpoint:
-                print(
-                    f"mqadmin: -n {given.namesrvAddr} is a name server, and Tidemill has none: this goes to "
-                    f"{client.endpoint}; name the broker with -n HOST:8081, --endpoint or TIDEMILL_ENDPOINT",
-                    file=sys.stderr,
+                _say(
+                    f"-n {given.namesrvAddr} is a name server, and Tidemill has none: this goes to "
+                    f"{client.endpoint}; name the broker with -n HOST:8081, --endpoint or TIDEMILL_ENDPOINT"
                 )
             given.act(client, given)
-    except TidemillError as error:
-        print(f"mqadmin: {' '.join(str(error).split())}", file=sys.stderr)
+    except TidemillError as error:  # exit code 1 for all of them, as scripts for RocketMQ expect
+        _say(str(error))
         return 1
     return 0
 
 
+def _say(text: str) -> None:
+    print(f"tidemill: {' '.join(text.split())}", file=sys.stderr)
+
+
 def _endpoint(given: argparse.Namespace) -> str | None:
-    """The broker that is meant: of several addresses after `-n`, as RocketMQ takes them, the first."""
+    """The broker to use: of several addresses after `-n`, as RocketMQ accepts them, the first."""
     if given.endpoint:
         return str(given.endpoint)
     if given.namesrvAddr and not _is_name_server(given.namesrvAddr):
@@ -117,23 +117,44 @@ def _is_name_server(address: str | None) -> bool:
     return address is not None and address.split(";")[0].endswith(_NAME_SERVER_PORT)
 
 
-def _as_option(arguments: Sequence[str]) -> list[str]:
-    """`mqadmin help updateTopic`, as RocketMQ's tool is asked, is `mqadmin updateTopic -h`."""
-    if list(arguments[:1]) == ["help"]:
-        return [*arguments[1:2], "-h"]
-    return list(arguments)
+def _normalized(arguments: Sequence[str]) -> list[str]:
+    """The command's name in its proper case; `help updateTopic` is `updateTopic -h`."""
+    words = [*arguments[1:2], "-h"] if arguments[:1] == ["help"] else list(arguments)
+    names = {name.lower(): name for name in _IGNORED}
+    return [*(names.get(name.lower(), name) for name in words[:1]), *words[1:]]
 
 
-def _as_named(arguments: list[str]) -> list[str]:
-    """The command with its name as it is written here, in whatever case it was given."""
-    names = {name.lower(): name for name in _MEANINGLESS}
-    return [*(names.get(name.lower(), name) for name in arguments[:1]), *arguments[1:]]
+class _Parser(argparse.ArgumentParser):
+    """A parser whose error is one line, like that of every other command."""
+
+    def error(self, message: str) -> NoReturn:
+        _say(f"{message}; see `{self.prog} -h`")
+        raise SystemExit(2)
+
+
+class _Ignore(argparse.Action):
+    """Accepts an option and lists it as ignored."""
+
+    def __call__(
+        self, parser: object, namespace: argparse.Namespace, values: object, option: str | None = None
+    ) -> None:
+        namespace.ignored = [*namespace.ignored, option]
 
 
 def _parser() -> _Parser:
-    parser = _Parser("mqadmin", description="RocketMQ's mqadmin for Tidemill, in part.")
+    parser = _Parser("tidemill mqadmin", description="RocketMQ's mqadmin for Tidemill, in part.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    update_topic = _command(commands, "updateTopic", _update_topic, "make a topic")
+
+    def command(name: str, act: Callable[[Client, argparse.Namespace], None], text: str) -> _Parser:
+        made: _Parser = commands.add_parser(name, help=text)
+        made.set_defaults(act=act, ignored=[])
+        made.add_argument("--endpoint", help="where the broker is [127.0.0.1:8081]")
+        made.add_argument("-n", "--namesrvAddr", help="the same, unless its port is a name server's (9876)")
+        for flags in f"-b,--brokerAddr {_IGNORED[name]}".split():
+            made.add_argument(*flags.split(","), action=_Ignore, nargs="?", dest="ignored", help="ignored")
+        return made
+
+    update_topic = command("updateTopic", _update_topic, "create a topic")
     update_topic.add_argument("-t", "--topic", required=True)
     update_topic.add_argument("-r", "--readQueueNums", type=int, help=f"queues of a new topic [{_QUEUES}]")
     update_topic.add_argument(
@@ -141,44 +162,19 @@ def _parser() -> _Parser:
     )
     update_topic.add_argument("-o", "--order", default="false")
     update_topic.add_argument("-a", "--attributes", default="")
-    update_group = _command(commands, "updateSubGroup", _update_group, "make or change a consumer group")
+    update_group = command("updateSubGroup", _update_group, "create or change a consumer group")
     update_group.add_argument("-g", "--groupName", required=True)
     update_group.add_argument("-r", "--retryMaxTimes", type=int)
     update_group.add_argument("-o", "--consumeMessageOrderly", default=None)
-    _command(commands, "topicList", _topic_list, "list topics")
-    progress = _command(commands, "consumerProgress", _progress, "show how far behind groups are")
+    command("topicList", _topic_list, "list topics")
+    progress = command("consumerProgress", _progress, "show how far behind groups are")
     progress.add_argument("-g", "--groupName")
     progress.add_argument("-t", "--topicName")
-    _command(commands, "clusterList", _cluster_list, "show the broker")
-    stats = _command(commands, "statsAll", _stats_all, "show how far behind each topic's groups are")
+    command("clusterList", _cluster_list, "show the broker")
+    stats = command("statsAll", _stats_all, "show how far behind each topic's groups are")
     stats.add_argument("-a", "--activeTopic", action="store_true", help="only topics that were sent to")
     stats.add_argument("-t", "--topic")
     return parser
-
-
-def _command(commands: argparse._SubParsersAction[_Parser], name: str, act: object, text: str) -> _Parser:
-    command = commands.add_parser(name, help=text)
-    command.set_defaults(act=act, ignored=[])
-    command.add_argument("--endpoint", help="where the broker is [127.0.0.1:8081]")
-    command.add_argument("-n", "--namesrvAddr", help="the same, unless its port is a name server's (9876)")
-    for short, long in (_ANYWHERE | _MEANINGLESS[name]).items():
-        flags = [flag for flag in (short, long) if flag]
-        command.add_argument(*flags, action=_Ignored, nargs="?", dest="ignored", help="ignored")
-    return command
-
-
-class _Ignored(argparse.Action):
-    """An option that is taken and does nothing but stand in the list of what was ignored."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        """Note that the option was there."""
-        namespace.ignored = [*namespace.ignored, option_string or self.dest]
 
 
 def _update_topic(client: Client, given: argparse.Namespace) -> None:
@@ -186,14 +182,14 @@ def _update_topic(client: Client, given: argparse.Namespace) -> None:
     known = next((topic for topic in client.topics() if topic.name == given.topic), None)
     if known is None:
         kind, queues = kind or TopicType.MIXED, _QUEUES if queues is None else queues
-    else:  # as in RocketMQ, a topic that is there stays what it is
+    else:  # as in RocketMQ, an existing topic keeps its type
         kind = kind or known.type
         if queues not in (None, known.queues):
             raise RequestError(
                 f"topic {known.name!r} has {known.queues} queues, not {queues}, and their number stays: "
                 "message groups would change queues and lose their order. Any number of consumers share "
-                f"them, so leave -r and -w out, or say {known.queues}; for another number delete the topic "
-                "and make it anew"
+                f"them, so omit -r and -w, or pass {known.queues}; for another number delete the topic "
+                "and create it again"
             )
     topic = client.create_topic(given.topic, kind, queues=queues)
     print(f"create topic to {client.endpoint} success.")
@@ -204,19 +200,16 @@ def _update_topic(client: Client, given: argparse.Namespace) -> None:
 
 
 def _queues_of(given: argparse.Namespace) -> int | None:
-    """The number of queues that was asked for; None where none was."""
+    """The requested number of queues; None if there is none."""
     read, write = given.readQueueNums, given.writeQueueNums
     if None not in (read, write) and read != write:
-        print(
-            f"mqadmin: -r {read} and -w {write} differ; here a topic has one number of queues: {write}",
-            file=sys.stderr,
-        )
+        _say(f"-r {read} and -w {write} differ; here a topic has one number of queues: {write}")
     queues: int | None = read if write is None else write
     return queues
 
 
 def _type_of(attributes: str, order: str) -> TopicType | None:
-    """The type named by `+message.type=…`, or by `-o true`; None where none is."""
+    """The type named by `+message.type=…` or by `-o true`; None if there is none."""
     for part in attributes.split(","):
         name, _, value = part.strip().lstrip("+").partition("=")
         if name == "message.type":
@@ -248,7 +241,7 @@ def _topic_list(client: Client, given: argparse.Namespace) -> None:
 def _progress(client: Client, given: argparse.Namespace) -> None:
     groups = [group for group in client.groups() if given.groupName in (None, group.name)]
     if given.groupName and not groups:
-        raise RequestError(f"group {given.groupName!r} does not exist; make it with updateSubGroup")
+        raise RequestError(f"group {given.groupName!r} does not exist; create it with updateSubGroup")
     print(f"{'#Group':<40}  {'#Topic':<40}  {'#Diff':>12}  {'#Inflight':>12}")
     total = 0
     for group in groups:
@@ -290,7 +283,3 @@ def _stats_all(client: Client, given: argparse.Namespace) -> None:
 def _is_wanted(given: argparse.Namespace, topic: TopicInfo) -> bool:
     is_own = topic.name.startswith(_GROUP_TOPICS)
     return not is_own and given.topic in (None, topic.name) and (topic.sent > 0 or not given.activeTopic)
-
-
-if __name__ == "__main__":
-    main()

@@ -32,7 +32,7 @@ def pending(
     endpoint: EndpointOption = None,
     is_json: JsonOption = False,
 ) -> int:
-    """Show messages that wait; with --json one object per line."""
+    """Show pending messages, earliest due first; with --json one object per line."""
     with connect(endpoint) as client:
         from_ms, to_ms = range_ms(client, start, end)
         found = client.pending(topic, key=key, start=from_ms, end=to_ms, limit=limit)

@@ -13,7 +13,8 @@ from typing import Annotated
 
 import typer
 
-from tidemill.broker.salvage import MESSAGES_NAME, REPORT_NAME, salvage
+from tidemill.broker.salvage import MESSAGES_NAME, REPORT_NAME
+from tidemill.broker.salvage import salvage as copy_readable
 from tidemill.broker.salvage_report import RegionReport, SalvageReport
 from tidemill.cli.data_directory import require_data_directory
 from tidemill.cli.output import bar
@@ -24,20 +25,20 @@ from tidemill.log.disk import RealDisk
 _SHOWN_MAX = 20
 
 
-def salvage_command(
+def salvage(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="a data directory that no process has open")
     ],
     target: Annotated[Path, typer.Option("--to", metavar="NEW", help="a new or empty directory")],
     is_json: Annotated[bool, typer.Option("--json", help="one JSON object instead of lines")] = False,
 ) -> int:
-    """Copy what can be read of a damaged data directory into a new one; exit 1 if something is missing.
+    """Copy what can be read of a damaged data directory into a new one; exit 1 if data is missing.
 
     DIR is only read. NEW is a data directory when this ends; what is missing is in its salvage-report.json.
     """
     require_data_directory(directory)
     with bar("copying the log") as advance:
-        report = salvage(directory, target, RealDisk(), SystemClock().now_ms(), advance)
+        report = copy_readable(directory, target, RealDisk(), SystemClock().now_ms(), advance)
     if is_json:
         print(json.dumps({**asdict(report), "is_whole": report.is_whole}, ensure_ascii=False))
     else:

@@ -44,7 +44,7 @@ def schedule(
     endpoint: EndpointOption = None,
     is_json: JsonOption = False,
 ) -> int:
-    """Send every row of a file: a column `body`, and `delay_ms` or `deliver_at`, `key` and others."""
+    """Send every row of a file: columns `body`, `delay_ms` or `deliver_at`, `key` and others."""
     dataset = _dataset(file)
     check_names(dataset.schema.names, topic)  # here, because no row may follow to be refused for it
     jitter_ms = 0 if jitter is None else duration_ms(jitter)

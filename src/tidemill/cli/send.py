@@ -33,6 +33,9 @@ class SendCommand(TyperCommand):
         return super().parse_args(ctx, _with_once(args))
 
 
+COMMAND_CLASS = SendCommand
+
+
 def _with_once(args: Sequence[str]) -> list[str]:
     options = list(args[: args.index("--")]) if "--" in args else list(args)
     rest = list(args[len(options) :])
@@ -59,7 +62,7 @@ def send(
     ] = None,
     tag: Annotated[str, typer.Option(help="For consumers that filter.")] = "",
     prop: Annotated[list[str] | None, typer.Option("--prop", help="k=v; may repeat.")] = None,
-    group: Annotated[str, typer.Option(help="Message group: its messages stay in order.")] = "",
+    message_group: Annotated[str, typer.Option(help="FIFO group: its messages are delivered in order.")] = "",
     endpoint: EndpointOption = None,
     is_json: JsonOption = False,
 ) -> int:
@@ -79,7 +82,7 @@ def send(
             once=once or False,
             tag=tag,
             properties=_properties(prop or []),
-            group=group,
+            group=message_group,
         )
         if is_json or not sys.stdout.isatty():
             print(json.dumps(receipt_fields(receipt)))

@@ -10,7 +10,7 @@ from tidemill.cli.bench.pipeline import pipeline
 from tidemill.cli.bench.server import server
 from tidemill.cli.child_processes import end_in_order
 
-bench = typer.Typer(help="Measures this machine: figures as a table, or with --json.")
+bench = typer.Typer(help="Measure this machine: figures as a table, or with --json.")
 bench.command("engine")(engine)
 bench.command("server")(server)
 bench.command("pipeline")(pipeline)

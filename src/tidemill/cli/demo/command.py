@@ -44,7 +44,7 @@ def demo(
     ] = False,
     pipeline: Annotated[str, typer.Option(help="what runs the timer: spark or embedded")] = "spark",
 ) -> int:
-    """Play the order-payment-timeout story, live; exit 0 only if everything held."""
+    """Run the order-payment-timeout demo against a real broker; exit 0 only if every check held."""
     if pipeline not in ("spark", "embedded"):
         raise usage(f"--pipeline {pipeline!r} is unknown; use spark or embedded")
     end_in_order()

@@ -1,4 +1,4 @@
-"""`tidemill dlq`: list dead letters, resend them."""
+"""`tidemill dead-letters`, or `tidemill dlq`: list dead letters, resend them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tidemill.cli.output import console
 from tidemill.client.answers import DeadLetter
 from tidemill.core.durations import format_time
 
-dlq = typer.Typer(help="Dead letters: list, resend.")
+dead_letters = typer.Typer(help="Dead letters: list, resend. Short: dlq.")
 
 _BODY_CHARS = 40
 
 
-@dlq.command("list")
+@dead_letters.command("list")
 def list_letters(
     group: Annotated[str | None, typer.Option(help="Of one group; without: of all.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many.")] = 100,
@@ -39,7 +39,7 @@ def list_letters(
     return 0
 
 
-@dlq.command("resend")
+@dead_letters.command("resend")
 def resend(
     group: Annotated[str, typer.Option(help="The group that gave up on them.")],
     is_all: Annotated[bool, typer.Option("--all", help="All of the group.")] = False,
