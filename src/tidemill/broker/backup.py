@@ -11,7 +11,7 @@ would keep a full disk full, and its name taken.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -152,8 +152,7 @@ def _copy_all(broker: Broker, source: Path, target: Path, progress: CopyProgress
 
 def _copy(disk: Disk, source: Path, target: Path, length: int | None, progress: CopyProgress) -> int:
     """Copy the first `length` bytes of a file (all of it: None), durably."""
-    reader, writer = disk.open(source), disk.open(target, create=True)
-    try:
+    with closing(disk.open(source)) as reader, closing(disk.open(target, create=True)) as writer:
         left = reader.size() if length is None else length
         at = 0
         while at < left:
@@ -164,7 +163,4 @@ def _copy(disk: Disk, source: Path, target: Path, length: int | None, progress: 
             at += len(piece)
             progress.add(len(piece))
         writer.sync()
-    finally:
-        reader.close()
-        writer.close()
-    return at
+        return at

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from tidemill.core.durations import format_time
 from tidemill.core.errors import DiskFull, NewerFormat, RequestError, StorageError
 from tidemill.core.limits import MIB, SEGMENT_BYTES
 from tidemill.log.checkpoint import Checkpoint, Decode
-from tidemill.log.disk import Disk
+from tidemill.log.disk import Disk, write_parts
 from tidemill.log.read_only_disk import ReadOnlyDisk
 from tidemill.store.consumers.consumer_log import CONSUMERS_NAME, write_consumers
 from tidemill.store.message_store import MessageStore, StoreSettings
@@ -223,15 +224,9 @@ class _Salvage:
         self._write(MESSAGES_NAME, lines)
 
     def _write(self, name: str, parts: Iterable[bytes]) -> None:
-        file = self._disk.open(self._target / name, create=True)
-        try:
-            at = 0
-            for data in _gathered(parts):
-                file.write(at, data)
-                at += len(data)
+        with closing(self._disk.open(self._target / name, create=True)) as file:
+            write_parts(file, _gathered(parts))
             file.sync()
-        finally:
-            file.close()
 
     def _copy_settings(self) -> None:
         """The small files beside the identity, such as the level table."""

@@ -47,7 +47,6 @@ RETRY_ORIGINS_MAX = 1 << 15
 
 # Memory the release layer may hold for messages that are not due yet.
 NEAR_COUNT_MAX = 2_000_000
-READY_COUNT_MAX = 1_000_000
 # Messages in the level queues, eight bytes each; what comes beyond goes through the pipeline.
 LEVEL_WAITING_MAX = 16_000_000
 

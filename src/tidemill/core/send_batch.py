@@ -210,11 +210,6 @@ def decode_columns(data: bytes) -> SendColumns:
     return SendColumns(topics=topics, bodies=_bodies(data, start, sizes, count), **columns)
 
 
-def decode_drafts(data: bytes) -> list[Draft]:
-    """The sends of a request, message by message."""
-    return decode_columns(data).drafts()
-
-
 def _header(data: bytes) -> tuple[dict[str, Any], int]:
     try:
         magic, length = _HEAD.unpack_from(data)

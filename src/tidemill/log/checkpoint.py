@@ -26,11 +26,12 @@ import logging
 import struct
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from tidemill.core.errors import CorruptionError, NewerFormat
-from tidemill.log.disk import Bytes, Disk
+from tidemill.log.disk import Bytes, Disk, read_file, write_parts
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ class Checkpoint:
         for path in self._paths:
             if not self._disk.exists(path):
                 continue
-            found = decode_checkpoint(self._read(path))
+            found = decode_checkpoint(read_file(self._disk, path))
             if found is not None and not is_content(found, self._version, self._decode):
                 logger.warning("%s has unexpected content and is ignored", path)
             elif found is not None and (newest is None or found.generation > newest.generation):
@@ -159,8 +160,8 @@ class Checkpoint:
         if self._newest is None:
             return
         newest, other = self._newest, next(path for path in self._paths if path != self._newest)
-        found = decode_checkpoint(self._read(newest))
-        kept = decode_checkpoint(self._read(other)) if self._disk.exists(other) else None
+        found = decode_checkpoint(read_file(self._disk, newest))
+        kept = decode_checkpoint(read_file(self._disk, other)) if self._disk.exists(other) else None
         if found is not None and (kept is None or kept.content != found.content):
             self.save(found.content, sync=True)
 
@@ -169,7 +170,9 @@ class Checkpoint:
 
         One alone whose checksum fails may be a torn first write.
         """
-        present = [decode_checkpoint(self._read(path)) for path in self._paths if self._disk.exists(path)]
+        present = [
+            decode_checkpoint(read_file(self._disk, path)) for path in self._paths if self._disk.exists(path)
+        ]
         whole = [found for found in present if found is not None]
         if any(is_content(found, self._version, self._decode) for found in whole):
             return False
@@ -178,29 +181,16 @@ class Checkpoint:
     def make_safe(self) -> None:
         """See that what was loaded survives a power cut: its writer may have been killed before it did."""
         if self._is_unsure and self._newest is not None:
-            self._write(self._newest, [self._read(self._newest)], sync=True)
+            self._write(self._newest, [read_file(self._disk, self._newest)], sync=True)
             self._is_unsure = False
 
-    def _read(self, path: Path) -> bytes:
-        file = self._disk.open(path)
-        try:
-            return file.read(0, file.size())
-        finally:
-            file.close()
-
     def _write(self, path: Path, parts: Sequence[Bytes], *, sync: bool) -> None:
-        file = self._disk.open(path, create=True)
-        try:
-            end = 0
-            for part in parts:
-                file.write(end, part)
-                end += len(part)
+        with closing(self._disk.open(path, create=True)) as file:
+            end = write_parts(file, parts)
             if file.size() > end:
                 file.truncate(end)
             if sync:
                 file.sync()
-        finally:
-            file.close()
         if sync and path not in self._safe_names:
             self._disk.sync_dir(self._directory)
             self._safe_names.add(path)

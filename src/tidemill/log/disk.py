@@ -18,7 +18,8 @@ import fcntl
 import mmap
 import os
 import shutil
-from contextlib import suppress
+from collections.abc import Iterable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -132,6 +133,33 @@ class Disk(Protocol):
         (but for `read_only`), `CorruptionError` where its files are damaged.
         """
         ...
+
+
+def read_file(disk: Disk, path: Path) -> bytes:
+    """The whole content of a file."""
+    with closing(disk.open(path)) as file:
+        return file.read(0, file.size())
+
+
+def write_parts(file: DiskFile, parts: Iterable[Bytes]) -> int:
+    """Write the parts one behind the other from the start of a file; how many bytes that are."""
+    end = 0
+    for part in parts:
+        file.write(end, part)
+        end += len(part)
+    return end
+
+
+def write_and_rename(disk: Disk, temporary: Path, path: Path, parts: Iterable[Bytes], *, sync: bool) -> None:
+    """Put a file there whole: written under another name first. With `sync` it survives a power cut."""
+    with closing(disk.open(temporary, create=True)) as file:
+        file.truncate(0)
+        write_parts(file, parts)
+        if sync:
+            file.sync()
+    disk.rename(temporary, path)
+    if sync:
+        disk.sync_dir(path.parent)
 
 
 class _told_apart:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,18 +44,11 @@ class TableSync:
     def run(self) -> None:
         """Make it safe, through files of our own: the table may close its own meanwhile, or drop them."""
         for path in self.paths:
-            with suppress(FileNotFoundError):  # dropped since
-                self._sync_file(path)
+            with suppress(FileNotFoundError), closing(self.disk.open(path)) as file:  # dropped since
+                file.sync()
         if self.directory is not None:
             with suppress(FileNotFoundError):
                 self.disk.sync_dir(self.directory)
-
-    def _sync_file(self, path: Path) -> None:
-        file = self.disk.open(path)
-        try:
-            file.sync()
-        finally:
-            file.close()
 
 
 class RowTable:

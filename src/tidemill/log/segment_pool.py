@@ -11,6 +11,7 @@ anything is written into it: else a power cut could bring it back here with old 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from tidemill.core.errors import DiskFull
@@ -44,11 +45,8 @@ class SegmentPool:
         path = self._directory / _SPARE
         if not self._disk.exists(path):
             return False
-        file = self._disk.open(path)
-        try:
+        with closing(self._disk.open(path)) as file:
             return file.size() >= self.segment_bytes
-        finally:
-            file.close()
 
     def set_aside(self, sizes: Sequence[int], *, also_free_bytes: int = 0) -> None:
         """Have the spare and a file of each of these sizes, with `also_free_bytes` left on the disk beside.
@@ -132,14 +130,12 @@ class SegmentPool:
 
     def _preallocated(self, name: str, size: int) -> Path:
         path = self._directory / name
-        file = self._disk.open(path, create=True)
-        try:
-            file.preallocate(size)
-        except DiskFull as error:
-            self._disk.remove(path)
-            raise self._no_room(size) from error
-        finally:
-            file.close()
+        with closing(self._disk.open(path, create=True)) as file:
+            try:
+                file.preallocate(size)
+            except DiskFull as error:
+                self._disk.remove(path)
+                raise self._no_room(size) from error
         return path
 
     def _require_free(self, needed_bytes: int) -> None:

@@ -12,6 +12,7 @@ it with `is_crashed`: then it keeps to what no crash may break.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -69,15 +70,11 @@ def _check_files(
         if not disk.exists(directory / name):
             yield f"{name} is missing"
             return
-    log = TimerLog(disk, directory / TIMER_LOG_NAME, settings.segment_bytes)
-    try:
-        wheel = Wheel(disk, directory / WHEEL_NAME, settings.slots)
-        try:
-            yield from _check_chains(log, wheel, settings, cursor, is_crashed)
-        finally:
-            wheel.close()
-    finally:
-        log.close()
+    with (
+        closing(TimerLog(disk, directory / TIMER_LOG_NAME, settings.segment_bytes)) as log,
+        closing(Wheel(disk, directory / WHEEL_NAME, settings.slots)) as wheel,
+    ):
+        yield from _check_chains(log, wheel, settings, cursor, is_crashed)
 
 
 def _check_cursor(cursor: Cursor) -> Iterator[str]:

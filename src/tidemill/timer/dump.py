@@ -7,6 +7,7 @@ Files of RocksDB are read all at once, by their directory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,21 +32,6 @@ from tidemill.timer.wheel.wheel_format import SLOT
 from tidemill.timer.wheel.wheel_store import TIMER_LOG_NAME, WHEEL_NAME
 
 Line = dict[str, Any]
-
-
-def dump_timer_file(disk: Disk, path: Path) -> Iterator[Line] | None:
-    """The file's content, one dictionary per row; None if it is no timer file by its name.
-
-    Raises `CorruptionError` where the bytes are not what the name promises.
-    """
-    reader = timer_reader(path)
-    if reader is None:
-        return None
-    file = disk.open(path)
-    try:
-        return reader(file.read(0, file.size()))
-    finally:
-        file.close()
 
 
 def dump_units(data: bytes) -> Iterator[Line]:
@@ -100,8 +86,7 @@ def dump_header(data: bytes) -> Iterator[Line]:
 
 def dump_rocks(disk: Disk, directory: Path) -> Iterator[Line]:
     """The cursor and the keys of a RocksDB timer store, read beside the process that has it open."""
-    keys = disk.sorted_keys(directory, KEY_BYTES, read_only=True)
-    try:
+    with closing(disk.sorted_keys(directory, KEY_BYTES, read_only=True)) as keys:
         note = keys.note()
         if note is not None:
             cursor, resume_key = decode_note(note)
@@ -115,8 +100,6 @@ def dump_rocks(disk: Disk, directory: Path) -> Iterator[Line]:
                     "topic_id": topic_id,
                     "id_hash": f"{id_hash:016x}",
                 }
-    finally:
-        keys.close()
 
 
 def dump_target(data: bytes) -> Iterator[Line]:

@@ -9,8 +9,7 @@ Invariants: one call takes at most one bounded step per shard; the tick never de
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 from tidemill.core.errors import TidemillError
@@ -25,17 +24,6 @@ from tidemill.timer.settings import StepLimits, TimerSettings
 from tidemill.timer.shard_positions import positions_of
 from tidemill.timer.step_figures import StepFigures
 from tidemill.timer.target import shard_directories, shard_directory
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerReport:
-    """What the embedded runner has done since it took the shards."""
-
-    cursors: tuple[Cursor, ...]
-    lag_ms: int
-    step_count: int
-    absorbed_count: int
-    handed_over_count: int
 
 
 class EmbeddedRunner:
@@ -59,27 +47,17 @@ class EmbeddedRunner:
         self._entries = entries
         self._lead_ms = lead_ms
         self._on_damage = on_damage
-        self._figures = figures or StepFigures()
+        self.figures = figures or StepFigures()
         self._limits = limits or StepLimits()
         self._epoch = 0
         self._engines: list[ShardEngine] = []
         self._far_scan = FarScan(entries)
         self._idle: tuple[int | None, int] | None = None  # the last idle answer: (wake ms, end seq)
         self.is_stale = False  # another runner has taken over; nothing this one does has any effect
-        self._step_count = self._absorbed_count = self._handed_over_count = 0
-
-    @property
-    def engines(self) -> Sequence[ShardEngine]:
-        return self._engines
 
     @property
     def cursors(self) -> tuple[Cursor, ...]:
         return tuple(engine.cursor for engine in self._engines)
-
-    @property
-    def min_tick(self) -> int:
-        """Every shard has drained all slots below this tick."""
-        return min(cursor.tick for cursor in self.cursors)
 
     @property
     def clear_tick(self) -> int:
@@ -154,15 +132,6 @@ class EmbeddedRunner:
             if engine.shard in damaged:
                 engine.rebuild(start_seq, damaged[engine.shard])
 
-    def report(self, now_ms: int) -> RunnerReport:
-        return RunnerReport(
-            self.cursors,
-            self.lag_ms(now_ms),
-            self._step_count,
-            self._absorbed_count,
-            self._handed_over_count,
-        )
-
     def lag_ms(self, now_ms: int) -> int:
         """How far the slowest shard is behind; 0 while everything within the lead is handed over."""
         tick_ms = self._settings.tick_ms
@@ -192,11 +161,8 @@ class EmbeddedRunner:
             outcome = engine.step(target, self._limits)
             self.is_stale = self.is_stale or outcome.is_stale
             has_reached &= outcome.has_reached
-            self._step_count += 1
-            self._absorbed_count += outcome.absorbed_count
-            self._handed_over_count += outcome.handed_over_count
             if outcome.work is not None:
-                self._figures.add(Runner.EMBEDDED, outcome.work)
+                self.figures.add(Runner.EMBEDDED, outcome.work)
         return has_reached or self.is_stale
 
     def _drop_strangers(self) -> None:

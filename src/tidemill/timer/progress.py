@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemill.core.errors import StorageError
-from tidemill.log.disk import Disk
+from tidemill.log.disk import Disk, read_file, write_and_rename
 from tidemill.timer.step_figures import StageTimes, StepWork
 
 PROGRESS_NAME = "progress"
@@ -40,14 +40,9 @@ def note_progress(disk: Disk, directory: Path, batch: int, shards: Sequence[dict
     """Put what a step did for each shard in front of the file."""
     before = [] if batch == 0 else _steps(disk, directory)[: _KEPT - 1]  # a query that begins counts anew
     content = {"batch": batch, "shards": list(shards), "before": before}
-    unfinished = directory / f"{PROGRESS_NAME}.unfinished"
-    file = disk.open(unfinished, create=True)
-    try:
-        file.truncate(0)
-        file.write(0, json.dumps(content).encode())
-    finally:
-        file.close()
-    disk.rename(unfinished, directory / PROGRESS_NAME)
+    path = directory / PROGRESS_NAME
+    unfinished = path.with_suffix(".unfinished")
+    write_and_rename(disk, unfinished, path, [json.dumps(content).encode()], sync=False)
 
 
 def read_progress(disk: Disk, directory: Path) -> list[ShardStep]:
@@ -73,14 +68,10 @@ def _steps(disk: Disk, directory: Path) -> list[dict[str, Any]]:
     if not disk.exists(path):
         return []
     try:
-        file = disk.open(path)
-    except (StorageError, OSError):  # replaced or removed at this moment
-        return []
-    try:
-        newest = json.loads(bytes(file.read(0, file.size())))
+        newest = json.loads(read_file(disk, path))
         steps = [newest, *newest.pop("before", [])]
         return [step for step in steps if isinstance(step["shards"], list)]
+    except (StorageError, OSError):  # replaced or removed at this moment
+        return []
     except (ValueError, TypeError, KeyError, AttributeError):
         return []
-    finally:
-        file.close()

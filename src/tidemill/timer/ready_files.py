@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tidemill.core.errors import CorruptionError
 from tidemill.log.arrays import U16
-from tidemill.log.disk import Disk
+from tidemill.log.disk import Disk, read_file, write_and_rename
 from tidemill.timer.ready_format import ReadyHeader, decode_ready, encode_ready
 from tidemill.timer.ready_row_format import ReadyRows
 
@@ -51,16 +51,9 @@ class ReadyFiles:
     def write(self, header: ReadyHeader, rows: ReadyRows, trips: U16) -> ReadyName:
         """Put a ready file there, durably; it appears whole or not at all."""
         name = ReadyName(header.epoch, header.step, header.shard)
+        content = encode_ready(header, rows, trips)
         unfinished = self.directory / f"{name}{_UNFINISHED}"
-        file = self._disk.open(unfinished, create=True)
-        try:
-            file.truncate(0)
-            file.write(0, encode_ready(header, rows, trips))
-            file.sync()
-        finally:
-            file.close()
-        self._disk.rename(unfinished, self.directory / str(name))
-        self._disk.sync_dir(self.directory)
+        write_and_rename(self._disk, unfinished, self.directory / str(name), [content], sync=True)
         return name
 
     def names(self) -> list[ReadyName]:
@@ -71,11 +64,7 @@ class ReadyFiles:
     def read(self, name: ReadyName) -> tuple[ReadyHeader, ReadyRows, U16]:
         """Header, rows and trips of one file; `CorruptionError` if its bytes are not what was written."""
         path = self.directory / str(name)
-        file = self._disk.open(path)
-        try:
-            header, rows, trips = decode_ready(file.read(0, file.size()))
-        finally:
-            file.close()
+        header, rows, trips = decode_ready(read_file(self._disk, path))
         if (header.epoch, header.step, header.shard) != (name.epoch, name.step, name.shard):
             raise CorruptionError(f"{path}: the name does not belong to the content")
         return header, rows, trips

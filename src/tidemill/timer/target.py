@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,27 +76,19 @@ def read_target(disk: Disk, timer_directory: Path) -> Target | None:
     path = timer_directory / TARGET_NAME
     if not disk.exists(path):
         return None
-    file = disk.open(path)
-    try:
+    with closing(disk.open(path)) as file:
         for _ in range(_READ_ATTEMPTS - 1):
-            try:
+            with suppress(CorruptionError):
                 return decode_target(file.read(0, TARGET_BYTES))
-            except CorruptionError:
-                continue
         return decode_target(file.read(0, TARGET_BYTES))
-    finally:
-        file.close()
 
 
 def write_target(disk: Disk, timer_directory: Path, target: Target, *, sync: bool = False) -> None:
     """Replace the target; with `sync` it survives a power cut."""
-    file = disk.open(timer_directory / TARGET_NAME, create=True)
-    try:
+    with closing(disk.open(timer_directory / TARGET_NAME, create=True)) as file:
         file.write(0, encode_target(target))
         if sync:
             file.sync()
-    finally:
-        file.close()
     if sync:
         disk.sync_dir(timer_directory)
 
@@ -111,12 +104,10 @@ def raise_epoch(
 ) -> int:
     """Begin a new epoch, higher than `above` and than all that the directory shows, durably. Returns it."""
     epochs = [above]
-    try:
+    with suppress(CorruptionError):  # torn by a power cut; the shards still know the epoch they worked under
         target = read_target(disk, timer_directory)
         if target is not None:
             epochs.append(target.epoch)
-    except CorruptionError:
-        pass  # torn by a power cut; the shards still know the epoch they worked under
     for directory in shard_directories(disk, timer_directory):
         cursor = read_cursor(disk, directory)
         if cursor is not None:

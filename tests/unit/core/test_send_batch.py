@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tidemill.core.errors import IllegalTopic, RequestError
 from tidemill.core.model import Draft, Handle, Once, Receipt
 from tidemill.core.send_answers import decode_answers, encode_answers, encode_plain_answers
-from tidemill.core.send_batch import decode_columns, decode_drafts, encode_drafts, join_columns
+from tidemill.core.send_batch import decode_columns, encode_drafts, join_columns
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 _DRAFTS = st.builds(
@@ -34,7 +34,7 @@ _DRAFTS = st.builds(
 
 @given(st.lists(_DRAFTS, max_size=5))
 def test_drafts_come_back_as_they_went(drafts) -> None:
-    assert decode_drafts(encode_drafts(drafts)) == drafts
+    assert decode_columns(encode_drafts(drafts)).drafts() == drafts
 
 
 def test_what_all_messages_share_is_said_once() -> None:
@@ -43,7 +43,7 @@ def test_what_all_messages_share_is_said_once() -> None:
     length = struct.unpack_from("<4sI", content)[1]
     header = json.loads(content[8 : 8 + length])
     assert header == {"count": 3, "size": 5, "topics": ["t"], "delay": 60_000, "ids": "id-0id-1id-2"}
-    assert decode_drafts(content) == drafts
+    assert decode_columns(content).drafts() == drafts
 
 
 @pytest.mark.parametrize("odd", [True, 1.0])
@@ -54,12 +54,12 @@ def test_what_only_looks_the_same_is_not_said_once(odd) -> None:
         [Draft("t", b"", delay_ms=1), Draft("t", b"", delay_ms=odd)],
     ):
         with pytest.raises(RequestError):
-            decode_drafts(encode_drafts(drafts))
+            decode_columns(encode_drafts(drafts)).drafts()
 
 
 def test_more_than_may_share_are_written_down_each() -> None:
     drafts = [Draft("t", b"", id="a")] * 5_000
-    assert decode_drafts(encode_drafts(drafts)) == drafts
+    assert decode_columns(encode_drafts(drafts)).drafts() == drafts
 
 
 @given(st.lists(st.lists(_DRAFTS, max_size=4), max_size=4))
@@ -177,13 +177,13 @@ def _request(header: object, bodies: bytes = b"") -> bytes:
 )
 def test_a_wrong_shape_is_refused(header) -> None:
     with pytest.raises(RequestError):
-        decode_drafts(_request(header))
+        decode_columns(_request(header)).drafts()
 
 
 @given(st.binary(max_size=60))
 def test_garbage_is_refused(data) -> None:
     with pytest.raises(RequestError):
-        decode_drafts(data)
+        decode_columns(data).drafts()
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(max_size=3), lambda c: st.lists(c, max_size=3)))
@@ -194,6 +194,6 @@ def test_any_column_is_taken_or_refused(value) -> None:
     ):
         for sized in ({"size": [0]}, {"size": 0, "count": 1}):
             try:
-                decode_drafts(_request({**sized, "topics": ["t"], name: value}))
+                decode_columns(_request({**sized, "topics": ["t"], name: value})).drafts()
             except RequestError:
                 continue

@@ -134,7 +134,7 @@ def test_a_fifo_group_waits_for_ready_files_that_nobody_has_told_of_yet(small):
     timer_controller = small.broker._timer
     target = StepTarget(timer_controller._epoch, 2, (START_MS + 50_000) // 1_000)
     small.broker.releaser.ready_changed()
-    for engine in timer_controller._runner.engines:
+    for engine in timer_controller._runner._engines:
         assert small.bodies("t") == []
         assert engine.step(target, StepLimits()).handed_over_count == 1
         small.broker._release_service.run_once()

@@ -99,7 +99,7 @@ def test_a_disk_too_full_to_open_leaves_no_lock_behind(tmp_path):
 def handed(runner):
     return sorted(
         int(seq)
-        for engine in runner.engines
+        for engine in runner._engines
         for name in engine.ready.names()
         for seq in engine.ready.read(name)[1]["seq"]
     )
@@ -124,7 +124,7 @@ def test_a_far_entry_is_absorbed_within_a_quarter_and_handed_over_within_the_lea
 def test_near_entries_call_for_nothing_until_they_are_many(runner):
     runner._entries.add([NOW + 1_000] * 49, flags=FLAG_NEAR, stored_at_ms=NOW)
     assert runner.step(NOW + 60_000, 49) is None
-    assert runner.report(NOW).step_count == 0
+    assert sum(cursor.step for cursor in runner.cursors) == 0
     runner._entries.add([NOW + 1_000], flags=FLAG_NEAR, stored_at_ms=NOW)
     assert runner.step(NOW + 60_000, 50) is None
     assert runner.cursors[0].seq == 50
@@ -133,10 +133,10 @@ def test_near_entries_call_for_nothing_until_they_are_many(runner):
 def test_an_idle_call_does_no_work(runner):
     runner._entries.add([NOW + 100_000], stored_at_ms=NOW)
     wake = runner.step(NOW + 2_000, 1)
-    steps = runner.report(NOW).step_count
+    steps = sum(cursor.step for cursor in runner.cursors)
     for ms in range(1, 50):
         assert runner.step(NOW + 2_000 + ms, 1) == wake
-    assert runner.report(NOW).step_count == steps
+    assert sum(cursor.step for cursor in runner.cursors) == steps
 
 
 def test_a_backlog_is_worked_off_in_bounded_steps(runner):
@@ -153,11 +153,11 @@ def test_a_backlog_is_worked_off_in_bounded_steps(runner):
 def test_run_until_reached_moves_every_shard(runner):
     runner._entries.add([NOW + n * 1_000 for n in range(40)], stored_at_ms=NOW)
     runner.run_until_reached(NOW + 20_000, 40)
-    assert runner.min_tick == target_tick(NOW + 20_000, LEAD, 1_000)
+    assert min(cursor.tick for cursor in runner.cursors) == target_tick(NOW + 20_000, LEAD, 1_000)
     assert handed(runner) == list(range(24))
     assert runner.clear_tick == NOW // 1_000 + 24
     runner.run_until_reached(NOW + 1_000, 40)
-    assert runner.min_tick == target_tick(NOW + 20_000, LEAD, 1_000)
+    assert min(cursor.tick for cursor in runner.cursors) == target_tick(NOW + 20_000, LEAD, 1_000)
 
 
 def test_a_runner_whose_epoch_has_passed_rests(runner, tmp_path):
@@ -175,7 +175,7 @@ def test_a_second_runner_is_refused_and_holds_nothing(runner, tmp_path):
     )
     with pytest.raises(DirectoryLocked):
         second.open(99, 0)
-    assert second.engines == []
+    assert second._engines == []
 
 
 def test_fewer_shards_drop_the_surplus_and_absorb_again(runner, tmp_path):

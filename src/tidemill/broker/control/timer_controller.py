@@ -232,7 +232,7 @@ class TimerController:
         return target
 
     def _tell(self, releaser: Releaser, now_ms: int) -> None:
-        handed_over = self._runner.report(now_ms).handed_over_count
+        handed_over = self._runner.figures.counts[Runner.EMBEDDED].handed_over
         if handed_over != self._handed_over:
             self._handed_over = handed_over
             releaser.ready_changed()

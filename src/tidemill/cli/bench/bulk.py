@@ -18,6 +18,7 @@ from tidemill.core.model import CancelAnswer, Handle
 from tidemill.log.disk import RealDisk
 from tidemill.store.entry_files import EntryFiles
 from tidemill.timer.embedded_runner import EmbeddedRunner
+from tidemill.timer.ready_format import Runner
 from tidemill.timer.settings import TimerSettings
 from tidemill.timer.target import raise_epoch
 
@@ -77,7 +78,7 @@ def _absorb(broker: Broker, timer_directory: Path) -> float:
         begun_s = stopwatch_s()
         runner.run_until_reached(now_ms, end_seq)
         took_s = stopwatch_s() - begun_s
-        absorbed = runner.report(now_ms).absorbed_count
+        absorbed = runner.figures.counts[Runner.EMBEDDED].absorbed
     finally:
         runner.close()
         entries.close()

@@ -6,13 +6,14 @@ nothing of which files belong together.
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from tidemill.log.arrays import U64
-from tidemill.log.disk import ByteArray, Disk
+from tidemill.log.disk import ByteArray, Disk, write_and_rename
 from tidemill.store.find.find_runs import Pairs, Run
 from tidemill.store.formats.find_format import (
     RUN_HEADER_BYTES,
@@ -60,8 +61,7 @@ def path_of(directory: Path, first_offset: int, end_offset: int) -> Path:
 
 def map_run(disk: Disk, path: Path) -> RunFile | BadFile:
     """A run as its header describes it; its checksum is not looked at."""
-    file = disk.open(path)
-    try:
+    with closing(disk.open(path)) as file:
         size = file.size()
         start = file.read(0, RUN_HEADER_BYTES)
         header = decode_run_header(start, size)
@@ -71,8 +71,6 @@ def map_run(disk: Disk, path: Path) -> RunFile | BadFile:
         pairs: U64 = content[RUN_HEADER_BYTES:].view("<u8")
         run = Run((pairs[: header.count], pairs[header.count :]))
         return RunFile(run, header, path, named_checksum(start), content)
-    finally:
-        file.close()
 
 
 def open_run(disk: Disk, path: Path) -> RunFile | BadFile:
@@ -86,20 +84,9 @@ def open_run(disk: Disk, path: Path) -> RunFile | BadFile:
 def write_run(disk: Disk, directory: Path, pairs: Pairs, first_offset: int, end_offset: int) -> RunFile:
     """Write sorted pairs as a run, durably."""
     path = path_of(directory, first_offset, end_offset)
-    temporary = path.with_suffix(".tmp")
-    hashes, refs = pairs
-    header = encode_run_header(RunHeader(len(refs), first_offset, end_offset), pairs)
-    file = disk.open(temporary, create=True)
-    try:
-        file.truncate(0)
-        file.write(0, header)
-        file.write(RUN_HEADER_BYTES, np.ascontiguousarray(hashes).view(np.uint8).data)
-        file.write(RUN_HEADER_BYTES + 8 * len(refs), np.ascontiguousarray(refs).view(np.uint8).data)
-        file.sync()
-    finally:
-        file.close()
-    disk.rename(temporary, path)
-    disk.sync_dir(directory)
+    header = encode_run_header(RunHeader(len(pairs[0]), first_offset, end_offset), pairs)
+    columns = [np.ascontiguousarray(column).view(np.uint8).data for column in pairs]
+    write_and_rename(disk, path.with_suffix(".tmp"), path, [header, *columns], sync=True)
     written = map_run(disk, path)
     assert isinstance(written, RunFile)
     return written

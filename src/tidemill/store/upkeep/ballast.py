@@ -7,6 +7,7 @@ quarter of the ballast is deleted to free space; the ballast is filled up again 
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from pathlib import Path
 
 from tidemill.core.errors import DiskFull
@@ -23,9 +24,8 @@ class Ballast:
         self._disk = disk
         self._path = path
         self._size = size
-        self._lock = (
-            threading.Lock()
-        )  # protects _held and the file: any thread that finds the disk full frees some
+        # Protects _held and the file: any thread that finds the disk full frees some.
+        self._lock = threading.Lock()
         self._held = 0
 
     @property
@@ -45,8 +45,7 @@ class Ballast:
         """Return if the ballast is whole or can be made whole; `DiskFull` if not."""
         if self.is_whole:
             return
-        with self._lock:
-            file = self._disk.open(self._path, create=True)
+        with self._lock, closing(self._disk.open(self._path, create=True)) as file:
             try:
                 file.preallocate(self._size)
             except DiskFull as error:
@@ -55,8 +54,6 @@ class Ballast:
                     f"the disk is full: {self._size - file.size():,} more bytes are needed to keep releases "
                     f"going, {free_bytes:,} are free; free space on that disk"
                 ) from error
-            finally:
-                file.close()
             self._held = self._size
 
     def fill(self) -> bool:
@@ -70,19 +67,12 @@ class Ballast:
     def throw_some(self) -> bool:
         """Free a quarter of the ballast; False when none is left."""
         with self._lock:
-            return self._throw_some()
-
-    def _throw_some(self) -> bool:
-        if self._held == 0 and self._disk.exists(self._path):
-            file = self._disk.open(self._path)
-            self._held = file.size()
-            file.close()
-        if self._held == 0:
-            return False
-        self._held = max(0, self._held - max(1, self._size // 4))
-        file = self._disk.open(self._path)
-        try:
-            file.truncate(self._held)
-        finally:
-            file.close()
-        return True
+            if not self._disk.exists(self._path):
+                return False
+            with closing(self._disk.open(self._path)) as file:
+                held = self._held or file.size()
+                if not held:
+                    return False
+                self._held = max(0, held - max(1, self._size // 4))
+                file.truncate(self._held)
+            return True

@@ -8,6 +8,7 @@ Invariant: a shard that was left in order, by a step or by an opening, has no fi
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,8 +40,7 @@ def check_rocks(
     if not disk.exists(directory / ROCKS_NAME / "CURRENT"):
         yield f"{ROCKS_NAME} is missing"
         return
-    keys = disk.sorted_keys(directory / ROCKS_NAME, KEY_BYTES, read_only=True)
-    try:
+    with closing(disk.sorted_keys(directory / ROCKS_NAME, KEY_BYTES, read_only=True)) as keys:
         note = keys.note()
         if note is None:
             yield "RocksDB has no cursor"
@@ -48,8 +48,6 @@ def check_rocks(
         own, resume_key = decode_note(note)
         yield from _check_cursors(own, cursor, resume_key, is_crashed)
         yield from _check_keys(keys, settings, shard, own, resume_key)
-    finally:
-        keys.close()
 
 
 def _check_cursors(own: Cursor, copy: Cursor, resume_key: bytes, is_crashed: bool) -> Iterator[str]:

@@ -36,8 +36,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-TIMER_LOG_FORMAT = 1
-
 UNIT = np.dtype(
     [
         ("size", ">i4"),
@@ -120,10 +118,6 @@ def encode_blank(segment_bytes: int) -> bytes:
     """The blank unit that closes a full segment."""
     used = SegmentLayout(segment_bytes).units_per_segment * UNIT_BYTES
     return _BLANK.pack(segment_bytes - used, 0, _BLANK_MAGIC)
-
-
-def is_blank(data: bytes) -> bool:
-    return len(data) >= BLANK_BYTES and _BLANK.unpack_from(data)[2] == _BLANK_MAGIC
 
 
 def slot_ticks_of(units: Units, tick_ms: int) -> Longs:

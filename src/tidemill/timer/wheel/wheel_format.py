@@ -20,8 +20,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-WHEEL_FORMAT = 1
-
 SLOT = np.dtype(
     [
         ("time", ">i8"),
@@ -43,7 +41,3 @@ def speaks_for(slots: Slots, ticks: npt.NDArray[np.int64]) -> npt.NDArray[np.boo
     """Which of `slots` hold units for the tick beside them."""
     valid: npt.NDArray[np.bool_] = (slots["time"] == ticks) & (slots["num"] > 0)
     return valid
-
-
-def empty_slots(count: int) -> Slots:
-    return np.zeros(count, SLOT)

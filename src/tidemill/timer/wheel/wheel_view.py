@@ -10,26 +10,20 @@ Invariant: a count is given to the tick that its slot speaks for, so what a form
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from tidemill.core.errors import StorageError
-from tidemill.log.disk import Disk, DiskFile
+from tidemill.log.disk import Disk
 from tidemill.timer.settings import TimerSettings
 from tidemill.timer.target import shard_directory
 from tidemill.timer.wheel.wheel_format import SLOT, SLOT_BYTES, Slots, speaks_for
 from tidemill.timer.wheel.wheel_store import WHEEL_NAME
 
 Longs = npt.NDArray[np.int64]
-
-
-@dataclass(slots=True)
-class _Open:
-    file: DiskFile
-    slots: Slots
 
 
 class WheelView:
@@ -46,13 +40,7 @@ class WheelView:
         ticks = np.arange(from_tick, from_tick + count, dtype=np.int64)
         total = np.zeros(count, np.int64)
         for shard in range(self._settings.shards):
-            opened = self._open(shard)
-            if opened is None:
-                continue
-            try:
-                total += _counts_in(opened.slots, ticks)
-            finally:
-                opened.file.close()
+            total += self._counts_of(shard, ticks)
         return total
 
     @property
@@ -63,17 +51,16 @@ class WheelView:
     def _path(self, shard: int) -> Path:
         return shard_directory(self._directory, shard) / WHEEL_NAME
 
-    def _open(self, shard: int) -> _Open | None:
-        """The wheel of a shard; None while it is being made, or was set aside in a takeover."""
-        path = self._path(shard)
+    def _counts_of(self, shard: int, ticks: Longs) -> Longs | int:
+        """The counts in the wheel of a shard; 0 while it is being made, or was set aside in a takeover."""
         try:
-            file = self._disk.open(path)
+            file = self._disk.open(self._path(shard))
         except (StorageError, OSError):
-            return None
-        if file.size() != self._settings.slots * SLOT_BYTES:
-            file.close()
-            return None
-        return _Open(file, file.map(file.size()).view(SLOT))
+            return 0
+        with closing(file):
+            if file.size() != self._settings.slots * SLOT_BYTES:
+                return 0
+            return _counts_in(file.map(file.size()).view(SLOT), ticks)
 
 
 def _counts_in(slots: Slots, ticks: Longs) -> Longs:
