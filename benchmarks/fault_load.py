@@ -23,7 +23,7 @@ from tidemill.cli.bench.settling import wait_for
 from tidemill.cli.bench.workload import tables
 from tidemill.core.clock import SystemClock
 from tidemill.core.errors import StorageError
-from tidemill.core.model import Draft, Receipt
+from tidemill.core.model import Draft, SendResult
 from tidemill.log.arrays import I64, Flags
 
 _TOPIC, _WORK_TOPIC = "load", "work"
@@ -122,7 +122,7 @@ class Load:
             while not self._is_over.wait(_BATCH_EVERY_S):
                 delays = [(500 if i % 2 else LEAD_MS + 1_000) + _SPREAD_MS * i for i in range(_BATCH)]
                 for answer in client.send_many([Draft(_TOPIC, b"x", delay_ms=delay) for delay in delays]):
-                    if isinstance(answer, Receipt):
+                    if isinstance(answer, SendResult):
                         self._due_ms[answer.id] = answer.deliver_at_ms
                     else:
                         self._refused.append(answer)

@@ -101,7 +101,7 @@ def errors_page() -> str:
     kinds = [
         kind
         for _, kind in inspect.getmembers(errors, inspect.isclass)
-        if issubclass(kind, TidemillError) and kind is not TidemillError
+        if issubclass(kind, TidemillError) and kind not in (TidemillError, errors.UnreachableError)
     ]
     rows = [
         (

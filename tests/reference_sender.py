@@ -19,9 +19,18 @@ from tidemill.broker.send.admission import check_draft, check_type, due_time_ms,
 from tidemill.broker.send.content import content_of, require_same
 from tidemill.broker.send.jitter import drawn_ms
 from tidemill.core.arguments import require_kind
-from tidemill.core.errors import BusyError, RequestError, TooManyRequests
+from tidemill.core.errors import BusyError, RequestError, TooManyRequestsError
 from tidemill.core.limits import DEDUPLICATION_MS, ID_CHARS_MAX, LEVEL_WAITING_MAX, NEAR_COUNT_MAX
-from tidemill.core.model import NO_SEQ, NO_TIME_MS, Draft, Handle, MessageType, Once, Receipt, StoredMessage
+from tidemill.core.model import (
+    NO_SEQ,
+    NO_TIME_MS,
+    Draft,
+    Handle,
+    MessageType,
+    Once,
+    SendResult,
+    StoredMessage,
+)
 from tidemill.log.arrays import I64, U8
 from tidemill.store.find.hashing import PURPOSE_ID, PURPOSE_KEY, hash_texts, seed_of
 from tidemill.store.formats.entry_format import FLAG_FIFO, FLAG_LEVEL, FLAG_NEAR
@@ -30,7 +39,7 @@ from tidemill.store.upkeep.moving import MovedMessages, move_bounds, move_payloa
 
 _DIGEST_BYTES = 8
 
-Answer = Receipt | RequestError | BusyError
+Answer = SendResult | RequestError | BusyError
 # When a draft falls due (None: it is not timed), its level, a note for the receipt, and what it is.
 Admitted = tuple[int | None, int, str, MessageType]
 Planned = Counter[tuple[int, int]]  # by topic id and tick: what one call is about to store
@@ -61,7 +70,7 @@ class PlannedSend:
             pairs = zip(new_seqs, part.deliver_at_ms.tolist(), strict=True)
             now_at.update(zip(part.old_seqs.tolist(), pairs, strict=True))
         for index, answer in enumerate(self.answers):
-            if isinstance(answer, Receipt) and answer.handle is not None and answer.handle.seq in now_at:
+            if isinstance(answer, SendResult) and answer.handle is not None and answer.handle.seq in now_at:
                 seq, due_ms = now_at[answer.handle.seq]
                 handle = replace(answer.handle, seq=seq)
                 self.answers[index] = replace(answer, handle=handle, deliver_at_ms=due_ms)
@@ -78,11 +87,11 @@ class ReferenceSender:
         self._broker_id = broker.id
         self._now_ms = broker.clock.now_ms
 
-    def send(self, drafts: Sequence[Draft], *, creates_topics: bool = True) -> list[Receipt]:
+    def send(self, drafts: Sequence[Draft], *, creates_topics: bool = True) -> list[SendResult]:
         """Store all drafts or, if one of them is wrong, none."""
-        receipts: list[Receipt] = []
+        receipts: list[SendResult] = []
         for answer in self.send_each(drafts, creates_topics=creates_topics, is_all_or_none=True):
-            if not isinstance(answer, Receipt):
+            if not isinstance(answer, SendResult):
                 raise answer
             receipts.append(answer)
         return receipts
@@ -262,7 +271,7 @@ class ReferenceSender:
 
     def _repeat(
         self, batch: PlannedSend, topic: Topic, draft: Draft, due_ms: int | None, now_ms: int
-    ) -> Receipt | None:
+    ) -> SendResult | None:
         """The receipt of the stored message that this draft repeats (and perhaps moves), if it does."""
         if draft.id is not None:
             # As in a table: sent once, an id counts for as long as its message is kept.
@@ -288,14 +297,14 @@ class ReferenceSender:
 
     def _receipt_of_found(
         self, topic: Topic, message_id: str, message: StoredMessage | None, seq: int, place: int
-    ) -> Receipt:
+    ) -> SendResult:
         if seq != NO_SEQ:
             due_ms = int(self._store.entry(seq)["deliver_at_ms"])
             return self._receipt(topic, message_id, seq, due_ms, is_repeat=True)
         if message is None:
-            return Receipt(message_id, topic.name, None, NO_TIME_MS, True)
+            return SendResult(message_id, topic.name, None, NO_TIME_MS, True)
         queue, offset = message.queue_id, self._store.queue_offset(place)
-        return Receipt(message_id, topic.name, None, NO_TIME_MS, True, queue=queue, offset=offset)
+        return SendResult(message_id, topic.name, None, NO_TIME_MS, True, queue=queue, offset=offset)
 
     def _found_before(
         self, topic: Topic, message_id: str, now_ms: int | None
@@ -323,20 +332,20 @@ class ReferenceSender:
         return now_ms if stored_by_ms == NO_TIME_MS else stored_by_ms
 
     def _take_tick(self, batch: PlannedSend, topic: Topic, due_ms: int) -> None:
-        """Count one more message of a tick, or `TooManyRequests`; only where there is a limit."""
+        """Count one more message of a tick, or `TooManyRequestsError`; only where there is a limit."""
         limit, counts = self._settings.due_per_tick_max, self._store.indexes.due_counts.ticks
         if not limit or counts is None:
             return
         tick_ms, key = counts.tick_ms, (topic.id, due_ms // counts.tick_ms)
         if counts.count(topic.id, due_ms) + batch.planned[key] >= limit:
-            raise TooManyRequests(
+            raise TooManyRequestsError(
                 f"too many messages of topic {topic.name!r} fall due in the {tick_ms} ms from "
                 f"{due_ms // tick_ms * tick_ms} on (limit {limit} a tick); "
                 "retry later or choose another time"
             )
         batch.planned[key] += 1
 
-    def _once(self, batch: PlannedSend, topic: Topic, draft: Draft, due_ms: int) -> Receipt | None:
+    def _once(self, batch: PlannedSend, topic: Topic, draft: Draft, due_ms: int) -> SendResult | None:
         # One whose bytes are damaged does not count: it will not be delivered.
         pending = self._store.seqs_with_key(topic.id, draft.keys[0], with_damaged=False)
         if not pending:
@@ -374,23 +383,25 @@ class ReferenceSender:
                 topic = self._store.indexes.topics.by_id(topic_id)
                 name = topic.name if topic is not None else ""
             if message.deliver_at_ms == NO_TIME_MS:
-                batch.answers[slot] = Receipt(
+                batch.answers[slot] = SendResult(
                     message.id, name, None, NO_TIME_MS, note=note, queue=message.queue_id, offset=offset
                 )
                 continue
             handle = Handle(self._broker_id, name, message.id, seq)
-            batch.answers[slot] = Receipt(message.id, name, handle, message.deliver_at_ms, note=note)
+            batch.answers[slot] = SendResult(message.id, name, handle, message.deliver_at_ms, note=note)
             seq += 1
         for slot, index in batch.repeats:
             first = batch.answers[batch.slots[index]]
-            assert isinstance(first, Receipt)
+            assert isinstance(first, SendResult)
             batch.answers[slot] = replace(first, is_repeat=True, note="")
         if batch.moved:
             batch.fill_moved()
 
-    def _receipt(self, topic: Topic, message_id: str, seq: int, due_ms: int, *, is_repeat: bool) -> Receipt:
+    def _receipt(
+        self, topic: Topic, message_id: str, seq: int, due_ms: int, *, is_repeat: bool
+    ) -> SendResult:
         handle = Handle(self._broker_id, topic.name, message_id, seq)
-        return Receipt(message_id, topic.name, handle, due_ms, is_repeat=is_repeat)
+        return SendResult(message_id, topic.name, handle, due_ms, is_repeat=is_repeat)
 
 
 def told_apart(draft: Draft, first: StoredMessage | None) -> Draft:

@@ -16,7 +16,7 @@ from benchmarks.compare.system import BATCH, Served
 from tidemill.cli.bench.serve_process import ServeProcess
 from tidemill.client.client import Client
 from tidemill.core.errors import StorageError, TidemillError
-from tidemill.core.model import CancelAnswer, Receipt
+from tidemill.core.model import CancelAnswer, SendResult
 from tidemill.core.send_answers import Answer
 from tidemill.log.disk import RealDisk
 
@@ -112,7 +112,7 @@ class _ServedTidemill:
     def ready_to_cancel(self, messages: Messages, numbers: Sequence[int]) -> Callable[[], int]:
         receipts = list(self._answers)
         chosen = [receipts[number - messages.first] for number in numbers]
-        handles = [said.handle for said in chosen if isinstance(said, Receipt) and said.handle is not None]
+        handles = [said.handle for said in chosen if isinstance(said, SendResult) and said.handle is not None]
         return lambda: self._client.cancel_many(handles).count(CancelAnswer.CANCELLED)
 
     def waiting(self) -> int:

@@ -13,23 +13,19 @@ Names are imported when they are first used: a client needs neither NumPy nor th
 
 from __future__ import annotations
 
+from tidemill.core import errors
 from tidemill.core.config import BrokerSettings
+from tidemill.core.errors import *
 from tidemill.core.lazy import lazy_dir, lazy_names
-from tidemill.core.model import CancelAnswer, Delivery, Draft, Handle, Once, Receipt
+from tidemill.core.model import CancelAnswer, Delivery, Draft, Handle, Once, SendResult
 
 __getattr__ = lazy_names(
     __name__,
     {
         "AsyncClient": "tidemill.client.async_client:AsyncClient",
         "Broker": "tidemill.broker.broker:Broker",
-        "BusyError": "tidemill.core.errors:BusyError",
         "Client": "tidemill.client.client:Client",
-        "Forbidden": "tidemill.core.errors:Forbidden",
         "Message": "tidemill.client.answers:Message",
-        "RequestError": "tidemill.core.errors:RequestError",
-        "TidemillError": "tidemill.core.errors:TidemillError",
-        "Unauthorized": "tidemill.core.errors:Unauthorized",
-        "Unreachable": "tidemill.client.transport.retrying:Unreachable",
         "Worker": "tidemill.client.worker:Worker",
         "open": "tidemill.broker.embedded:open_broker",
     },
@@ -39,22 +35,17 @@ __all__ = [
     "AsyncClient",
     "Broker",
     "BrokerSettings",
-    "BusyError",
     "CancelAnswer",
     "Client",
     "Delivery",
     "Draft",
-    "Forbidden",
     "Handle",
     "Message",
     "Once",
-    "Receipt",
-    "RequestError",
-    "TidemillError",
-    "Unauthorized",
-    "Unreachable",
+    "SendResult",
     "Worker",
     "open",
+    *errors.__all__,
 ]
 
 __dir__ = lazy_dir(__name__, __all__)

@@ -104,7 +104,7 @@ def tables(client: tidemill.Client) -> None:
 
     def use() -> None:
         receipts = client.schedule(table, topic="t")
-        said = client.cancel_many([r.handle for r in receipts if isinstance(r, tidemill.Receipt)])
+        said = client.cancel_many([r.handle for r in receipts if isinstance(r, tidemill.SendResult)])
         _expect("answers to cancel", Counter(map(str, said)), Counter({"cancelled": 300}))
         try:
             client.pending_table("t")
@@ -119,7 +119,7 @@ def tasks(client: tidemill.Client) -> None:
     """A fork in the middle of an event loop: the child has its own, and the parent's goes on."""
     inner = tidemill.AsyncClient(str(client.endpoint), timeout="20s", retry_for=0)
 
-    async def send(count: int) -> list[tidemill.Receipt]:
+    async def send(count: int) -> list[tidemill.SendResult]:
         return await asyncio.gather(*(inner.send("t", b"x", delay="1h") for _ in range(count)))
 
     async def parent() -> None:

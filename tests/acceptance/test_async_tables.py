@@ -63,7 +63,7 @@ def test_a_wrong_row_is_answered_alone_and_what_is_no_table_goes_row_by_row(serv
         async with AsyncClient(served.endpoint) as client:
             table = pa.table({"body": ["a", "b", "c"], "tag": ["fine", "a|b", ""]})
             answers = await client.schedule(table, topic="spoilt")
-            assert [isinstance(answer, tidemill.Receipt) for answer in answers] == [True, False, True]
+            assert [isinstance(answer, tidemill.SendResult) for answer in answers] == [True, False, True]
             assert list(answers.errors) == [1]
             rows = await client.schedule(({"body": text} for text in "de"), topic="spoilt")
             assert len(rows) == 2 and not rows.errors

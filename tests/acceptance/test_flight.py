@@ -113,7 +113,7 @@ def test_a_client_waits_a_kill_out_and_stores_each_row_once(served: Served) -> N
 def test_a_table_with_a_wrong_row_answers_each(served: Served) -> None:
     with tidemill.Client(served.endpoint) as client:
         answers = client.schedule(pa.table({"body": ["a", "b", "c"], "tag": ["fine", "a|b", ""]}), topic="t")
-        assert [isinstance(answer, tidemill.Receipt) for answer in answers] == [True, False, True]
+        assert [isinstance(answer, tidemill.SendResult) for answer in answers] == [True, False, True]
         assert list(answers.errors) == [1]
         assert client.messages_table("t")["body"].to_pylist() == [b"a", b"c"]
 

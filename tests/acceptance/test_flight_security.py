@@ -13,7 +13,7 @@ from pyarrow import flight
 import tidemill
 from acceptance.secured import BOSS, PERMISSIONS, TOKEN, Secured
 from acceptance.serving import wait_until
-from tidemill.core.errors import Unauthorized
+from tidemill.core.errors import UnauthorizedError
 from tidemill.server.security.certificate import own_certificate
 
 _ROWS = 2_000  # more than our client would send over HTTP
@@ -71,7 +71,7 @@ def test_it_is_tls_and_nothing_else(served):
 def test_our_client_says_what_to_do_about_a_wrong_token(served):
     with (
         tidemill.Client(f"https://{served.tls_endpoint}", token="wrong-token-1", ca=served.ca) as client,
-        pytest.raises(Unauthorized, match=r"^unknown token; use one .* names$"),
+        pytest.raises(UnauthorizedError, match=r"^unknown token; use one .* names$"),
     ):
         client.table_schema({"table": "pending"})
 
@@ -109,7 +109,7 @@ def test_our_client_takes_its_token_and_certificate_along(served):
     table = pa.table({"body": [b"bulk"] * _ROWS, "delay_ms": [3_600_000] * _ROWS})
     with tidemill.Client(f"https://{served.tls_endpoint}", token=TOKEN, ca=served.ca) as client:
         receipts = client.schedule(table, topic="orders")
-        handles = [receipt.handle for receipt in receipts if isinstance(receipt, tidemill.Receipt)]
+        handles = [receipt.handle for receipt in receipts if isinstance(receipt, tidemill.SendResult)]
         assert len(handles) == _ROWS
         answers = client.cancel_many([handle for handle in handles if handle is not None])
         assert answers == [tidemill.CancelAnswer.CANCELLED] * _ROWS

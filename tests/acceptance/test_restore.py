@@ -83,7 +83,7 @@ def test_a_backup_of_a_served_broker_is_restored_under_load(tmp_path) -> None:
                 more.wait_for(20)
             left = {m.id for m in client.receive("quick", "g", wait=0, is_endless=False)}
         assert restored.stop() == 0
-        assert isinstance(again[0], tidemill.Receipt) and again[0].is_repeat
+        assert isinstance(again[0], tidemill.SendResult) and again[0].is_repeat
         assert not set(known.acknowledged) & left
         with tidemill.open(restored.directory) as broker:
             waiting = {message.id for message in broker.views.pending(limit=1_000_000)}

@@ -22,10 +22,9 @@ from acceptance.official_python import start
 from acceptance.secured import BLIND, BOSS, PERMISSIONS, SECRET, TOKEN, Secured
 from acceptance.serving import Served, wait_until
 from tidemill.cli import main
-from tidemill.client.transport.retrying import Unreachable
 from tidemill.core.clock import SystemClock
 from tidemill.core.durations import format_time
-from tidemill.core.errors import Forbidden, Unauthorized
+from tidemill.core.errors import ForbiddenError, UnauthorizedError, UnreachableError
 from tidemill.server.grpc.protocol import SERVICE, Code, definition, service
 
 _now_ms = SystemClock().now_ms
@@ -216,10 +215,13 @@ def test_our_client_works_over_each_way_in(served, way):
     options: dict[str, Any] = {"ca": {"ca": served.ca}, "insecure": {"insecure": True}}.get(way, {})
     with tidemill.Client(endpoint, token=TOKEN, **options) as client:
         client.send("orders", b"in the dark", delay="1h", key=way)
-        with pytest.raises(Forbidden, match="bills"):
+        with pytest.raises(ForbiddenError, match="bills"):
             client.send("bills", b"not mine")
         assert client.cancel_where("orders", key=way) == 1
-    with tidemill.Client(endpoint, token="wrong-token-1", **options) as client, pytest.raises(Unauthorized):
+    with (
+        tidemill.Client(endpoint, token="wrong-token-1", **options) as client,
+        pytest.raises(UnauthorizedError),
+    ):
         client.send("orders", b"x")
 
 
@@ -236,7 +238,7 @@ def test_our_async_client_works_over_tls(served):
 def test_a_certificate_that_nobody_vouches_for_is_refused_at_once(served):
     with (
         tidemill.Client(f"https://{served.tls_endpoint}", token=TOKEN, retry_for="1h") as client,
-        pytest.raises(Unreachable, match=r"name a certificate to trust"),
+        pytest.raises(UnreachableError, match=r"name a certificate to trust"),
     ):
         client.send("orders", b"x")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tidemill.core.errors import DirectoryLocked
+from tidemill.core.errors import DirectoryLockedError
 from tidemill.log.disk import Disk, RealDisk
 from tidemill.testing import FaultyDisk
 
@@ -238,7 +238,7 @@ def test_allocated_bytes_adds_up_a_directory(disk: Disk, tmp_path: Path) -> None
 
 def test_a_lock_is_exclusive_and_names_its_holder(disk: Disk, tmp_path: Path) -> None:
     held = disk.lock(tmp_path / "LOCK", "process 4711")
-    with pytest.raises(DirectoryLocked, match="process 4711"):
+    with pytest.raises(DirectoryLockedError, match="process 4711"):
         disk.lock(tmp_path / "LOCK", "process 4712")
     held.release()
     disk.lock(tmp_path / "LOCK", "process 4712").release()

@@ -9,7 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tidemill.core.errors import CorruptionError, DirectoryLocked, DiskFull, RequestError, SyncFailed
+from tidemill.core.errors import (
+    CorruptionError,
+    DirectoryLockedError,
+    DiskFullError,
+    RequestError,
+    SyncFailedError,
+)
 from tidemill.log.disk import Disk, RealDisk
 from tidemill.testing import FaultPlan, FaultyDisk, SimulatedCrash
 
@@ -77,7 +83,7 @@ def test_opening_again_finds_everything(disk: Disk, tmp_path: Path) -> None:
 def test_one_may_write_while_others_look(disk: Disk, tmp_path: Path) -> None:
     keys = disk.sorted_keys(tmp_path / "k", 8)
     keys.write(_rows(8), b"n")
-    with pytest.raises(DirectoryLocked):
+    with pytest.raises(DirectoryLockedError):
         disk.sorted_keys(tmp_path / "k", 8)
     looking = disk.sorted_keys(tmp_path / "k", 8, read_only=True)
     assert _numbers(looking.scan(*ALL, 9)) == [8]
@@ -186,11 +192,11 @@ def test_a_full_disk_and_a_failed_sync_are_said(tmp_path: Path) -> None:
     with FaultyDisk(seed=1) as disk:
         keys = disk.sorted_keys(tmp_path / "k", 8)
         disk.capacity_bytes = 0
-        with pytest.raises(DiskFull):
+        with pytest.raises(DiskFullError):
             keys.write(_rows(1), b"n")
         disk.capacity_bytes = None
         disk.arm(FaultPlan(fail_sync_at=1))
-        with pytest.raises(SyncFailed):
+        with pytest.raises(SyncFailedError):
             keys.write(_rows(1), b"n")
 
 

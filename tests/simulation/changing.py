@@ -13,7 +13,7 @@ from typing import Any
 from simulation.model import Broken, Message
 from simulation.world import KEYS, SPANS_MS, World
 from tidemill.broker.change.canceller import Rescheduled
-from tidemill.core.errors import DiskFull
+from tidemill.core.errors import DiskFullError
 from tidemill.core.model import CancelAnswer
 from tidemill.testing import FaultPlan, FaultyDisk, SimulatedCrash
 
@@ -72,7 +72,7 @@ class Changing:
             raise SimulatedCrash("before an answer was read")
         self.lost = None
         request.settle(answer)
-        if self.world.random.random() < _AGAIN and not isinstance(answer, DiskFull):
+        if self.world.random.random() < _AGAIN and not isinstance(answer, DiskFullError):
             end = self.world.broker.store.log.written_end
             again = request.ask(request.id)
             if again != answer or self.world.broker.store.log.written_end != end:
@@ -173,8 +173,8 @@ class Changing:
             self.world, {m.body: (m.due_ms, self._new_due(m, time)) for m in messages if m.is_pending}
         )
 
-        def settle(results: list[Rescheduled] | DiskFull) -> None:
-            if isinstance(results, DiskFull):
+        def settle(results: list[Rescheduled] | DiskFullError) -> None:
+            if isinstance(results, DiskFullError):
                 moving.take_back()
                 return
             for message, result, allowed in zip(messages, results, expected, strict=True):
@@ -200,8 +200,8 @@ class Changing:
     def _reschedule_all(self, waiting: list[Message], act: Callable[..., int], time: dict[str, int]) -> None:
         moving = _Moving(self.world, {m.body: (m.due_ms, self._new_due(m, time)) for m in waiting})
 
-        def settle(count: int | DiskFull) -> None:
-            if isinstance(count, DiskFull):
+        def settle(count: int | DiskFullError) -> None:
+            if isinstance(count, DiskFullError):
                 moving.take_back()
                 return
             moved = [m for m in waiting if not moving.went_as_it_was(m)]
@@ -283,5 +283,5 @@ def _unless_full(act: Callable[[], Any]) -> Any:
     """The answer; a refusal for want of room is one as well."""
     try:
         return act()
-    except DiskFull as refusal:
+    except DiskFullError as refusal:
         return refusal

@@ -9,7 +9,7 @@ from simulation.consumers import ATTEMPTS_MAX, BACKOFF, GROUPS, TAGGED, Key
 from simulation.retries import Retry
 from simulation.world import World
 from tidemill.broker.consume.retries import SendBackAnswer, SentBack
-from tidemill.core.errors import DiskFull, UnknownTopic
+from tidemill.core.errors import DiskFullError, UnknownTopicError
 from tidemill.core.levels import level_delays_ms
 from tidemill.core.model import CancelAnswer
 
@@ -115,7 +115,7 @@ class Consuming:
             taken.is_acked, taken.is_sent_back, known[name] = None, True, retry
         try:
             (sent,) = self.world.broker.send_back([taken.receipt], level)
-        except DiskFull:
+        except DiskFullError:
             if not self.world.is_full:
                 raise
             sent = SentBack(SendBackAnswer.INVALID)
@@ -157,9 +157,9 @@ class Consuming:
         before = model.resent_count
         try:
             count = self.world.broker.dead_letters.resend(group)
-        except UnknownTopic:
+        except UnknownTopicError:
             return  # their topics are gone
-        except DiskFull:
+        except DiskFullError:
             self.world.refused([])
             return
         self.world.look()

@@ -25,7 +25,7 @@ from simulation.retries import RETRY, LetterKey
 from simulation.world import KEYS
 from tidemill.broker.broker import Broker
 from tidemill.broker.query.table_schemas import Wanted
-from tidemill.core.errors import CorruptionError, DiskFull
+from tidemill.core.errors import CorruptionError, DiskFullError
 from tidemill.core.model import CancelAnswer, Delivery
 from tidemill.store.damaged_frames import DamagedFrames
 from tidemill.store.damaged_messages import damage_counts, damaged_messages
@@ -169,7 +169,7 @@ class DamagedLogRun(Run):
         damaged = self._waiting_damaged(damage)
         try:
             results = self.broker.reschedule([m.handles[-1] for m in chosen], by_ms=7_000)
-        except DiskFull:
+        except DiskFullError:
             return
         for message, result in zip(chosen, results, strict=True):
             is_damaged = message.body in damaged
@@ -189,7 +189,7 @@ class DamagedLogRun(Run):
         movable = [m for m in self.model.pending(topic, key) if m.body not in damaged]
         try:
             count = self.broker.reschedule_key(topic, key, by_ms=9_000)
-        except DiskFull:
+        except DiskFullError:
             return
         if count != len(movable):
             raise Broken(f"{count} were moved, {len(movable)} could be")

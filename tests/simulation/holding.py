@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from simulation.breaking import Broken
-from tidemill.core.errors import DiskFull
+from tidemill.core.errors import DiskFullError
 from tidemill.core.holds import Held
 from tidemill.store.formats.entry_format import FLAG_LEVEL, FLAG_NEAR
 
@@ -74,7 +74,7 @@ class Holding:
         model.changing = what
         try:
             (switches.hold if is_held else switches.resume)(what)
-        except DiskFull:
+        except DiskFullError:
             if not self.world.is_full:
                 raise
         else:

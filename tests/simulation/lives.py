@@ -21,7 +21,7 @@ from simulation.shape import Shape
 from simulation.workload import Workload
 from simulation.world import World
 from tidemill.broker.broker import Broker
-from tidemill.core.errors import BrokerClosed, SyncFailed
+from tidemill.core.errors import BrokerClosedError, SyncFailedError
 from tidemill.store.damage import Derived
 from tidemill.store.formats import framing
 from tidemill.testing import FaultPlan, FaultyDisk, ManualClock, SimulatedCrash
@@ -76,7 +76,7 @@ class Run:
         except SimulatedCrash as crash:
             self.events[str(crash).split(":")[0].split(" operation")[0]] += 1
             self._crash(0.6)
-        except SyncFailed:
+        except SyncFailedError:
             self.events["failed sync"] += 1
             if is_open:
                 self._require_silence()
@@ -168,7 +168,7 @@ class Run:
         try:
             if not self.workload.sending.send_some():
                 return
-        except (SyncFailed, BrokerClosed):
+        except (SyncFailedError, BrokerClosedError):
             return
         raise Broken("a send was acknowledged after a failed sync")
 

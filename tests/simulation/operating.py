@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from simulation.model import Broken, Message, due_set
 from simulation.world import TOPICS, World
-from tidemill.core.errors import DiskFull, TopicExists
+from tidemill.core.errors import DiskFullError, TopicExistsError
 from tidemill.core.model import NO_TIME_MS, MessageType, StoredMessage
 
 
@@ -23,9 +23,9 @@ class Operating:
                 self.world.broker.topics.create(
                     self.world.random.choice(TOPICS), queue_count=self.world.random.choice((1, 2, 3))
                 )
-            except TopicExists:
+            except TopicExistsError:
                 return
-            except DiskFull:
+            except DiskFullError:
                 self.world.refused([])
         elif self.world.random.random() < 0.5:
             self.world.broker.topics.change(topic, is_paused=self.world.random.random() < 0.4)
@@ -71,7 +71,7 @@ class Operating:
             self.world.broker.store.writer.finish(
                 self.world.broker.store.writer.put_halves([message], self.world.now_ms)
             )
-        except DiskFull:
+        except DiskFullError:
             if not self.world.is_full:
                 raise
             del self.world.model.halves[body]

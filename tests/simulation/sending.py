@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from simulation.model import Broken, Message
 from simulation.world import KEYS, SPANS_MS, TOPICS, World
-from tidemill.core.errors import DiskFull, TooManyRequests
+from tidemill.core.errors import DiskFullError, TooManyRequestsError
 from tidemill.core.limits import DEDUPLICATION_MS
-from tidemill.core.model import NO_TIME_MS, Draft, Once, Receipt
+from tidemill.core.model import NO_TIME_MS, Draft, Once, SendResult
 
 JITTERS_MS = (1, 300, 4_000)
 FIFO_GROUPS = ("", "", "", "", "f1", "f2")
@@ -88,10 +88,10 @@ class Sending:
         messages = [self._begin(draft) for draft in drafts]
         try:
             receipts = self.world.broker.send(drafts)
-        except DiskFull:
+        except DiskFullError:
             self.world.refused(messages)
             return False
-        except TooManyRequests:
+        except TooManyRequestsError:
             self._crowded(messages)
             return False
         self.world.model.sync_topics(self.world.broker)
@@ -101,7 +101,7 @@ class Sending:
             self._stored(message, receipt)
         return True
 
-    def _stored(self, message: Message, receipt: Receipt) -> None:
+    def _stored(self, message: Message, receipt: SendResult) -> None:
         is_timed = receipt.deliver_at_ms != NO_TIME_MS
         if is_timed != message.is_timed or (receipt.handle is None) == is_timed:
             raise Broken(f"{message} got the receipt {receipt}")
@@ -162,10 +162,10 @@ class Sending:
         )
         try:
             receipt = self.world.broker.send_table(table)
-        except DiskFull:
+        except DiskFullError:
             self.world.refused(messages)
             return
-        except TooManyRequests:
+        except TooManyRequestsError:
             self._crowded(messages)
             return
         self.world.model.sync_topics(self.world.broker)
@@ -174,7 +174,7 @@ class Sending:
             messages, receipt.ids.to_pylist(), receipt.deliver_at_ms.tolist(), strict=True
         ):
             handle = next(handles) if due != NO_TIME_MS else None
-            self._stored(message, Receipt(message_id, message.topic.name, handle, due))
+            self._stored(message, SendResult(message_id, message.topic.name, handle, due))
 
     def send_again(self) -> None:
         """A client that got no answer (or did) sends the same message again."""
@@ -203,10 +203,10 @@ class Sending:
                 message.dues = possible_dues(max(message.asked_ms, 0), message.jitter_ms)
         try:
             (receipt,) = self.world.broker.send([draft])
-        except DiskFull:
+        except DiskFullError:
             self.world.refused([] if was_stored else [message])
             return
-        except TooManyRequests:
+        except TooManyRequestsError:
             if was_stored:
                 raise Broken(f"{message} is there, and was refused when it was sent again") from None
             self._crowded([message])
@@ -241,12 +241,12 @@ class Sending:
                 other.dues = dues | possible
         try:
             (receipt,) = self.world.broker.send([draft])
-        except DiskFull:
+        except DiskFullError:
             for other, dues in doubted:
                 other.dues = dues
             self.world.refused([message])
             return
-        except TooManyRequests:
+        except TooManyRequestsError:
             for other, dues in doubted:
                 other.dues = dues
             if waiting:

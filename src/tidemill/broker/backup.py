@@ -19,7 +19,7 @@ from tidemill.broker.broker import Broker
 from tidemill.broker.control.holds import HOLDS_NAME
 from tidemill.broker.control.kept_clock import CLOCK_NAME
 from tidemill.broker.level_table import LEVELS_NAME
-from tidemill.core.errors import DiskFull, RequestError, TidemillError
+from tidemill.core.errors import DiskFullError, RequestError, TidemillError
 from tidemill.core.limits import MIB
 from tidemill.log.disk import Disk
 from tidemill.log.head_record import HeadRecord
@@ -94,7 +94,7 @@ def _require_empty(disk: Disk, target: Path) -> None:
 
 
 def _require_space(broker: Broker, target: Path, copy_bytes: int) -> None:
-    """`DiskFull` unless the copy fits, and on the broker's own disk its log can go on growing beside it."""
+    """`DiskFullError` unless the copy fits; on the broker's own disk its log can still grow beside it."""
     disk, store = broker.disk, broker.store
     needed = copy_bytes + _BESIDE_BYTES
     here, there = disk.place_of(broker.directory), disk.place_of(target)
@@ -102,7 +102,7 @@ def _require_space(broker: Broker, target: Path, copy_bytes: int) -> None:
         needed += store.disk_space.view().refuse_below_bytes + store.settings.segment_bytes
     free = max(0, disk.free_bytes(target))
     if free < needed:
-        raise DiskFull(
+        raise DiskFullError(
             f"no space for a backup in {target}: it needs {needed:,} bytes with what must stay free, and "
             f"{free:,} are free; free space or name a directory on another disk"
         )

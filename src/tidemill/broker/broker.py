@@ -42,7 +42,7 @@ from tidemill.broker.query.status import Status, status_of
 from tidemill.broker.query.table_parts import TableParts
 from tidemill.broker.query.table_views import TableViews
 from tidemill.broker.query.views import CloseReport, Views
-from tidemill.broker.send.bulk import Bulk, BulkReceipt
+from tidemill.broker.send.bulk import Bulk, TableResult
 from tidemill.broker.send.column_send import Answers, ColumnSend
 from tidemill.broker.send.planned_send import Answer
 from tidemill.broker.send.sender import Sender
@@ -50,8 +50,8 @@ from tidemill.broker.sizes import Sizes as Sizes
 from tidemill.core.arguments import require_whole
 from tidemill.core.clock import Clock, SystemClock, machine_ms
 from tidemill.core.config import BrokerSettings
-from tidemill.core.errors import BrokerClosed, DiskFull
-from tidemill.core.model import SEQ_MAX, CancelAnswer, Delivery, Draft, Handle, Receipt
+from tidemill.core.errors import BrokerClosedError, DiskFullError
+from tidemill.core.model import SEQ_MAX, CancelAnswer, Delivery, Draft, Handle, SendResult
 from tidemill.core.send_batch import SendColumns
 from tidemill.log.arrays import I64, U8
 from tidemill.log.disk import Disk, RealDisk
@@ -102,7 +102,7 @@ class Broker:
             self._open(sizes, on_progress, pipeline_command)
         except BaseException as error:
             self._lock.release()
-            if isinstance(error, DiskFull):
+            if isinstance(error, DiskFullError):
                 raise too_small(error, self.settings.segment_bytes) from error
             raise
         self.health.when_stopped(self.store.writer.notifier.announce)
@@ -229,16 +229,16 @@ class Broker:
 
     def _require_not_closed(self) -> None:
         if self._is_closed:
-            raise BrokerClosed("the broker is closed")
+            raise BrokerClosedError("the broker is closed")
 
     def require_open(self) -> None:
-        """`BrokerClosed` unless the broker takes requests."""
+        """`BrokerClosedError` unless the broker takes requests."""
         self._require_not_closed()
         self.health.require_open()
 
     # -- the verbs --------------------------------------------------------------------------------
 
-    def send(self, drafts: Sequence[Draft], *, creates_topics: bool = True) -> list[Receipt]:
+    def send(self, drafts: Sequence[Draft], *, creates_topics: bool = True) -> list[SendResult]:
         """Store all drafts durably, or none if one is wrong."""
         self.require_open()
         return self._sender.send(drafts, creates_topics=creates_topics)
@@ -253,7 +253,7 @@ class Broker:
         self.require_open()
         return self._columns.send(requests)
 
-    def send_table(self, table: pa.Table, *, topic: str | None = None, is_whole: bool = False) -> BulkReceipt:
+    def send_table(self, table: pa.Table, *, topic: str | None = None, is_whole: bool = False) -> TableResult:
         """Store an Arrow table or batch durably; a batch `is_whole` in one frame, all of it or nothing."""
         self.require_open()
         return self._bulk.send_whole(table, topic) if is_whole else self._bulk.send(table, topic)

@@ -15,8 +15,8 @@ def open_broker(directory: str | Path, *, clock: Clock | None = None, **settings
     """Open (or make) a data directory and run a broker on it in this process.
 
     Settings are those of `BrokerSettings` and the command line, durations as text: `retention="7d"`,
-    `lead="10s"`. Close it, or use it in a `with` block. Raises `DirectoryLocked` if another process has the
-    directory.
+    `lead="10s"`. Close it, or use it in a `with` block. Raises `DirectoryLockedError` if another process has
+    the directory.
     """
     if not str(directory):
         raise RequestError("the data directory has no name; use . for the current one")

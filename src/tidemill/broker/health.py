@@ -24,7 +24,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tidemill.core.clock import machine_ms
-from tidemill.core.errors import BrokerClosed, CorruptionError, DiskFull, SyncFailed, TidemillError
+from tidemill.core.errors import (
+    BrokerClosedError,
+    CorruptionError,
+    DiskFullError,
+    SyncFailedError,
+    TidemillError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -90,15 +96,15 @@ class Health:
         return self._fault
 
     def require_open(self) -> None:
-        """`BrokerClosed` after a fault."""
+        """`BrokerClosedError` after a fault."""
         if self._fault is not None:
-            raise BrokerClosed(
+            raise BrokerClosedError(
                 f"the broker stopped: {self._fault.reason}; it must be opened again"
             ) from self._fault.error
 
     def stop(self, part: str, error: BaseException) -> None:
         """Take no more requests, because of this error of that part. Only the first counts."""
-        needs_operator = isinstance(error, SyncFailed | CorruptionError)
+        needs_operator = isinstance(error, SyncFailedError | CorruptionError)
         fault = Fault(
             error, f"{part}: {text_of(error)}", Remedy.OPERATOR if needs_operator else Remedy.REOPEN
         )
@@ -129,7 +135,7 @@ class Health:
         """A step of that service failed and will be tried again."""
         with self._lock:
             self._counts[part] += 1
-            if isinstance(error, DiskFull):
+            if isinstance(error, DiskFullError):
                 return
             failure = self._failing.setdefault(part, _Failure(self._now_ms(), ""))
             failure.reason = text_of(error)

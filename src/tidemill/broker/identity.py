@@ -16,7 +16,7 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
-from tidemill.core.errors import CorruptionError, DiskFull, StorageError
+from tidemill.core.errors import CorruptionError, DiskFullError, StorageError
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
 from tidemill.store.consumers.consumer_log import CONSUMERS_NAME, begin_consumers, consumer_checkpoint
@@ -69,7 +69,7 @@ def _is_of_a_start(disk: Disk, directory: Path, name: str) -> bool:
 
 
 def broker_id_of(disk: Disk, directory: Path) -> str:
-    """The directory's broker id, made on first use; `NewerFormat` if a newer Tidemill wrote the directory."""
+    """The directory's broker id, made on first use; `NewerFormatError` if a newer Tidemill wrote it."""
     if disk.exists(directory / UNFINISHED_NAME):
         raise StorageError(
             f"{directory}: the salvage into this directory did not finish; remove it and start again"
@@ -82,14 +82,14 @@ def broker_id_of(disk: Disk, directory: Path) -> str:
     if content is not None:
         known = json.loads(content)
         if has_consumers and not known.get(_HAS_CONSUMERS):
-            with suppress(DiskFull):  # the next opening will do as well
+            with suppress(DiskFullError):  # the next opening will do as well
                 consumers.make_safe()
                 checkpoint.save(json.dumps({**known, _HAS_CONSUMERS: True}).encode(), sync=True)
         elif not has_consumers and known.get(_HAS_CONSUMERS):
             raise CorruptionError(_lost_consumers(directory))
         elif not has_log:  # a process killed at its very start may have left it written but not safe
             checkpoint.save(content, sync=True)
-        with suppress(DiskFull):
+        with suppress(DiskFullError):
             checkpoint.keep_twice()
         return str(known["broker_id"])
     if has_log:

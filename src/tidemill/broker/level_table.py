@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tidemill.core.config import BrokerSettings
-from tidemill.core.errors import CorruptionError, DiskFull
+from tidemill.core.errors import CorruptionError, DiskFullError
 from tidemill.core.levels import DEFAULT_LEVELS
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
@@ -46,6 +46,6 @@ def with_level_table(settings: BrokerSettings, disk: Disk, directory: Path) -> B
             "the delay levels change from %r to %r; pending messages keep their due time", kept, table
         )
         checkpoint.save(json.dumps({"levels": table}).encode(), sync=True)
-    with suppress(DiskFull):  # the next opening will do as well
+    with suppress(DiskFullError):  # the next opening will do as well
         checkpoint.keep_twice()
     return replace(settings, levels=table)

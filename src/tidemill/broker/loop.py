@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from tidemill.broker.health import Health
 from tidemill.core.clock import LONGEST_WAIT_MS, Clock
-from tidemill.core.errors import BrokerClosed, CorruptionError, DiskFull, SyncFailed
+from tidemill.core.errors import BrokerClosedError, CorruptionError, DiskFullError, SyncFailedError
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Service:
             while True:
                 try:
                     return (step or self._step)(self._clock.now_ms())
-                except DiskFull:
+                except DiskFullError:
                     if not self._make_room():
                         raise
 
@@ -87,7 +87,7 @@ class Service:
                 wake_ms = self.run_once()
                 pause_ms = _PAUSE_MS_FIRST
                 self._health.recovered(self.name)
-            except (SyncFailed, CorruptionError, BrokerClosed):
+            except (SyncFailedError, CorruptionError, BrokerClosedError):
                 raise
             except Exception as fault:
                 self._health.failed(self.name, fault)
@@ -99,7 +99,7 @@ class Service:
 
     def _tell(self, fault: Exception, pause_ms: int) -> None:
         """Once with its trace, then in one line; a full disk without a trace, and not for ever."""
-        is_for_want_of_room = isinstance(fault, DiskFull)
+        is_for_want_of_room = isinstance(fault, DiskFullError)
         if is_for_want_of_room and pause_ms == _PAUSE_MS_MAX:
             return
         has_trace = pause_ms == _PAUSE_MS_FIRST and not is_for_want_of_room

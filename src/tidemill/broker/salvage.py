@@ -26,7 +26,7 @@ from tidemill.broker.identity import (
 from tidemill.broker.level_table import LEVELS_FORMAT, LEVELS_NAME, decode_levels
 from tidemill.broker.salvage_report import LostGroup, OpenTransactionDoubt, SalvageReport, region_report
 from tidemill.core.durations import format_time
-from tidemill.core.errors import DiskFull, NewerFormat, RequestError, StorageError
+from tidemill.core.errors import DiskFullError, NewerFormatError, RequestError, StorageError
 from tidemill.core.limits import MIB, SEGMENT_BYTES
 from tidemill.log.checkpoint import Checkpoint, Decode
 from tidemill.log.disk import Disk, write_parts
@@ -92,7 +92,7 @@ def _broker_id(reader: ReadOnlyDisk, source: Path) -> str | None:
     if identity is None:
         return None
     if identity.version > DIRECTORY_FORMAT:
-        raise NewerFormat(
+        raise NewerFormatError(
             f"{source} has format {identity.version}, this Tidemill reads up to {DIRECTORY_FORMAT}; "
             "use the newer Tidemill that wrote it"
         )
@@ -107,7 +107,7 @@ def _segment_bytes(reader: ReadOnlyDisk, source: Path) -> int:
 def _require_space(disk: Disk, target: Path, log_bytes: int) -> None:
     free = max(0, disk.free_bytes(target))
     if free < log_bytes + MIB:
-        raise DiskFull(
+        raise DiskFullError(
             f"the disk of {target} is too small: the log takes {log_bytes:,} bytes, {free:,} are free; "
             "free some space or name a directory on another disk"
         )

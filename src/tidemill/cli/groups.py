@@ -13,7 +13,7 @@ from tidemill.cli.connecting import EndpointOption, JsonOption, connect, moment_
 from tidemill.cli.output import console
 from tidemill.client.answers import GroupInfo
 from tidemill.client.client import Client
-from tidemill.core.errors import Forbidden
+from tidemill.core.errors import ForbiddenError
 
 groups = typer.Typer(help="Consumer groups: list with lag, set, reset.")
 
@@ -99,5 +99,5 @@ def _is_new(client: Client, group: str) -> bool:
     """Whether a name is that of no group so far: perhaps a slip of the pen, so it is said."""
     try:
         return group not in {known.name for known in client.groups()}
-    except Forbidden:
+    except ForbiddenError:
         return False  # who may not look is not told

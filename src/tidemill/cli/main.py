@@ -15,17 +15,17 @@ import typer
 
 from tidemill.cli.catalogue import application
 from tidemill.core.errors import (
-    AlreadyReleased,
-    Forbidden,
-    InvalidReceipt,
+    AlreadyReleasedError,
+    ForbiddenError,
+    InvalidAckTokenError,
     RequestError,
     TidemillError,
-    TopicExists,
-    TopicInUse,
-    Unauthorized,
-    UnknownMessage,
-    UnknownTopic,
-    UnknownTransaction,
+    TopicExistsError,
+    TopicInUseError,
+    UnauthorizedError,
+    UnknownMessageError,
+    UnknownTopicError,
+    UnknownTransactionError,
 )
 
 _FAILED = 1
@@ -36,15 +36,15 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 # The request was sound, but not for what it met there: a failure. Any other wrong request is bad usage.
 _MET_OTHERWISE = (
-    UnknownTopic,
-    TopicExists,
-    TopicInUse,
-    UnknownMessage,
-    AlreadyReleased,
-    UnknownTransaction,
-    InvalidReceipt,
-    Unauthorized,
-    Forbidden,
+    UnknownTopicError,
+    TopicExistsError,
+    TopicInUseError,
+    UnknownMessageError,
+    AlreadyReleasedError,
+    UnknownTransactionError,
+    InvalidAckTokenError,
+    UnauthorizedError,
+    ForbiddenError,
 )
 
 _SERVE = "serve"

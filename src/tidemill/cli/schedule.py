@@ -20,7 +20,7 @@ from tidemill.cli.connecting import EndpointOption, JsonOption, connect, duratio
 from tidemill.cli.output import bar
 from tidemill.client.tables.scheduled import Scheduled, StoredPart
 from tidemill.core.errors import RequestError, TidemillError
-from tidemill.core.model import Receipt
+from tidemill.core.model import SendResult
 from tidemill.core.table_columns import COLUMNS, check_jitter_once, check_names
 
 _ROWS = 1 << 17
@@ -170,7 +170,7 @@ def _repeats_in(answers: Scheduled) -> int:
         if isinstance(part, StoredPart):
             count += pc.sum(part.table["is_repeat"]).as_py() or 0
         else:
-            count += sum(isinstance(answer, Receipt) and answer.is_repeat for answer in part)
+            count += sum(isinstance(answer, SendResult) and answer.is_repeat for answer in part)
     return count
 
 

@@ -21,7 +21,7 @@ from tidemill.cli.connecting import (
 )
 from tidemill.cli.output import due_words
 from tidemill.core.durations import format_time
-from tidemill.core.model import NO_OFFSET, NO_TIME_MS, Receipt
+from tidemill.core.model import NO_OFFSET, NO_TIME_MS, SendResult
 
 _ONCE = ("keep", "replace")
 
@@ -97,7 +97,7 @@ def _properties(pairs: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
-def receipt_fields(receipt: Receipt) -> dict[str, object]:
+def receipt_fields(receipt: SendResult) -> dict[str, object]:
     """A receipt as the JSON object that programs read."""
     is_timed, has_offset = receipt.deliver_at_ms != NO_TIME_MS, receipt.offset != NO_OFFSET
     return {
@@ -113,7 +113,7 @@ def receipt_fields(receipt: Receipt) -> dict[str, object]:
     }
 
 
-def _print_for_people(receipt: Receipt, now_ms: int | None) -> None:
+def _print_for_people(receipt: SendResult, now_ms: int | None) -> None:
     verb = "was there already" if receipt.is_repeat else "sent"
     if receipt.handle is None:
         print(f"{verb}: {receipt.id}")

@@ -15,7 +15,7 @@ from tidemill.cli.watching import EVERY_S, watch
 from tidemill.client.answers import BrokerStatus, Minute
 from tidemill.client.client import Client
 from tidemill.core.clock import stopwatch_s
-from tidemill.core.errors import Forbidden
+from tidemill.core.errors import ForbiddenError
 
 _HORIZON_MS = 3_600_000
 
@@ -51,7 +51,7 @@ def _look(client: Client, seen: Seen) -> Seen:
 def _next_hour(client: Client) -> list[Minute] | None:
     try:
         return client.forecast(horizon=_HORIZON_MS)
-    except Forbidden:
+    except ForbiddenError:
         return None
 
 

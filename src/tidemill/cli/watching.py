@@ -14,8 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from tidemill.client.transport.retrying import Unreachable
-from tidemill.core.errors import TidemillError
+from tidemill.core.errors import TidemillError, UnreachableError
 
 EVERY_S = 1.0
 Look = Callable[[], RenderableType]
@@ -50,4 +49,4 @@ def _show(screen: Console, live: Live, picture: RenderableType) -> None:
 
 def _may_pass(error: TidemillError) -> bool:
     """Whether the broker may be there again shortly: it does not answer, or it is just opening."""
-    return isinstance(error, Unreachable) or type(error) is TidemillError
+    return isinstance(error, UnreachableError) or type(error) is TidemillError

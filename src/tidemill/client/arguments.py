@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from tidemill.client.answers import Message
-from tidemill.client.transport.connection import ConnectionLost
+from tidemill.client.transport.connection import ConnectionLostError
 from tidemill.client.transport.endpoint import Endpoint
-from tidemill.client.transport.retrying import RetryPolicy, Unreachable
+from tidemill.client.transport.retrying import RetryPolicy
 from tidemill.client.verbs import NewDueTime
 from tidemill.core.arguments import require_kind
 from tidemill.core.durations import (
@@ -20,7 +20,7 @@ from tidemill.core.durations import (
     as_time_ms,
     require_forward,
 )
-from tidemill.core.errors import RequestError
+from tidemill.core.errors import RequestError, UnreachableError
 from tidemill.core.model import Handle
 from tidemill.core.request_ids import check_request_id, new_request_id
 
@@ -109,19 +109,19 @@ def whither_of(at: Moment | None, delay: Span | None, by: Span | None) -> NewDue
     return NewDueTime(optional_time(at), optional_ms(delay), None if by is None else as_shift_ms(by))
 
 
-def can_come_back(lost: ConnectionLost) -> bool:
+def can_come_back(lost: ConnectionLostError) -> bool:
     """Whether another try may go better: a certificate that is not trusted, or no TLS at all, stays so."""
     cause = lost.__cause__
     is_not_tls = getattr(cause, "reason", "") == "WRONG_VERSION_NUMBER"
     return not (is_not_tls or isinstance(cause, ssl.SSLCertVerificationError))
 
 
-def unreachable(endpoint: Endpoint, lost: ConnectionLost, *, is_read: bool) -> Unreachable:
+def unreachable(endpoint: Endpoint, lost: ConnectionLostError, *, is_read: bool) -> UnreachableError:
     """The error that a lost connection becomes; a read changes nothing, so nothing is in doubt after it."""
     if lost.was_sent:
         # A port for TLS hangs up without a word when it is spoken to without.
         is_perhaps_tls = isinstance(lost.__cause__, EOFError) and not endpoint.is_tls
-        return Unreachable(
+        return UnreachableError(
             f"the broker at {endpoint} was asked and did not answer: {lost}; "
             + (
                 "nothing was changed, so ask again"
@@ -135,4 +135,4 @@ def unreachable(endpoint: Endpoint, lost: ConnectionLost, *, is_read: bool) -> U
         what_to_do = "name a certificate to trust (ca=, TIDEMILL_CA), or trust any (TIDEMILL_TLS_INSECURE=1)"
     elif isinstance(lost.__cause__, ssl.SSLError):
         what_to_do = "https:// is for the port of --tls-port"
-    return Unreachable(f"no broker at {endpoint}: {lost}; {what_to_do}")
+    return UnreachableError(f"no broker at {endpoint}: {lost}; {what_to_do}")

@@ -49,7 +49,7 @@ from tidemill.client.tables.async_table_verbs import TABLES_AT_ONCE, AsyncTableV
 from tidemill.client.tables.flight_link import FlightLink
 from tidemill.client.transport.async_connection import AsyncPool, connect
 from tidemill.client.transport.close_signal import Closing
-from tidemill.client.transport.connection import ConnectionLost
+from tidemill.client.transport.connection import ConnectionLostError
 from tidemill.client.transport.endpoint import DEFAULT_ENDPOINT, Endpoint, request_head
 from tidemill.client.transport.forking import in_a_forked_child
 from tidemill.client.transport.retrying import Patience, busy_ones, error_in, is_worth_a_retry
@@ -59,7 +59,7 @@ from tidemill.core.draft_kinds import check_kinds
 from tidemill.core.durations import Moment, Span, as_duration_ms, as_time_ms
 from tidemill.core.errors import RequestError, TidemillError
 from tidemill.core.holds import Held
-from tidemill.core.model import Draft, Once, Receipt, TopicType
+from tidemill.core.model import Draft, Once, SendResult, TopicType
 from tidemill.core.send_answers import Answer, decode_answers
 from tidemill.core.send_batch import CONTENT_TYPE
 
@@ -138,33 +138,33 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs, AsyncChangeVerbs, AsyncDam
         properties: Mapping[str, str] | None = None,
         once: bool | str | Once = False,
         id: str | None = None,  # noqa: A002 - the name people look for
-    ) -> Receipt:
+    ) -> SendResult:
         """Send one message, durably; raises what is wrong with it."""
         return await self._send(
             draft_of(topic, body, delay, at, level, key, keys, tag, group, properties, once, id, jitter)
         )
 
-    async def send_draft(self, draft: Draft) -> Receipt:
+    async def send_draft(self, draft: Draft) -> SendResult:
         """Send a message made beforehand."""
         check_kinds(draft)
         return await self._send(with_id(draft))
 
-    async def _send(self, draft: Draft) -> Receipt:
+    async def _send(self, draft: Draft) -> SendResult:
         self._bind_to_loop()
         answer = await self._coalescer.send(draft)
-        if not isinstance(answer, Receipt):
+        if not isinstance(answer, SendResult):
             # It waits for itself: those it travelled with have their answers.
             answer = (await self._until_taken([draft], [answer]))[0]
-        if isinstance(answer, Receipt):
+        if isinstance(answer, SendResult):
             return answer
         try:
             raise answer
         finally:
             del answer  # which would hold itself, by the frame it is raised from
 
-    async def send_many(self, drafts: Iterable[Draft]) -> list[Receipt | TidemillError]:
+    async def send_many(self, drafts: Iterable[Draft]) -> list[SendResult | TidemillError]:
         """Send many messages in as few requests as possible; each has its own answer, in order."""
-        answers: list[Receipt | TidemillError] = []
+        answers: list[SendResult | TidemillError] = []
         for part in in_requests(drafts):
             answers.extend(await self._until_taken(part, await self._send_batch(part)))
         return answers
@@ -331,7 +331,7 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs, AsyncChangeVerbs, AsyncDam
             fault: TidemillError
             try:
                 answer = await way.exchange(head, content, timeout_s, is_repeatable=is_repeatable)
-            except ConnectionLost as lost:
+            except ConnectionLostError as lost:
                 fault = unreachable(self.endpoint, lost, is_read=head.startswith(_GET))
                 can_help = (is_repeatable or not lost.was_sent) and can_come_back(lost)
             else:

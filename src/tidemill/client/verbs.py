@@ -25,7 +25,7 @@ from tidemill.client.answers import (
     TopicInfo,
 )
 from tidemill.core.arguments import require_kind
-from tidemill.core.errors import IllegalHandle, RequestError
+from tidemill.core.errors import IllegalHandleError, RequestError
 from tidemill.core.holds import Held, held_named
 from tidemill.core.model import CancelAnswer, Handle, TopicType
 
@@ -142,7 +142,7 @@ def cancel(handles: Sequence[HandleLike], request_id: str) -> Call[list[CancelAn
 def _handle_texts(handles: Sequence[HandleLike]) -> list[str]:
     for handle in handles:
         if not isinstance(handle, Handle | str):
-            raise IllegalHandle(f"{handle!r} is no handle; a message that is not timed has none")
+            raise IllegalHandleError(f"{handle!r} is no handle; a message that is not timed has none")
     return [str(handle) for handle in handles]
 
 

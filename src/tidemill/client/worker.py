@@ -47,7 +47,7 @@ from tidemill.client.transport.close_signal import release_once
 from tidemill.client.transport.endpoint import DEFAULT_ENDPOINT
 from tidemill.core.arguments import require_kind, require_whole
 from tidemill.core.durations import Span, as_duration_ms
-from tidemill.core.errors import Forbidden, RequestError, TidemillError, TopicExists
+from tidemill.core.errors import ForbiddenError, RequestError, TidemillError, TopicExistsError
 
 Handler = Callable[[Message], Any]
 H = TypeVar("H", bound=Handler)
@@ -252,9 +252,9 @@ class Worker:
     def _make_topic(self, name: str) -> None:
         try:
             self.client.create_topic(name)
-        except TopicExists:
+        except TopicExistsError:
             return  # another worker created it first
-        except Forbidden:
+        except ForbiddenError:
             return  # a user who may only receive sees no topics either: the fetch reports a missing one
 
     def stop(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 
-from tidemill.core.errors import TooManyRequests
+from tidemill.core.errors import TooManyRequestsError
 
 
 class ByteBudget:
@@ -40,7 +40,7 @@ class ByteBudget:
             self.held -= size
 
     def hold(self, size: int) -> _Held:
-        """A context in which so many bytes are held; `TooManyRequests` if they exceed the bound."""
+        """A context in which so many bytes are held; `TooManyRequestsError` if they exceed the bound."""
         return _Held(self, size)
 
 
@@ -55,7 +55,7 @@ class _Held:
 
     def __enter__(self) -> None:
         if not self._budget.take(self._size):
-            raise TooManyRequests(
+            raise TooManyRequestsError(
                 f"in-flight limit reached: {self._budget.held}/{self._budget.bytes_max} bytes; retry later"
             )
 

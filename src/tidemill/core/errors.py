@@ -1,9 +1,10 @@
 """Every error Tidemill raises on purpose, grouped by who must act.
 
 `RequestError`     the caller: the request itself is wrong; nothing was written.
-`BusyError`        the caller, later: retry; nothing was written (but see `PartlyStored`).
+`BusyError`        the caller, later: retry; nothing was written (but see `PartlyStoredError`).
 `StorageError`     the operator: the machine or the directory needs attention.
 `CorruptionError`  the operator: bytes on disk are not what was written.
+`UnreachableError` raised by a client only: no broker answered.
 
 Each class has a stable `code` that the endpoints translate; the message says what was wrong and what to do.
 Bugs are asserts, not errors.
@@ -12,6 +13,53 @@ Bugs are asserts, not errors.
 from __future__ import annotations
 
 from collections.abc import Sized
+
+__all__ = [
+    "AlreadyReleasedError",
+    "BodyTooLargeError",
+    "BrokerClosedError",
+    "BusyError",
+    "CorruptionError",
+    "DamagedFrameError",
+    "DirectoryLockedError",
+    "DiskError",
+    "DiskFullError",
+    "EmptyBodyError",
+    "ForbiddenError",
+    "IdInUseError",
+    "IllegalDelayError",
+    "IllegalFilterError",
+    "IllegalGroupError",
+    "IllegalHandleError",
+    "IllegalIdError",
+    "IllegalKeyError",
+    "IllegalLeaseError",
+    "IllegalLevelError",
+    "IllegalMessageGroupError",
+    "IllegalPropertyError",
+    "IllegalRequestIdError",
+    "IllegalTagError",
+    "IllegalTopicError",
+    "InvalidAckTokenError",
+    "MalformedRequestError",
+    "NewerFormatError",
+    "PartlyStoredError",
+    "PropertiesTooLargeError",
+    "RequestError",
+    "RequestIdReusedError",
+    "StorageError",
+    "SyncFailedError",
+    "TidemillError",
+    "TooManyRequestsError",
+    "TopicExistsError",
+    "TopicInUseError",
+    "UnauthorizedError",
+    "UnknownMessageError",
+    "UnknownTopicError",
+    "UnknownTransactionError",
+    "UnreachableError",
+    "WrongMessageTypeError",
+]
 
 
 class TidemillError(Exception):
@@ -26,136 +74,142 @@ class RequestError(TidemillError):
     code = "bad-request"
 
 
-class IllegalTopic(RequestError):
+class IllegalTopicError(RequestError):
     code = "illegal-topic"
 
 
-class IllegalTag(RequestError):
+class IllegalTagError(RequestError):
     code = "illegal-tag"
 
 
-class IllegalKey(RequestError):
+class IllegalKeyError(RequestError):
     code = "illegal-key"
 
 
-class IllegalProperty(RequestError):
+class IllegalPropertyError(RequestError):
     code = "illegal-property"
 
 
-class PropertiesTooLarge(IllegalProperty):
+class PropertiesTooLargeError(IllegalPropertyError):
     """Too many properties, or too many bytes of them."""
 
     code = "properties-too-large"
 
 
-class IllegalGroup(RequestError):
+class IllegalGroupError(RequestError):
     code = "illegal-group"
 
 
-class IllegalMessageGroup(IllegalGroup):
+class IllegalMessageGroupError(IllegalGroupError):
     """Of a message (the order it belongs to), not of consumers."""
 
     code = "illegal-message-group"
 
 
-class IllegalId(RequestError):
+class IllegalIdError(RequestError):
     code = "illegal-id"
 
 
-class IdInUse(RequestError):
+class IdInUseError(RequestError):
     """The id is that of another message in the topic: the same id must come with the same content."""
 
     code = "id-in-use"
 
 
-class IllegalLevel(RequestError):
+class IllegalLevelError(RequestError):
     code = "illegal-level"
 
 
-class IllegalDelay(RequestError):
+class IllegalDelayError(RequestError):
     code = "illegal-delay"
 
 
-class BodyTooLarge(RequestError):
+class BodyTooLargeError(RequestError):
     code = "body-too-large"
 
 
-class EmptyBody(RequestError):
+class EmptyBodyError(RequestError):
     code = "empty-body"
 
 
-class WrongMessageType(RequestError):
+class WrongMessageTypeError(RequestError):
     code = "wrong-message-type"
 
 
-class MalformedRequest(RequestError):
+class MalformedRequestError(RequestError):
     """The request contradicts itself or cannot be read."""
 
     code = "malformed"
 
 
-class IllegalFilter(RequestError):
+class IllegalFilterError(RequestError):
     code = "illegal-filter"
 
 
-class IllegalInvisibility(RequestError):
+class IllegalLeaseError(RequestError):
     code = "illegal-invisibility"
 
 
-class UnknownTransaction(RequestError):
+class UnknownTransactionError(RequestError):
     code = "unknown-transaction"
 
 
-class UnknownTopic(RequestError):
+class UnknownTopicError(RequestError):
     code = "unknown-topic"
 
 
-class TopicExists(RequestError):
+class TopicExistsError(RequestError):
     code = "topic-exists"
 
 
-class TopicInUse(RequestError):
+class TopicInUseError(RequestError):
     code = "topic-in-use"
 
 
-class IllegalHandle(RequestError):
+class IllegalHandleError(RequestError):
     code = "illegal-handle"
 
 
-class IllegalRequestId(RequestError):
+class IllegalRequestIdError(RequestError):
     code = "illegal-request-id"
 
 
-class RequestIdReused(RequestError):
+class RequestIdReusedError(RequestError):
     """Another request was carried out under this request id within the last hour."""
 
     code = "request-id-reused"
 
 
-class InvalidReceipt(RequestError):
-    """The receipt is not, or no longer, the one that settles its delivery."""
+class InvalidAckTokenError(RequestError):
+    """The token is not, or no longer, the one that settles its delivery."""
 
     code = "invalid-receipt"
 
 
-class AlreadyReleased(RequestError):
+class AlreadyReleasedError(RequestError):
     code = "already-released"
 
 
-class UnknownMessage(RequestError):
+class UnknownMessageError(RequestError):
     code = "unknown-message"
 
 
-class Unauthorized(RequestError):
+class UnauthorizedError(RequestError):
     """Who asks is not known: no credentials, wrong ones, or a signature that is too old."""
 
     code = "unauthorized"
 
 
-class Forbidden(RequestError):
+class ForbiddenError(RequestError):
     """Who asks is known, and may not do this."""
 
     code = "forbidden"
+
+
+class UnreachableError(TidemillError):
+    """No broker answered a client in time; the message says whether the request may have taken effect."""
+
+    code = "unreachable"
 
 
 class BusyError(TidemillError):
@@ -164,17 +218,17 @@ class BusyError(TidemillError):
     code = "busy"
 
 
-class TooManyRequests(BusyError):
+class TooManyRequestsError(BusyError):
     code = "too-many-requests"
 
 
-class DiskFull(BusyError):
+class DiskFullError(BusyError):
     """Sends are refused until there is space again; releases and cancels go on."""
 
     code = "disk-full"
 
 
-class PartlyStored(DiskFull):
+class PartlyStoredError(DiskFullError):
     """A table met a full disk midway: `receipt` answers for its first rows, which are stored."""
 
     code = "partly-stored"
@@ -196,21 +250,21 @@ class DiskError(StorageError):
     code = "disk-error"
 
 
-class DirectoryLocked(StorageError):
+class DirectoryLockedError(StorageError):
     code = "directory-locked"
 
 
-class NewerFormat(StorageError):
+class NewerFormatError(StorageError):
     code = "newer-format"
 
 
-class SyncFailed(StorageError):
+class SyncFailedError(StorageError):
     """A sync failed: what is on disk is not known, so the broker stops."""
 
     code = "sync-failed"
 
 
-class BrokerClosed(StorageError):
+class BrokerClosedError(StorageError):
     code = "closed"
 
 
@@ -220,7 +274,7 @@ class CorruptionError(TidemillError):
     code = "corrupt"
 
 
-class DamagedFrame(CorruptionError):
+class DamagedFrameError(CorruptionError):
     """A frame of the commit log does not read back; its messages are not delivered."""
 
     code = "damaged"
@@ -230,7 +284,7 @@ class DamagedFrame(CorruptionError):
         self.path, self.offset, self.position = path, offset, position
 
     @classmethod
-    def at(cls, path: str, offset: int, position: int) -> DamagedFrame:
+    def at(cls, path: str, offset: int, position: int) -> DamagedFrameError:
         """The frame at an offset of the log, which is a position in one of its files."""
         message = (
             f"{path}: the frame at offset {offset} of the log (byte {position} of the file) is damaged; its "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from tidemill.core.errors import IllegalLevel, RequestError
+from tidemill.core.errors import IllegalLevelError, RequestError
 from tidemill.core.limits import MAX_DELAY_MS
 
 DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -49,7 +49,7 @@ def _delay_ms(word: str, level: int) -> int:
 def clamped_level(level: int, delays_ms: tuple[int, ...]) -> tuple[int, str]:
     """The level that is used for the one asked for, and a note where it is another."""
     if level < 0:
-        raise IllegalLevel(f"level {level} is negative; use 1 to {len(delays_ms)}, or 0 for none")
+        raise IllegalLevelError(f"level {level} is negative; use 1 to {len(delays_ms)}, or 0 for none")
     highest = len(delays_ms)
     if level > highest:
         return highest, f"level {level} is above the highest, {highest} was used"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum, StrEnum
 
-from tidemill.core.errors import IllegalHandle
+from tidemill.core.errors import IllegalHandleError
 from tidemill.core.frozen import frozen
 
 NO_TIME_MS = -1
@@ -117,7 +117,7 @@ class Handle:
 
     @classmethod
     def parse(cls, text: str) -> Handle:
-        """Read a handle back; `IllegalHandle` if it never was one."""
+        """Read a handle back; `IllegalHandleError` if it never was one."""
         try:
             padded = text.strip() + "=" * (-len(text.strip()) % 4)
             version, broker, topic, message_id, seq = base64.urlsafe_b64decode(padded).decode().split("\n")
@@ -125,14 +125,14 @@ class Handle:
                 raise ValueError(version)
             return cls(broker, topic, message_id, int(seq))
         except (ValueError, binascii.Error, UnicodeError):
-            raise IllegalHandle(
+            raise IllegalHandleError(
                 f"not a handle: {text[:80]!r}; pass the handle that the send answered with"
                 + (", which a message that is not timed does not have" if text in _NO_HANDLES else "")
             ) from None
 
 
 @frozen
-class Receipt:
+class SendResult:
     """The answer to one send."""
 
     id: str

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from tidemill.core.errors import IllegalRequestId
+from tidemill.core.errors import IllegalRequestIdError
 
 REQUEST_ID_CHARS_MAX = 255
 REQUEST_ID_NAME = b"idempotency-key"  # of the header in HTTP, and of the schema's metadata in Arrow
@@ -34,19 +34,19 @@ def new_request_id() -> str:
 
 
 def check_request_id(text: object) -> str:
-    """The id, if it may be one; `IllegalRequestId` if not."""
+    """The id, if it may be one; `IllegalRequestIdError` if not."""
     if not isinstance(text, str):
-        raise IllegalRequestId(f"a request id must be a text, {type(text).__name__} was given")
+        raise IllegalRequestIdError(f"a request id must be a text, {type(text).__name__} was given")
     if not text:
-        raise IllegalRequestId(f"the request id is empty; {_RULE}")
+        raise IllegalRequestIdError(f"the request id is empty; {_RULE}")
     if len(text) > REQUEST_ID_CHARS_MAX:
-        raise IllegalRequestId(
+        raise IllegalRequestIdError(
             f"the request id {shown(text)} has {len(text)} characters, the limit is {REQUEST_ID_CHARS_MAX}; "
             f"{_RULE}"
         )
     if not _VISIBLE.issuperset(text):
         at = next(index for index, char in enumerate(text) if char not in _VISIBLE)
-        raise IllegalRequestId(
+        raise IllegalRequestIdError(
             f"the request id {shown(text)} has the character {text[at]!a} at position {at + 1}; {_RULE}"
         )
     return text

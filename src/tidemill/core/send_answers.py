@@ -18,10 +18,10 @@ from typing import Any
 
 from tidemill.core.error_codes import error_of
 from tidemill.core.errors import TidemillError
-from tidemill.core.model import NO_OFFSET, NO_QUEUE, NO_SEQ, NO_TIME_MS, Draft, Handle, Receipt
+from tidemill.core.model import NO_OFFSET, NO_QUEUE, NO_SEQ, NO_TIME_MS, Draft, Handle, SendResult
 from tidemill.core.send_batch import dumps, one_or_all
 
-Answer = Receipt | TidemillError
+Answer = SendResult | TidemillError
 
 
 def encode_answers(broker_id: str, answers: Sequence[Answer]) -> bytes:
@@ -31,7 +31,7 @@ def encode_answers(broker_id: str, answers: Sequence[Answer]) -> bytes:
     notes: dict[int, str] = {}
     errors: dict[int, list[str]] = {}
     for index, answer in enumerate(answers):
-        if isinstance(answer, Receipt):
+        if isinstance(answer, SendResult):
             seq = answer.handle.seq if answer.handle is not None else NO_SEQ
             rows.append((seq, answer.deliver_at_ms, answer.queue, answer.offset))
             if answer.is_repeat:
@@ -89,12 +89,12 @@ def _placed(
 
 def receipt_of_new(
     broker_id: str, draft: Draft, seq: int, due_ms: int, queue: int = NO_QUEUE, offset: int = NO_OFFSET
-) -> Receipt:
+) -> SendResult:
     """The receipt of a draft with an id of its own that was stored anew."""
     message_id = draft.id or ""
     if due_ms == NO_TIME_MS:
-        return Receipt(message_id, draft.topic, None, due_ms, queue=queue, offset=offset)
-    return Receipt(message_id, draft.topic, Handle(broker_id, draft.topic, message_id, seq), due_ms)
+        return SendResult(message_id, draft.topic, None, due_ms, queue=queue, offset=offset)
+    return SendResult(message_id, draft.topic, Handle(broker_id, draft.topic, message_id, seq), due_ms)
 
 
 def decode_answers(data: bytes, drafts: Sequence[Draft]) -> list[Answer]:

@@ -30,7 +30,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemill.core.errors import CorruptionError, NewerFormat
+from tidemill.core.errors import CorruptionError, NewerFormatError
 from tidemill.log.disk import Bytes, Disk, read_file, write_parts
 
 logger = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class Checkpoint:
         if newest is None:
             return None
         if newest.version > self._version:
-            raise NewerFormat(
+            raise NewerFormatError(
                 f"{self._paths[0].with_suffix('')} has format {newest.version}, this Tidemill reads up to "
                 f"{self._version}; use the newer Tidemill that wrote it"
             )

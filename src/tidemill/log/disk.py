@@ -4,7 +4,7 @@ Owns every call into the operating system that touches a file. `RealDisk` is the
 `tidemill.testing.FaultyDisk` is the same with crashes, torn writes, failed syncs and a full disk.
 
 Invariants:
-- a write or preallocation that finds no space raises `DiskFull`; a failed sync raises `SyncFailed`;
+- a write or preallocation that finds no space raises `DiskFullError`; a failed sync raises `SyncFailedError`;
 - `write`, `scatter` and `read`/`map` see each other at once; only `sync` makes bytes survive a power cut;
 - a name made by `open(create=True)` or `rename` survives a power cut only after `sync_dir`.
 
@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.core.errors import DirectoryLocked, DiskError, DiskFull, StorageError, SyncFailed
+from tidemill.core.errors import DirectoryLockedError, DiskError, DiskFullError, StorageError, SyncFailedError
 from tidemill.log.sorted_keys import RocksKeys, SortedKeys
 
 Bytes = bytes | bytearray | memoryview
@@ -123,13 +123,13 @@ class Disk(Protocol):
         ...
 
     def lock(self, path: Path, note: str) -> LockHandle:
-        """Take an exclusive lock on the file, leaving `note` in it; `DirectoryLocked` if it is held."""
+        """Take an exclusive lock on the file, leaving `note` in it; `DirectoryLockedError` if it is held."""
         ...
 
     def sorted_keys(self, directory: Path, key_bytes: int, *, read_only: bool = False) -> SortedKeys:
         """The sorted keys in `directory`, which is made if it is not there. RocksDB does its own I/O there.
 
-        Raises `RequestError` where RocksDB is not installed, `DirectoryLocked` where others have it open
+        Raises `RequestError` where RocksDB is not installed, `DirectoryLockedError` where others have it open
         (but for `read_only`), `CorruptionError` where its files are damaged.
         """
         ...
@@ -177,7 +177,7 @@ class _told_apart:
         if error is None or not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
             return
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull(f"{self._path}: no space left on the disk; free space on it") from error
+            raise DiskFullError(f"{self._path}: no space left on the disk; free space on it") from error
         if isinstance(error, FileExistsError | NotADirectoryError):
             raise StorageError(f"{self._path} is, or lies below, a file; name a directory") from error
         raise DiskError(
@@ -246,7 +246,7 @@ class _RealFile:
         try:
             os.fdatasync(self._fd)
         except OSError as error:
-            raise SyncFailed(
+            raise SyncFailedError(
                 f"{self.path}: sync failed ({error.strerror}); check the disk, then start again"
             ) from error
 
@@ -305,7 +305,7 @@ class RealDisk:
         try:
             os.fsync(fd)
         except OSError as error:
-            raise SyncFailed(f"{directory}: sync failed ({error.strerror}); check the disk") from error
+            raise SyncFailedError(f"{directory}: sync failed ({error.strerror}); check the disk") from error
         finally:
             os.close(fd)
 
@@ -342,10 +342,10 @@ class RealDisk:
         except BlockingIOError:
             holder = os.pread(fd, 200, 0).decode(errors="replace").strip() or "another process"
             os.close(fd)
-            raise DirectoryLocked(
+            raise DirectoryLockedError(
                 f"{path.parent} is in use by {holder}; stop it first or choose another directory"
             ) from None
-        with suppress(DiskFull), _told_apart(path):  # the lock holds without the note
+        with suppress(DiskFullError), _told_apart(path):  # the lock holds without the note
             os.ftruncate(fd, 0)
             os.pwrite(fd, note.encode(), 0)
         return _RealLock(fd)

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidemill.core.errors import NewerFormat
+from tidemill.core.errors import NewerFormatError
 from tidemill.log.disk import ByteArray, Bytes
 
 FRAME_FORMAT = 3
@@ -108,7 +108,7 @@ def decode_frame(
     if verify and crc != zlib.crc32(payload, zlib.crc32(header[16:], zlib.crc32(header[:12]))):
         return None
     if version > FRAME_FORMAT:
-        raise NewerFormat(
+        raise NewerFormatError(
             f"the log has frames of format {version}, this Tidemill reads up to {FRAME_FORMAT}; "
             "use the newer Tidemill that wrote it"
         )

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 
 from tidemill.core.clock import stopwatch_s
-from tidemill.core.errors import SyncFailed
+from tidemill.core.errors import SyncFailedError
 from tidemill.core.histogram import Histogram
 from tidemill.log.segments import SegmentedLog
 
@@ -37,7 +37,7 @@ class GroupCommit:
         self._changed = threading.Condition()  # protects _in_flight, _claimed_end and _failure
         self._in_flight = 0
         self._claimed_end = 0
-        self._failure: SyncFailed | None = None
+        self._failure: SyncFailedError | None = None
         self.sync_durations = Histogram()  # for those who look on
 
     @property
@@ -77,11 +77,11 @@ class GroupCommit:
         return self._claimed_end >= end or self._in_flight >= self._in_flight_max
 
     def _lead(self) -> None:
-        failure: SyncFailed | None = None
+        failure: SyncFailedError | None = None
         began_s = stopwatch_s()
         try:
             self._log.sync()
-        except SyncFailed as error:
+        except SyncFailedError as error:
             failure = error
         finally:
             with self._changed:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tidemill.core.errors import DamagedFrame
+from tidemill.core.errors import DamagedFrameError
 from tidemill.log.frame import ALIGNMENT, Frame, decode_frame, next_frame
 from tidemill.log.segment import Segment
 
@@ -39,12 +39,12 @@ class LogReads:
     def frame(self, offset: int) -> Frame:
         """The frame at `offset`, verified; it must be at or above `head` and below `written_end`.
 
-        `DamagedFrame` if it does not read back.
+        `DamagedFrameError` if it does not read back.
         """
         segment = self._segment_of(offset)
         frame = segment.frame(offset)
         if frame is None:
-            raise DamagedFrame.at(str(self._path(segment.start)), offset, offset - segment.start)
+            raise DamagedFrameError.at(str(self._path(segment.start)), offset, offset - segment.start)
         return frame
 
     def appended_frame(self, offset: int) -> Frame:
@@ -82,7 +82,7 @@ class LogReads:
             if frame is None:
                 path = str(self._path(segment.start))
                 message = f"{path}: the frame at offset {at} does not read back: the file is damaged. "
-                raise DamagedFrame(message + self._remedy, path, at, at - segment.start)
+                raise DamagedFrameError(message + self._remedy, path, at, at - segment.start)
             yield frame
             at = frame.end
 

@@ -10,7 +10,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from tidemill.core.errors import DirectoryLocked, StorageError
+from tidemill.core.errors import DirectoryLockedError, StorageError
 from tidemill.log.disk import LockHandle
 
 _PIECE_BYTES = 1 << 20
@@ -89,7 +89,7 @@ class ReadOnlyDisk:
         return True
 
     def lock(self, path: Path) -> LockHandle:
-        """Take an exclusive lock on a lock file without writing to it; `DirectoryLocked` if it is held."""
+        """Take an exclusive lock on a file without writing to it; `DirectoryLockedError` if it is held."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -101,5 +101,5 @@ class ReadOnlyDisk:
         except BlockingIOError:
             holder = os.pread(fd, 200, 0).decode(errors="replace").strip() or "another process"
             os.close(fd)
-            raise DirectoryLocked(f"{path.parent} is in use by {holder}; stop it first") from None
+            raise DirectoryLockedError(f"{path.parent} is in use by {holder}; stop it first") from None
         return _Lock(fd)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from tidemill.core.errors import DiskFull
+from tidemill.core.errors import DiskFullError
 from tidemill.log.arrays import I64, Rows, picked
 from tidemill.log.disk import Bytes, Disk, DiskFile
 
@@ -91,7 +91,7 @@ class RowTable:
             try:
                 self._file(chunk, create=True).write(position, data)
                 return
-            except DiskFull:
+            except DiskFullError:
                 if not self._make_room():
                     raise
 

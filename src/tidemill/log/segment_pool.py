@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from tidemill.core.errors import DiskFull
+from tidemill.core.errors import DiskFullError
 from tidemill.log.disk import Disk, DiskFile
 from tidemill.log.row_table import MakeRoom
 
@@ -51,7 +51,7 @@ class SegmentPool:
     def set_aside(self, sizes: Sequence[int], *, also_free_bytes: int = 0) -> None:
         """Have the spare and a file of each of these sizes, with `also_free_bytes` left on the disk beside.
 
-        On `DiskFull` nothing more is held than before.
+        On `DiskFullError` nothing more is held than before.
         """
         if self._has_spare and not sizes and not also_free_bytes:
             self.is_short = False
@@ -68,7 +68,7 @@ class SegmentPool:
                 self._set_aside[made[-1]] = size
             if also_free_bytes:
                 self._require_free(also_free_bytes)
-        except DiskFull:
+        except DiskFullError:
             self.is_short = True
             for path in made:
                 del self._set_aside[path]
@@ -90,7 +90,7 @@ class SegmentPool:
         if self.is_short:
             try:
                 self.set_aside([self.segment_bytes])
-            except DiskFull:
+            except DiskFullError:
                 return
 
     def take(self, path: Path, size: int, *, is_reserved: bool) -> DiskFile:
@@ -99,7 +99,7 @@ class SegmentPool:
         while made is None:
             try:
                 made = self._preallocated(self._next_name(), size)
-            except DiskFull:
+            except DiskFullError:
                 if is_reserved and self._has_spare and size <= self.segment_bytes:
                     self._has_spare = False
                     made = self._directory / _SPARE
@@ -133,7 +133,7 @@ class SegmentPool:
         with closing(self._disk.open(path, create=True)) as file:
             try:
                 file.preallocate(size)
-            except DiskFull as error:
+            except DiskFullError as error:
                 self._disk.remove(path)
                 raise self._no_room(size) from error
         return path
@@ -142,9 +142,9 @@ class SegmentPool:
         if self._disk.free_bytes(self._directory) < needed_bytes:
             raise self._no_room(needed_bytes)
 
-    def _no_room(self, needed_bytes: int) -> DiskFull:
+    def _no_room(self, needed_bytes: int) -> DiskFullError:
         free_bytes = max(0, self._disk.free_bytes(self._directory))
-        return DiskFull(
+        return DiskFullError(
             f"the disk is full: {needed_bytes:,} more bytes are needed, {free_bytes:,} are free; "
             "free space on that disk"
         )

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tidemill.core.errors import CorruptionError, DiskFull
+from tidemill.core.errors import CorruptionError, DiskFullError
 from tidemill.log.disk import Bytes, Disk
 from tidemill.log.frame import (
     HEADER_BYTES,
@@ -196,7 +196,7 @@ class SegmentedLog(LogReads):
     def _try_preallocate(self, segment: Segment) -> None:
         try:
             segment.file.preallocate(self._segment_bytes)
-        except DiskFull:
+        except DiskFullError:
             return  # the segment counts as full; the next append asks for a new one
 
     # -- appending --------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class SegmentedLog(LogReads):
         reserved: bool = False,
         version: int = PLAIN_FORMAT,
     ) -> int:
-        """Write one frame and return its offset. Not synced. `DiskFull` leaves the log as it was."""
+        """Write one frame and return its offset. Not synced. `DiskFullError` leaves the log as it was."""
         needed = frame_bytes(payload_bytes(parts))
         if not reserved:
             self.pool.set_aside([])
@@ -259,8 +259,8 @@ class SegmentedLog(LogReads):
     ) -> None:
         """Make sure that frames with payloads of these sizes, appended next, cannot meet a full disk.
 
-        On `DiskFull` nothing has changed. `opening_growth_max` is how many bytes longer the owner's opening
-        frame may become by those frames; `also_free_bytes` must be left on the disk for other files.
+        On `DiskFullError` nothing has changed. `opening_growth_max` is how many bytes longer the owner's
+        opening frame may become by those frames; `also_free_bytes` must be left on the disk for other files.
         """
         at, size = self.written_end, self._tail_end
         opening = 0

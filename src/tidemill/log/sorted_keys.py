@@ -27,11 +27,11 @@ import numpy.typing as npt
 
 from tidemill.core.errors import (
     CorruptionError,
-    DirectoryLocked,
+    DirectoryLockedError,
     DiskError,
-    DiskFull,
+    DiskFullError,
     RequestError,
-    SyncFailed,
+    SyncFailedError,
 )
 from tidemill.core.limits import MIB
 from tidemill.log.rocksdb_records import require_readable
@@ -138,7 +138,7 @@ class RocksKeys:
         try:
             with self._told_apart():
                 db.close()
-        except DiskFull:
+        except DiskFullError:
             return  # it could not tidy up; what was written is in RocksDB's own log, and synced
         except CorruptionError as error:
             # Nothing is lost by closing. The next one to read these files meets the damage.
@@ -193,11 +193,11 @@ class RocksKeys:
     def _named(self, complaint: str) -> Exception:
         where = f"{self._directory}: {complaint}"
         if "lock hold by" in complaint or "While lock file" in complaint:
-            return DirectoryLocked(f"{where}; stop the process that has it open")
+            return DirectoryLockedError(f"{where}; stop the process that has it open")
         if "No space left" in complaint or "Disk quota exceeded" in complaint:
-            return DiskFull("no space left on the disk; free space on that disk")
+            return DiskFullError("no space left on the disk; free space on that disk")
         if "While fdatasync" in complaint or "While fsync" in complaint:
-            return SyncFailed(f"{where}; check the disk, then start again")
+            return SyncFailedError(f"{where}; check the disk, then start again")
         # Not found: what a damaged file of options names. A missing file is "No such file".
         if (
             complaint.startswith(("Corruption", "Invalid argument", "NotFound"))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from tidemill.core.errors import CorruptionError, DirectoryLocked
+from tidemill.core.errors import CorruptionError, DirectoryLockedError
 from tidemill.log.disk import RealDisk
 from tidemill.pipeline.settings import PipelineSettings
 from tidemill.pipeline.wire import OUTCOME_SCHEMA, Order, read_order
@@ -64,7 +64,7 @@ def take_step(
                 settings.limits,
                 Admitted(order.first_seq, order.end_seq, entries, scan_s),
             )
-    except DirectoryLocked:
+    except DirectoryLockedError:
         return None
     finally:
         files.close()

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tidemill.core.errors import CorruptionError, NewerFormat
+from tidemill.core.errors import CorruptionError, NewerFormatError
 from tidemill.core.model import Via
 from tidemill.log.arrays import I64, U16, Flags, Rows
 from tidemill.log.disk import Disk
@@ -88,7 +88,7 @@ class ReadyReader:
             return  # its shard was dropped while we looked
         try:
             header, rows, trips = decode_ready(file.map(file.size()).data)
-        except (CorruptionError, NewerFormat) as error:
+        except (CorruptionError, NewerFormatError) as error:
             self._damaged.add(path)
             self._on_damage(shard_of(path.parent.parent), f"{path.name}: {error}")
             return

@@ -21,7 +21,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tidemill.core.clock import Clock, stopwatch_s
-from tidemill.core.errors import DiskFull
+from tidemill.core.errors import DiskFullError
 from tidemill.core.model import NEVER_ROLLED, Via
 from tidemill.log.arrays import I64, Flags, Rows, picked
 from tidemill.release.arrival import in_order_of_arrival
@@ -291,7 +291,7 @@ class Releaser:
         try:
             while len(rows):
                 rows = self._release_some(rows, now_ms, is_pressed)
-        except DiskFull:
+        except DiskFullError:
             self._lacking_space = len(rows)
             raise
         finally:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tidemill.broker.broker import Broker
-from tidemill.core.errors import Forbidden
+from tidemill.core.errors import ForbiddenError
 from tidemill.core.limits import FRAME_BYTES_MAX, MIB
 from tidemill.server.asgi import Receive, Scope, Send, SteadyReceive, steady_send
 from tidemill.server.body_budget import BodyBudget, BodyRefused
@@ -174,7 +174,7 @@ class App:
     async def _metrics(self, opened: Opened, send: Send) -> None:
         try:
             require(LOOK)
-        except Forbidden as error:
+        except ForbiddenError as error:
             await _page(send, 403, _JSON, error_bytes(error))
         else:
             # Gathering takes the broker's locks, which the event loop must not wait for.

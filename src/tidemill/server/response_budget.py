@@ -17,7 +17,7 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
 from tidemill.core.byte_budget import ByteBudget
-from tidemill.core.errors import TooManyRequests
+from tidemill.core.errors import TooManyRequestsError
 from tidemill.core.limits import KIB
 from tidemill.server.asgi import Event, Send
 from tidemill.server.http.http_errors import error_response
@@ -40,7 +40,7 @@ class Unread(ByteBudget):
         self.looks = asyncio.Semaphore(_LOOKS_MAX)  # of the one event loop that makes answers
 
     def require_capacity(self) -> None:
-        """Return if another large response fits the budget; `TooManyRequests` if not."""
+        """Return if another large response fits the budget; `TooManyRequestsError` if not."""
         if self.held > self.bytes_max:
             raise self.refusal()
 
@@ -48,8 +48,10 @@ class Unread(ByteBudget):
         """A `send` for the answer of the call under way, counted. Use it as a context."""
         return Answer(self, send, may_refuse)
 
-    def refusal(self) -> TooManyRequests:
-        return TooManyRequests(f"{self.held} response bytes wait for clients that do not read; retry later")
+    def refusal(self) -> TooManyRequestsError:
+        return TooManyRequestsError(
+            f"{self.held} response bytes wait for clients that do not read; retry later"
+        )
 
 
 class Answer:
@@ -89,7 +91,7 @@ class Answer:
         if self._may_refuse and event["type"] == _START and (size := _announced(event)) > _PIECE_BYTES:
             try:
                 self.keep(size)
-            except TooManyRequests as error:
+            except TooManyRequestsError as error:
                 self._is_refused = True
                 await error_response(error)({"type": "http"}, _hear_nothing, self._send)
                 return
@@ -126,7 +128,7 @@ class BodiesRoute(APIRoute):
 
 
 def reserve(bodies: Iterable[bytes]) -> None:
-    """Reserve bytes for these; `TooManyRequests` if unread responses leave too few."""
+    """Reserve bytes for these; `TooManyRequestsError` if unread responses leave too few."""
     answer = _OF_CALL.get()
     if answer is not None:
         answer.keep(sum(map(len, bodies)))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tidemill.broker.broker import Broker
 from tidemill.broker.send.column_send import Answers, PlainAnswers
 from tidemill.broker.send.planned_send import Answer
-from tidemill.core.errors import Forbidden, RequestError, TidemillError
+from tidemill.core.errors import ForbiddenError, RequestError, TidemillError
 from tidemill.core.model import Once
 from tidemill.core.send_answers import encode_answers, encode_plain_answers
 from tidemill.core.send_batch import SendColumns, decode_columns
@@ -27,7 +27,7 @@ PATH = "/v1/send-batch"
 # So many messages of several requests are stored in one go.
 JOINED_MESSAGES_MAX = 4096
 
-Refusals = list[Forbidden | None]
+Refusals = list[ForbiddenError | None]
 
 
 class Asked(NamedTuple):

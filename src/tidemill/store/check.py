@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tidemill.core.errors import CorruptionError, DamagedFrame
+from tidemill.core.errors import CorruptionError, DamagedFrameError
 from tidemill.log.disk import Disk
 from tidemill.log.frame import Frame
 from tidemill.store.damage import Repairs
@@ -32,7 +32,7 @@ def check_store(
 ) -> list[str]:
     """Findings about an open store that has no writer now; `scratch` is an empty directory to work in.
 
-    `DamagedFrame` where the log itself does not read back.
+    `DamagedFrameError` where the log itself does not read back.
     """
     findings: list[str] = []
     derivation, repairs = Derivation(store.log), Repairs()
@@ -56,7 +56,7 @@ def check_store(
                 queues.publish(effects.publication)
             if effects.forgotten_topic_id is not None:
                 queues.forget(effects.forgotten_topic_id)
-    except DamagedFrame:
+    except DamagedFrameError:
         raise  # what is derived cannot be judged by a log that does not read back
     except CorruptionError as error:
         return [*findings[:_LISTED_MAX], str(error)]

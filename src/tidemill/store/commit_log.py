@@ -22,7 +22,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from tidemill.core.errors import BrokerClosed, StorageError, UnknownTopic
+from tidemill.core.errors import BrokerClosedError, StorageError, UnknownTopicError
 from tidemill.core.frozen import frozen
 from tidemill.core.histogram import Histogram
 from tidemill.core.model import NO_OFFSET, NO_TIME_MS, StoredMessage
@@ -144,7 +144,7 @@ class CommitLog:
             return done if offsets is None else replace(done, queue_offsets=offsets.tolist())
 
     def reserve(self, payload_bytes: Sequence[int], message_count: int) -> None:
-        """Return if frames with these payloads can be appended next, all of them; else `DiskFull`.
+        """Return if frames with these payloads can be appended next, all of them; else `DiskFullError`.
 
         Call under the lock. `message_count` is how many messages they hold.
         """
@@ -202,7 +202,7 @@ class CommitLog:
     def _require_topics(self, topic_ids: Sequence[int] | set[int]) -> None:
         for topic_id in topic_ids:
             if self._indexes.topics.by_id(topic_id) is None:
-                raise UnknownTopic("the topic was deleted meanwhile; create it again or send to another")
+                raise UnknownTopicError("the topic was deleted meanwhile; create it again or send to another")
 
     def _plan(self, topic_ids: I64, queue_ids: I64, deliver_at_ms: I64) -> I64:
         """Queue offsets of the messages that are not timed, -1 for those that are."""
@@ -325,9 +325,9 @@ class CommitLog:
         released: Rows | None = None,
     ) -> Appended:
         if self._is_closed:
-            raise BrokerClosed("the broker is closed")
+            raise BrokerClosedError("the broker is closed")
         if self._broken is not None:
-            raise BrokerClosed("the store stopped after a fault; open it again") from self._broken
+            raise BrokerClosedError("the store stopped after a fault; open it again") from self._broken
         first_seq = self._indexes.ledger.next_seq
         try:
             offset = self._log.append(kind, parts, now_ms, reserved=reserved, version=version)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from tidemill.core.errors import DamagedFrame
+from tidemill.core.errors import DamagedFrameError
 from tidemill.log.arrays import I64
 
 logger = logging.getLogger(__name__)
@@ -21,13 +21,13 @@ class DamagedFrames:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # protects the list
-        self._frames: dict[int, DamagedFrame] = {}
+        self._frames: dict[int, DamagedFrameError] = {}
         self._held_at = -1
         # What is in them, once it was looked up: seqs of timed messages, and how many others.
         self.seqs: dict[int, I64] = {}
         self.row_counts: dict[int, int] = {}
 
-    def note(self, error: DamagedFrame) -> None:
+    def note(self, error: DamagedFrameError) -> None:
         """A frame did not read back; only the first time is logged."""
         with self._lock:
             is_new = error.offset not in self._frames
@@ -46,7 +46,7 @@ class DamagedFrames:
                 offset,
             )
 
-    def since(self, head: int) -> list[DamagedFrame]:
+    def since(self, head: int) -> list[DamagedFrameError]:
         """Those at or above the head of the log, in order; what is below is forgotten."""
         with self._lock:
             self._frames = {offset: error for offset, error in self._frames.items() if offset >= head}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidemill.core.errors import DamagedFrame
+from tidemill.core.errors import DamagedFrameError
 from tidemill.core.model import NO_OFFSET, NO_SEQ, NO_TIME_MS
 from tidemill.log.arrays import I64, Flags, Rows
 from tidemill.store.derivation import QueueKey, next_offset_of
@@ -37,7 +37,7 @@ class DamageCounts:
 class DamagedMessage:
     """A message whose bytes are damaged."""
 
-    frame: DamagedFrame
+    frame: DamagedFrameError
     place: int
     topic_id: int
     state: str  # pending, released, sent (at once), or open (a transaction)
@@ -127,7 +127,7 @@ def frames_between(store: MessageStore, start: int, stop: int) -> list[int]:
     return offsets
 
 
-def _timed(store: MessageStore, frame: DamagedFrame) -> Iterator[DamagedMessage]:
+def _timed(store: MessageStore, frame: DamagedFrameError) -> Iterator[DamagedMessage]:
     for seq in _seqs_of(store, frame.offset).tolist():
         with store.writer.lock:
             ledger = store.indexes.ledger
@@ -165,7 +165,7 @@ def _in_state(store: MessageStore, seqs: I64, state: State) -> Flags:
     return is_in
 
 
-def _row_count(store: MessageStore, frame: DamagedFrame) -> int:
+def _row_count(store: MessageStore, frame: DamagedFrameError) -> int:
     """How many messages a frame holds that are not timed, or travel with a release."""
     count = store.damaged.row_counts.get(frame.offset)
     if count is None:

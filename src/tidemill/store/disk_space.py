@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemill.core.errors import DiskFull
+from tidemill.core.errors import DiskFullError
 from tidemill.core.limits import MIB
 from tidemill.log.disk import Disk
 from tidemill.log.segments import SegmentedLog
@@ -83,10 +83,10 @@ def disk_minimum(segment_bytes: int, ballast_bytes: int) -> int:
     return _MINIMUM_SEGMENTS * segment_bytes + _MINIMUM_BALLASTS * ballast_bytes
 
 
-def too_small(error: DiskFull, segment_bytes: int) -> DiskFull:
+def too_small(error: DiskFullError, segment_bytes: int) -> DiskFullError:
     """The error for a directory that cannot even be opened."""
     needed = _mib(disk_minimum(segment_bytes, BALLAST_BYTES))
-    return DiskFull(f"{error}, or name a directory on a larger one (at least {needed} MiB in all)")
+    return DiskFullError(f"{error}, or name a directory on a larger one (at least {needed} MiB in all)")
 
 
 class DiskSpace:
@@ -107,7 +107,7 @@ class DiskSpace:
     # -- before a send ----------------------------------------------------------------------------
 
     def reserve(self, payload_bytes: Sequence[int], message_count: int) -> None:
-        """Return if frames with these payloads, so many messages, can be appended next; else `DiskFull`."""
+        """`DiskFullError` unless frames with these payloads, so many messages, can be appended next."""
         self.require_kept_back()
         try:
             self._log.reserve(
@@ -116,30 +116,30 @@ class DiskSpace:
                 # Some derived rows find space in the ballast; for many there must be space beside it.
                 also_free_bytes=max(0, _DERIVED_BYTES * message_count - self._ballast.size // 2),
             )
-        except DiskFull as error:
+        except DiskFullError as error:
             self.look()
             raise self._full(error) from error
 
     def require_kept_back(self) -> None:
-        """Return if the ballast is whole or can be made whole; `DiskFull` if not, or if all is gone."""
+        """Return if the ballast is whole or can be made whole; `DiskFullError` if not, or if all is gone."""
         if self._said == _IS_GONE or self._log.written_end >= self._look_at_end:
             self.look()
         if self._said == _IS_GONE:
-            raise DiskFull(
+            raise DiskFullError(
                 f"data directory {self._directory} removed or unmounted; restore it, then send again"
             )
         try:
             self._ballast.require_whole()
-        except DiskFull as error:
+        except DiskFullError as error:
             self.look()
             raise self._full(error) from error
 
-    def _full(self, error: DiskFull) -> DiskFull:
+    def _full(self, error: DiskFullError) -> DiskFullError:
         """The error for a send: how much must be free before any is taken, which may be several files."""
         seen = self.view()
         if seen.is_gone or seen.free_bytes >= seen.refuse_below_bytes:  # this one alone asks for too much
             return error
-        return DiskFull(f"the disk is full: {self._figures(seen)}; {self._what_to_do()}")
+        return DiskFullError(f"the disk is full: {self._figures(seen)}; {self._what_to_do()}")
 
     def _figures(self, seen: DiskSpaceView) -> str:
         return (

@@ -1,7 +1,7 @@
 """Messages read back from the commit log, and found by id and key.
 
 Every frame is verified when it is read (`log/segment.py`). A message whose bytes are damaged is never
-returned: `message` raises `DamagedFrame`, `messages` has None in its place, and the frame is noted.
+returned: `message` raises `DamagedFrameError`, `messages` has None in its place, and the frame is noted.
 
 A damaged message is still found: by the hashes of its id and keys, which the find index holds. Two texts of a
 topic with one 64-bit hash are taken for the same there, as a handle's id is everywhere.
@@ -17,7 +17,7 @@ from itertools import groupby
 
 import numpy as np
 
-from tidemill.core.errors import DamagedFrame
+from tidemill.core.errors import DamagedFrameError
 from tidemill.core.model import NO_SEQ, NO_TIME_MS, StoredMessage
 from tidemill.log.arrays import I64, U64, Flags, Rows
 from tidemill.log.frame import COPY_BYTES_MAX, Frame
@@ -55,7 +55,7 @@ class MessageReads:
     # -- reading ----------------------------------------------------------------------------------
 
     def message(self, place: int) -> StoredMessage:
-        """The message at a place in the log, which must not be cut; `DamagedFrame` if it cannot be read."""
+        """The message at a place in the log, not cut off; `DamagedFrameError` if it cannot be read."""
         return self.section(place >> 16).message(place & 0xFFFF)
 
     def readable(self, place: int) -> StoredMessage | None:
@@ -75,7 +75,7 @@ class MessageReads:
         return found
 
     def queue_offset(self, place: int) -> int:
-        """Where in its queue a message is that went there at once. `DamagedFrame` if that cannot be read."""
+        """The queue offset of a message that went there at once; `DamagedFrameError` if unreadable."""
         return int(self.section(place >> 16).queue_offsets(np.array([place & 0xFFFF]))[0])
 
     def is_expired(self, place: int) -> bool:
@@ -83,7 +83,7 @@ class MessageReads:
         return place >> 16 < self.log.head or place == 0
 
     def section(self, frame_offset: int) -> Section:
-        """The messages of a frame, which must not be cut. `DamagedFrame` if it does not read back."""
+        """The messages of a frame, which must not be cut. `DamagedFrameError` if it does not read back."""
         with self._sections_lock:
             kept = self._sections.get(frame_offset)
             if kept is not None:
@@ -103,7 +103,7 @@ class MessageReads:
     def _frame(self, offset: int) -> Frame:
         try:
             return self.log.frame(offset)
-        except DamagedFrame as error:
+        except DamagedFrameError as error:
             if offset >= self.log.head:  # else it was cut meanwhile
                 self.damaged.note(error)
             raise
@@ -117,7 +117,7 @@ class MessageReads:
     def _reads_back(self, frame_offset: int) -> bool:
         try:
             self._frame(frame_offset)
-        except DamagedFrame:
+        except DamagedFrameError:
             return False
         return True
 
@@ -125,7 +125,7 @@ class MessageReads:
         """The messages of a frame, which must not be cut; None if it does not read back."""
         try:
             return self.section(frame_offset)
-        except DamagedFrame:
+        except DamagedFrameError:
             return None
 
     def stored_by_ms(self, place: int) -> int:

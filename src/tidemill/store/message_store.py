@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from tidemill.core.errors import DiskFull
+from tidemill.core.errors import DiskFullError
 from tidemill.core.limits import DAY_MS, MIB, SEGMENT_BYTES
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
@@ -113,7 +113,7 @@ class MessageStore(MessageReads):
         self.writer = self._make_writer(partial(on_fault, "commit log"))
         self.disk_space.look()
         self._find_upkeep = FindUpkeep(self.indexes.find, self.log, self.writer.lock, self.writer.finish_all)
-        with suppress(DiskFull):  # the maintenance service derives the rest when there is space again
+        with suppress(DiskFullError):  # the maintenance service derives the rest when there is space again
             self._find_upkeep.derive_lost()
         self._begun: dict[int, int | None] = {}  # when segments were begun, as far as asked for
         self.upkeep_lock = threading.Lock()  # one checkpoint, head cut or backup at a time
@@ -160,7 +160,7 @@ class MessageStore(MessageReads):
         with self.upkeep_lock:
             try:
                 self._save_checkpoint()
-            except DiskFull:
+            except DiskFullError:
                 return
 
     def _save_checkpoint(self) -> None:

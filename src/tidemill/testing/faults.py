@@ -33,7 +33,7 @@ class FaultPlan:
     crash_at: int | None = None  # die at this counted operation
     crash_after: bool = False  # False: before it took effect (a write may be half done); True: right after
     count_writes: bool = False
-    fail_sync_at: int | None = None  # this sync of a file raises SyncFailed and persists nothing
+    fail_sync_at: int | None = None  # this sync of a file raises SyncFailedError and persists nothing
 
 
 class FaultInjector:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.core.errors import DiskFull, SyncFailed
+from tidemill.core.errors import DiskFullError, SyncFailedError
 from tidemill.log.disk import ByteArray, Bytes, DiskFile
 from tidemill.testing.faults import FaultInjector, SimulatedCrash
 from tidemill.testing.space import BLOCK_BYTES, FileSpace
@@ -106,7 +106,7 @@ class FaultyFile:
         with self._faults.operation("sync", self.path):
             if self._faults.sync_shall_fail():
                 self._node.unsynced.sync_failed()
-                raise SyncFailed(
+                raise SyncFailedError(
                     f"{self.path}: sync failed (planned fault); check the disk, then start again"
                 )
             self._node.unsynced.synced()
@@ -135,5 +135,5 @@ class FaultyFile:
             node.space.allocate(offset, len(data))
             node.unsynced.wrote(offset, data, replaced, size)
 
-    def _no_room(self) -> DiskFull:
-        return DiskFull(f"no space left on the disk for {self.path.name}; free space on that disk")
+    def _no_room(self) -> DiskFullError:
+        return DiskFullError(f"no space left on the disk for {self.path.name}; free space on that disk")

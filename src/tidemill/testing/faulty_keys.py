@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from tidemill.core.errors import DiskFull, SyncFailed
+from tidemill.core.errors import DiskFullError, SyncFailedError
 from tidemill.log.sorted_keys import KeyRows, RocksKeys
 from tidemill.testing.faults import FaultInjector
 
@@ -70,13 +70,13 @@ class FaultyKeys(RocksKeys):
     def _put(self, rows: KeyRows, note: bytes | None) -> None:
         with self._faults.operation("write keys", self._directory, len(rows), is_write=True):
             if rows.nbytes > self._free_bytes():
-                raise DiskFull("no space left on the disk for RocksDB; free space on that disk")
+                raise DiskFullError("no space left on the disk for RocksDB; free space on that disk")
             super()._put(rows, note)
 
     def _sync(self) -> None:
         with self._faults.operation("sync", self._directory):
             if self._faults.sync_shall_fail():
-                raise SyncFailed(f"{self._directory}: sync failed (planned fault); check the disk")
+                raise SyncFailedError(f"{self._directory}: sync failed (planned fault); check the disk")
             super()._sync()
             self._synced = _log_sizes(self._directory)
 

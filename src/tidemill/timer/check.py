@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.core.errors import CorruptionError, NewerFormat
+from tidemill.core.errors import CorruptionError, NewerFormatError
 from tidemill.log.disk import Disk
 from tidemill.timer.cursor import Cursor
 from tidemill.timer.ready_files import ReadyFiles
@@ -176,7 +176,7 @@ def _check_ready(disk: Disk, directory: Path) -> Iterator[str]:
     for name in ready.names():
         try:
             _, rows, _ = ready.read(name)
-        except (CorruptionError, NewerFormat) as error:
+        except (CorruptionError, NewerFormatError) as error:
             yield f"{name}: {error}"
             continue
         due, seqs = rows["deliver_at_ms"], rows["seq"]

@@ -74,7 +74,7 @@ class EmbeddedRunner:
         self._epoch = epoch
 
     def open(self, epoch: int, start_seq: int) -> None:
-        """Take the shards; no message below `start_seq` is pending. Raises `DirectoryLocked`."""
+        """Take the shards; no message below `start_seq` is pending. Raises `DirectoryLockedError`."""
         self._epoch = epoch
         self._idle = None
         self.is_stale = False

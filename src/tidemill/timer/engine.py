@@ -139,7 +139,7 @@ class ShardEngine:
     def open(self, start_seq: int) -> ShardEngine:
         """Lock the shard and make it ready; no message below `start_seq` is pending.
 
-        Raises `DirectoryLocked` if another runner has the shard. A shard that is missing, made for other
+        Raises `DirectoryLockedError` if another runner has the shard. A shard that is missing, made for other
         settings or damaged is made anew and absorbs from `start_seq`. Whatever it raises, nothing is held.
         """
         self._disk.make_dir(self._directory)

@@ -30,7 +30,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from tidemill.core.errors import CorruptionError, NewerFormat
+from tidemill.core.errors import CorruptionError, NewerFormatError
 from tidemill.log.arrays import U16
 from tidemill.store.formats.placements_format import TRIPS_EACH, check_trips_kind, trips_kind_of, trips_of
 from tidemill.timer.ready_row_format import READY, READY_BYTES, ReadyRows
@@ -81,7 +81,7 @@ def decode_ready(data: bytes | memoryview) -> tuple[ReadyHeader, ReadyRows, U16]
         _HEADER.unpack_from(data)
     )
     if version > READY_FORMAT:
-        raise NewerFormat(
+        raise NewerFormatError(
             f"a ready file has format {version}, this Tidemill reads up to {READY_FORMAT}; "
             "use the newer Tidemill that wrote it"
         )

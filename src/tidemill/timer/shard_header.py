@@ -20,7 +20,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from tidemill.core.errors import CorruptionError, NewerFormat
+from tidemill.core.errors import CorruptionError, NewerFormatError
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
 from tidemill.timer.settings import StoreKind, TimerSettings
@@ -57,7 +57,7 @@ def read_header(disk: Disk, directory: Path) -> bytes | None:
     """The header's content, or None where there is none this Tidemill can read."""
     try:
         return Checkpoint(disk, directory, HEADER_NAME, HEADER_FORMAT, decode_header).load()
-    except NewerFormat:
+    except NewerFormatError:
         return None
 
 

@@ -66,6 +66,6 @@ def holders_by_kernel(lock_path: Path) -> list[Holder]:
 
 
 def take_shard_lock(disk: Disk, directory: Path) -> LockHandle:
-    """Lock a shard for this process; raises `DirectoryLocked` if another process has it."""
+    """Lock a shard for this process; raises `DirectoryLockedError` if another process has it."""
     pid = os.getpid()
     return disk.lock(directory / LOCK_NAME, str(Holder(pid, process_started(pid))))

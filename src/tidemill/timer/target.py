@@ -23,7 +23,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemill.core.errors import CorruptionError, NewerFormat
+from tidemill.core.errors import CorruptionError, NewerFormatError
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
 from tidemill.timer.cursor import CURSOR_FORMAT, CURSOR_NAME, Cursor, decode_cursor
@@ -67,7 +67,7 @@ def decode_target(data: bytes) -> Target:
     if _CRC.unpack_from(data, _FIELDS.size)[0] != zlib.crc32(data[: _FIELDS.size]):
         raise CorruptionError("the timer target fails its checksum; start the broker to write it again")
     if version > TARGET_FORMAT:
-        raise NewerFormat(f"the timer target has format {version}; use the newer Tidemill that wrote it")
+        raise NewerFormatError(f"the timer target has format {version}; use the newer Tidemill that wrote it")
     return Target(epoch, now_ms, synced_end_seq, Runner(runner))
 
 
@@ -143,5 +143,5 @@ def read_cursor(disk: Disk, directory: Path) -> Cursor | None:
     try:
         content = Checkpoint(disk, directory, CURSOR_NAME, CURSOR_FORMAT, decode_cursor).load()
         return None if content is None else decode_cursor(content)
-    except (CorruptionError, NewerFormat):
+    except (CorruptionError, NewerFormatError):
         return None

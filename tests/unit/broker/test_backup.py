@@ -10,7 +10,7 @@ import pytest
 import tidemill
 from small_broker import SmallBroker
 from tidemill.broker.backup import CopyProgress, back_up
-from tidemill.core.errors import DiskFull, RequestError, SyncFailed
+from tidemill.core.errors import DiskFullError, RequestError, SyncFailedError
 from tidemill.core.limits import MIB
 from tidemill.core.model import Draft
 from tidemill.testing.faults import FaultPlan
@@ -114,7 +114,7 @@ def test_a_copy_that_would_fill_the_disk_is_refused_before_anything_is_made(smal
     small.fill_segment()
     used = small.disk.allocated_bytes(small.directory)
     small.disk.capacity_bytes = used + MIB  # enough for the bytes themselves
-    with pytest.raises(DiskFull, match=r"no space for a backup in .*: it needs [\d,]+ bytes"):
+    with pytest.raises(DiskFullError, match=r"no space for a backup in .*: it needs [\d,]+ bytes"):
         back_up(small.broker, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
     assert small.broker.store.disk_space.view().word != "full"
@@ -141,12 +141,12 @@ def test_a_copy_that_fails_leaves_nothing_and_its_name_can_be_used_again(small, 
     target = tmp_path / "copy"
     if is_there:
         target.mkdir()
-    with pytest.raises(DiskFull):
+    with pytest.raises(DiskFullError):
         back_up(small.broker, target, _Filling(small))
     small.disk.capacity_bytes = None
     assert list(tmp_path.glob("copy/*")) == [] and target.exists() == is_there
     small.disk.arm(FaultPlan(fail_sync_at=5))
-    with pytest.raises(SyncFailed):
+    with pytest.raises(SyncFailedError):
         back_up(small.broker, target)
     small.disk.arm(FaultPlan())
     assert list(tmp_path.glob("copy/*")) == [] and target.exists() == is_there

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tidemill.broker.send.batch_bounds import WHOLE_BYTES_MAX, check_whole, decoded_bytes, framed
-from tidemill.core.errors import BodyTooLarge, RequestError, TooManyRequests
+from tidemill.core.errors import BodyTooLargeError, RequestError, TooManyRequestsError
 from tidemill.core.limits import FRAME_ROWS_MAX, KIB, MIB
 
 _TEXTS = ["", "a", None, "b" * 100, "é" * 20, "a"]
@@ -60,9 +60,9 @@ def test_plain_columns_count_as_they_are() -> None:
 
 def test_a_whole_batch_has_bounds_of_rows_and_of_bytes() -> None:
     assert check_whole(_repeated(700, FRAME_ROWS_MAX)) < WHOLE_BYTES_MAX
-    with pytest.raises(BodyTooLarge, match="every value written out"):
+    with pytest.raises(BodyTooLargeError, match="every value written out"):
         check_whole(_repeated(800, FRAME_ROWS_MAX))
-    with pytest.raises(BodyTooLarge, match="a batch has 65537 rows; send at most 65536 in each"):
+    with pytest.raises(BodyTooLargeError, match="a batch has 65537 rows; send at most 65536 in each"):
         check_whole(pa.record_batch({"body": pa.nulls(FRAME_ROWS_MAX + 1)}))
     with pytest.raises(RequestError, match="not valid Arrow data"):
         check_whole(pa.record_batch({"tag": pa.array([b"\xff"]).view(pa.string())}))
@@ -95,7 +95,7 @@ def test_sends_under_way_are_counted_as_they_are_written_out(small) -> None:
     in_flight = small.broker._sender.in_flight
     with in_flight.hold(in_flight.bytes_max - MIB):
         for is_whole in (False, True):
-            with pytest.raises(TooManyRequests):
+            with pytest.raises(TooManyRequestsError):
                 small.broker.send_table(batch, topic="t", is_whole=is_whole)
     assert len(small.broker.send_table(batch, topic="t", is_whole=True)) == 10_000
 
@@ -105,6 +105,6 @@ def test_numbers_that_are_longer_as_texts_make_no_larger_frame(small, monkeypatc
     batch = pa.record_batch({"body": pa.nulls(1_000).cast(pa.binary()).fill_null(b""), "key": numbers})
     small.broker.send_table(batch, topic="t", is_whole=True)
     monkeypatch.setattr("tidemill.broker.send.bulk.FRAME_BYTES_MAX", 200_000)
-    with pytest.raises(BodyTooLarge, match=r"a frame would have \d+ bytes, the limit is 200000"):
+    with pytest.raises(BodyTooLargeError, match=r"a frame would have \d+ bytes, the limit is 200000"):
         small.broker.send_table(batch, topic="t", is_whole=True)
     assert small.broker.status().sent == 1_000

@@ -11,18 +11,18 @@ import pytest
 
 from small_broker import START_MS
 from tidemill.core.errors import (
-    BodyTooLarge,
-    DiskFull,
-    IllegalDelay,
-    IllegalGroup,
-    IllegalId,
-    IllegalKey,
-    IllegalProperty,
-    IllegalTag,
-    IllegalTopic,
-    PropertiesTooLarge,
+    BodyTooLargeError,
+    DiskFullError,
+    IllegalDelayError,
+    IllegalGroupError,
+    IllegalIdError,
+    IllegalKeyError,
+    IllegalPropertyError,
+    IllegalTagError,
+    IllegalTopicError,
+    PropertiesTooLargeError,
     RequestError,
-    WrongMessageType,
+    WrongMessageTypeError,
 )
 from tidemill.core.limits import DAY_MS, FRAME_ROWS_MAX
 from tidemill.core.model import CancelAnswer, TopicType
@@ -105,7 +105,7 @@ def test_a_duration_is_a_delay_in_its_own_unit_and_never_cut_short(small, unit, 
 )
 def test_a_negative_duration_is_refused_with_its_row(small, unit, number, ms):
     column = pa.array([5, number], pa.duration(unit))
-    with pytest.raises(IllegalDelay, match=f"row 1: delay_ms {ms} is negative; use 0 or more"):
+    with pytest.raises(IllegalDelayError, match=f"row 1: delay_ms {ms} is negative; use 0 or more"):
         small.broker.send_table(pa.table({"body": [b"1", b"2"], "delay_ms": column}), topic="t")
     assert not list(small.broker.store.indexes.topics)
 
@@ -233,27 +233,32 @@ BAD_TABLES = [
     (RequestError, "either as a column or as an argument", _one(), None),
     (RequestError, "only one of the columns", _one(deliver_at=1, delay_ms=1), "t"),
     (RequestError, "a body is null", pa.table({"body": pa.array([b"", None])}), "t"),
-    (BodyTooLarge, "1001 bytes, the limit is 1000", pa.table({"body": [bytes(1001)]}), "t"),
-    (IllegalTopic, "1 to 127", pa.table({"topic": pa.array([None], pa.string()), "body": [b""]}), None),
-    (IllegalTopic, "'a b'", _one(), "a b"),
-    (IllegalTopic, "reserved", _one(), "%DLQ%g"),
-    (IllegalTag, r"'a\|b'", _one(tag="a|b"), "t"),
-    (IllegalKey, "'a b'", _one(key="a b"), "t"),
-    (PropertiesTooLarge, "16385 bytes together", _one(key="k" * 16_385), "t"),
-    (PropertiesTooLarge, "16385 bytes together", _one(tag="t" * 16_385), "t"),
-    (PropertiesTooLarge, "16387 bytes together", _one(tag="é" * 8_192, key="k", properties='{"p":"v"}'), "t"),
-    (IllegalProperty, "are reserved: TAGS;", _one(properties='{"TAGS":"v"}'), "t"),
-    (IllegalId, "1 to 128", _one(id="i" * 129), "t"),
-    (IllegalGroup, "64", _one(message_group="g" * 65), "t"),
-    (IllegalGroup, "64", _one(message_group="g\x07"), "t"),
-    (IllegalProperty, "JSON object", _one(properties="{"), "t"),
-    (IllegalProperty, "JSON object", _one(properties='{"a":1}'), "t"),
-    (IllegalProperty, "JSON object", _one(properties='["a"]'), "t"),
-    (IllegalDelay, "beyond the limit of 30d", _one(delay_ms=31 * DAY_MS), "t"),
-    (IllegalDelay, "row 0: delay_ms -1 is negative; use 0 or more", _one(delay_ms=-1), "t"),
-    (IllegalDelay, "beyond the limit of 30d", _one(delay_ms=(1 << 63) - 1), "t"),
-    (IllegalDelay, "beyond the limit of 30d", _one(deliver_at=(1 << 63) - 1), "t"),
-    (WrongMessageType, "takes normal messages, this one is delay", _one(delay_ms=1), "normal-only"),
+    (BodyTooLargeError, "1001 bytes, the limit is 1000", pa.table({"body": [bytes(1001)]}), "t"),
+    (IllegalTopicError, "1 to 127", pa.table({"topic": pa.array([None], pa.string()), "body": [b""]}), None),
+    (IllegalTopicError, "'a b'", _one(), "a b"),
+    (IllegalTopicError, "reserved", _one(), "%DLQ%g"),
+    (IllegalTagError, r"'a\|b'", _one(tag="a|b"), "t"),
+    (IllegalKeyError, "'a b'", _one(key="a b"), "t"),
+    (PropertiesTooLargeError, "16385 bytes together", _one(key="k" * 16_385), "t"),
+    (PropertiesTooLargeError, "16385 bytes together", _one(tag="t" * 16_385), "t"),
+    (
+        PropertiesTooLargeError,
+        "16387 bytes together",
+        _one(tag="é" * 8_192, key="k", properties='{"p":"v"}'),
+        "t",
+    ),
+    (IllegalPropertyError, "are reserved: TAGS;", _one(properties='{"TAGS":"v"}'), "t"),
+    (IllegalIdError, "1 to 128", _one(id="i" * 129), "t"),
+    (IllegalGroupError, "64", _one(message_group="g" * 65), "t"),
+    (IllegalGroupError, "64", _one(message_group="g\x07"), "t"),
+    (IllegalPropertyError, "JSON object", _one(properties="{"), "t"),
+    (IllegalPropertyError, "JSON object", _one(properties='{"a":1}'), "t"),
+    (IllegalPropertyError, "JSON object", _one(properties='["a"]'), "t"),
+    (IllegalDelayError, "beyond the limit of 30d", _one(delay_ms=31 * DAY_MS), "t"),
+    (IllegalDelayError, "row 0: delay_ms -1 is negative; use 0 or more", _one(delay_ms=-1), "t"),
+    (IllegalDelayError, "beyond the limit of 30d", _one(delay_ms=(1 << 63) - 1), "t"),
+    (IllegalDelayError, "beyond the limit of 30d", _one(deliver_at=(1 << 63) - 1), "t"),
+    (WrongMessageTypeError, "takes normal messages, this one is delay", _one(delay_ms=1), "normal-only"),
 ]
 
 
@@ -273,7 +278,7 @@ def test_a_bad_row_in_the_last_frame_leaves_no_trace_of_the_first(small):
     bodies = [b"x"] * FRAME_ROWS_MAX + [b"y"]
     keys = [None] * FRAME_ROWS_MAX + ["a b"]
     end = small.log_end
-    with pytest.raises(IllegalKey):
+    with pytest.raises(IllegalKeyError):
         small.broker.send_table(pa.table({"topic": ["new"] * len(bodies), "body": bodies, "key": keys}))
     assert small.log_end == end
 
@@ -328,7 +333,7 @@ def test_a_full_disk_refuses_a_table(small):
     used = small.disk.allocated_bytes(small.directory)
     small.disk.capacity_bytes = used
     end = small.log_end
-    with pytest.raises(DiskFull):
+    with pytest.raises(DiskFullError):
         small.broker.send_table(pa.table({"body": [bytes(1_000)] * 100}), topic="t")
     assert small.log_end == end
     small.disk.capacity_bytes = None

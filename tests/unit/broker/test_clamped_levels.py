@@ -7,7 +7,7 @@ import logging
 import pyarrow as pa
 import pytest
 
-from tidemill.core.errors import IllegalLevel
+from tidemill.core.errors import IllegalLevelError
 from tidemill.core.model import Draft
 from tidemill.core.send_batch import decode_columns, encode_drafts
 
@@ -81,7 +81,7 @@ def test_what_is_not_stored_does_not_count(small, said):
     small.broker.send([draft])  # a repeat
     small.broker.send_table(pa.table({"topic": ["t"], "body": [b"x"], "level": [99], "id": ["a"]}))
     assert _counts(small) == {"t": 1}
-    with pytest.raises(IllegalLevel):
+    with pytest.raises(IllegalLevelError):
         small.broker.send([Draft("u", b"x", level=99), Draft("u", b"x", level=-1)])
     assert _counts(small) == {"t": 1}
     assert len(said()) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from reference_sender import ReferenceSender
 from tidemill.broker.send.column_send import PlainAnswers
-from tidemill.core.model import Draft, Once, Receipt, TopicType
+from tidemill.core.model import Draft, Once, SendResult, TopicType
 from tidemill.core.send_batch import decode_columns, encode_drafts
 from tidemill.store.formats.frames import Kind
 from tidemill.store.formats.message_format import Section
@@ -74,7 +74,7 @@ def _requests(chance: random.Random, first: int) -> list[list[Draft]]:
 
 
 def _said(answer) -> object:
-    if not isinstance(answer, Receipt):
+    if not isinstance(answer, SendResult):
         return answer.code, str(answer)
     seq = -1 if answer.handle is None else answer.handle.seq
     return seq, answer.deliver_at_ms, answer.queue, answer.offset, answer.is_repeat
@@ -143,7 +143,9 @@ def test_drafts_that_take_the_quick_way_are_stored_and_answered_the_same(
         found = ways[0].broker.send_each(drafts)
         wanted = _the_senders_way(ways[1], drafts)
         assert [_said(answer) for answer in found] == [_said(answer) for answer in wanted]
-        told = [[(a.id, a.offset) for a in answers if isinstance(a, Receipt)] for answers in (found, wanted)]
+        told = [
+            [(a.id, a.offset) for a in answers if isinstance(a, SendResult)] for answers in (found, wanted)
+        ]
         assert told[0] == told[1]
         for small in ways:
             small.advance(10)
@@ -198,7 +200,7 @@ def test_among_many_ordinary_drafts_an_odd_one_is_answered_as_it_would_be_alone(
     found = ways[0].broker.send_each(drafts)
     wanted = _the_senders_way(ways[1], drafts)
     assert [_said(answer) for answer in found] == [_said(answer) for answer in wanted]
-    assert sum(isinstance(answer, Receipt) for answer in found) >= 19
+    assert sum(isinstance(answer, SendResult) for answer in found) >= 19
 
 
 def test_a_request_that_is_sent_again_is_stored_once(small) -> None:

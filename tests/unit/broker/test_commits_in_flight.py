@@ -9,7 +9,7 @@ import pytest
 from tidemill.broker.broker import Broker, Sizes
 from tidemill.cli.bench.slow_disk import SlowDisk
 from tidemill.core.config import BrokerSettings
-from tidemill.core.errors import BrokerClosed, SyncFailed
+from tidemill.core.errors import BrokerClosedError, SyncFailedError
 from tidemill.core.model import Draft
 
 _PATIENCE_S = 120
@@ -32,7 +32,7 @@ class _Disk(SlowDisk):
         with self._count_lock:
             self.under_way -= 1
         if self.fails:
-            raise SyncFailed("the disk said no")
+            raise SyncFailedError("the disk said no")
 
 
 def _broker(tmp_path, disk, commits_in_flight, **sizes):
@@ -87,7 +87,7 @@ def test_a_sync_that_fails_in_a_thread_of_the_window_stops_the_broker(tmp_path):
     try:
         broker.send([Draft("t", b"%d" % number, level=1) for number in range(30)])
         disk.fails = True
-        with pytest.raises(BrokerClosed):
+        with pytest.raises(BrokerClosedError):
             _use_until_closed(broker)
         shown = [int(row.message.body) for row in broker.views.read("t", 0, 0, 100)]
     finally:

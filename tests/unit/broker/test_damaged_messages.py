@@ -9,7 +9,7 @@ import pytest
 from damaged_log import damage_frame, damage_message, place_in_queue, place_of_seq
 from small_broker import RETENTION_MS, START_MS, SmallBroker
 from tidemill.broker.query.table_schemas import Wanted
-from tidemill.core.errors import DamagedFrame
+from tidemill.core.errors import DamagedFrameError
 from tidemill.core.limits import KIB
 from tidemill.core.model import CancelAnswer, Draft, Handle, Once
 from tidemill.store.damaged_messages import damage_counts, damaged_messages
@@ -285,7 +285,7 @@ def test_transactions_with_a_damaged_half_can_be_rolled_back(small):
     half = small.broker.transactions.halves()[0]
     damage_frame(small, half.place >> 16)
     assert small.broker.transactions.read(half) is None
-    with pytest.raises(DamagedFrame, match="is damaged"):
+    with pytest.raises(DamagedFrameError, match="is damaged"):
         small.broker.transactions.commit("t", "one")
     assert {m.state for m in damaged_messages(small.broker.store)} == {"open"}
     small.broker.transactions.roll_back("t", "one")

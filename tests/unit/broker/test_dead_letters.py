@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.core.errors import IllegalHandle
+from tidemill.core.errors import IllegalHandleError
 from tidemill.core.model import Draft
 
 
@@ -43,7 +43,7 @@ def test_a_receipt_of_an_earlier_attempt_forwards_nothing(small):
     (second,) = small.broker.receive("t", "g")
     assert not small.broker.dead_letters.forward(first.receipt)
     assert small.broker.ack([second.receipt]) == [True]
-    with pytest.raises(IllegalHandle):
+    with pytest.raises(IllegalHandleError):
         small.broker.dead_letters.forward("nonsense")
 
 

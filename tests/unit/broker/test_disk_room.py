@@ -12,7 +12,7 @@ import pytest
 
 from small_broker import STORE
 from tidemill.broker.broker import Broker
-from tidemill.core.errors import DiskFull
+from tidemill.core.errors import DiskFullError
 from tidemill.core.limits import KIB
 from tidemill.core.model import Draft
 from tidemill.store.disk_space import disk_minimum, warning_line
@@ -71,7 +71,7 @@ def test_the_warning_comes_before_the_refusal_though_no_time_passes(make_small, 
             while True:
                 send(small)
                 sent_after_warning += said() == [LOW]
-        except DiskFull:
+        except DiskFullError:
             small.disk.capacity_bytes = None
         assert sent_after_warning > 0
         assert said() == [LOW, FULL]
@@ -88,7 +88,7 @@ def test_a_disk_too_small_for_a_first_message_is_told_at_the_start(make_small, s
     assert (room.is_low, room.is_full, room.word) == (True, True, "full")
     assert room.free_bytes < room.refuse_below_bytes == 2 * STORE.segment_bytes
     with pytest.raises(
-        DiskFull, match=r"0\.016 MiB more must be free before sends go on; free space on this disk"
+        DiskFullError, match=r"0\.016 MiB more must be free before sends go on; free space on this disk"
     ) as no:
         small.send("t")
     more = str(no.value).split(", ")[1].split(";")[0]
@@ -162,7 +162,7 @@ def test_a_directory_that_goes_under_an_open_broker_is_told_and_that_it_came_bac
     small.directory.rename(tmp_path / "elsewhere")
     room.look()
     assert room.view().word == "gone"
-    with pytest.raises(DiskFull, match=r"data directory .* removed or unmounted; restore it"):
+    with pytest.raises(DiskFullError, match=r"data directory .* removed or unmounted; restore it"):
         small.broker.send([Draft("t", b"nobody would find it again")])
     small.directory.mkdir()  # as a mount point is there without its volume
     room.look()
@@ -183,7 +183,7 @@ def test_a_disk_without_any_space_is_refused_with_what_is_needed_and_opens_when_
         (tmp_path / "data").mkdir()
         disk.capacity_bytes = 0
         with pytest.raises(
-            DiskFull, match=r"free space .* or name a directory on a larger one \(at least 1,024 MiB"
+            DiskFullError, match=r"free space .* or name a directory on a larger one \(at least 1,024 MiB"
         ):
             Broker(tmp_path / "data", disk=disk, has_threads=False)
         disk.capacity_bytes = None

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from small_broker import START_MS, STORE
-from tidemill.core.errors import DiskFull, PartlyStored
+from tidemill.core.errors import DiskFullError, PartlyStoredError
 from tidemill.core.limits import KIB
 from tidemill.core.model import Draft, Once
 
@@ -31,12 +31,12 @@ def _refused_until_it_fits(small, act) -> int:
         before = small.log_end, small.state()
         try:
             act()
-        except DiskFull as full:
+        except DiskFullError as full:
             said = full
         else:
             small.disk.capacity_bytes = None
             return refused
-        assert type(said) is DiskFull
+        assert type(said) is DiskFullError
         assert "more bytes are needed" in str(said) or "MiB more must be free" in str(said)
         assert (small.log_end, small.state()) == before
         assert small.broker.status().disk_space.is_full
@@ -117,7 +117,7 @@ def test_when_others_take_the_room_midway_the_table_says_what_is_stored(small):
 
     writer.finish_written = finish_and_fill_the_disk
     with pytest.raises(
-        PartlyStored, match=r"The first 65,536 of 70,000 rows are stored; send the rest"
+        PartlyStoredError, match=r"The first 65,536 of 70,000 rows are stored; send the rest"
     ) as said:
         small.broker.send_table(table, topic="t")
     del writer.finish_written
@@ -132,7 +132,7 @@ def test_when_others_take_the_room_midway_the_table_says_what_is_stored(small):
 def test_the_status_says_full_from_the_first_refusal_until_there_is_room(small):
     small.send("t", b"first")
     small.disk.capacity_bytes = small.disk.allocated_bytes(small.directory)
-    with pytest.raises(DiskFull, match=r"0\.000 of [\d.]+ MiB are free at .*MiB more must be free"):
+    with pytest.raises(DiskFullError, match=r"0\.000 of [\d.]+ MiB are free at .*MiB more must be free"):
         small.send("t", bytes(40_000))
     assert small.broker.status().disk_space.is_full
     small.broker.run_due()

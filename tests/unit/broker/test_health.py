@@ -8,7 +8,13 @@ import pytest
 
 import tidemill
 from tidemill.broker.health import FAILING_MS, Health, HealthState, Remedy
-from tidemill.core.errors import BrokerClosed, CorruptionError, DiskFull, StorageError, SyncFailed
+from tidemill.core.errors import (
+    BrokerClosedError,
+    CorruptionError,
+    DiskFullError,
+    StorageError,
+    SyncFailedError,
+)
 from tidemill.core.model import Draft
 from tidemill.store.indexes import Indexes
 from tidemill.store.topic_queues import TopicQueues
@@ -54,7 +60,7 @@ def test_a_service_that_keeps_failing_shows_after_a_while_and_no_longer_after_a_
 
 
 def test_a_full_disk_is_counted_and_no_failure(time, health):
-    health.failed("releaser", DiskFull("full"))
+    health.failed("releaser", DiskFullError("full"))
     time.ms += 10 * FAILING_MS
     assert health.view().is_ok and health.view().failures == {"releaser": 1}
 
@@ -62,7 +68,7 @@ def test_a_full_disk_is_counted_and_no_failure(time, health):
 @pytest.mark.parametrize(
     ("error", "remedy"),
     [
-        (SyncFailed("sync"), Remedy.OPERATOR),
+        (SyncFailedError("sync"), Remedy.OPERATOR),
         (CorruptionError("damaged"), Remedy.OPERATOR),
         (StorageError("no such device"), Remedy.REOPEN),
         (AssertionError("contradiction"), Remedy.REOPEN),
@@ -72,12 +78,12 @@ def test_the_first_fault_stays_and_is_heard_of_once(health, error, remedy):
     heard: list[str] = []
     health.when_stopped(lambda: heard.append("before"))
     health.stop("commit log", error)
-    health.stop("releaser", BrokerClosed("the store stopped after a fault; open it again"))
+    health.stop("releaser", BrokerClosedError("the store stopped after a fault; open it again"))
     health.when_stopped(lambda: heard.append("after"))
     assert heard == ["before", "after"]
     assert health.fault is not None and health.fault.error is error and health.fault.remedy is remedy
     assert health.view().state is HealthState.FAILED and health.view().reason.startswith("commit log: ")
-    with pytest.raises(BrokerClosed, match="the broker stopped: commit log: "):
+    with pytest.raises(BrokerClosedError, match="the broker stopped: commit log: "):
         health.require_open()
 
 
@@ -104,7 +110,7 @@ def test_a_frame_that_cannot_be_applied_stops_the_broker_and_opening_again_takes
         lambda: small.broker.receive("t", "g"),
         lambda: small.broker.cancel([]),
     ):
-        with pytest.raises(BrokerClosed, match="commit log: unexpected AssertionError"):
+        with pytest.raises(BrokerClosedError, match="commit log: unexpected AssertionError"):
             verb()
     small.broker.close()  # nothing of what is in memory is written
     small.disk = FaultyDisk(1)
@@ -126,7 +132,7 @@ def test_queue_rows_that_cannot_be_written_stop_the_broker_and_opening_again_wri
     fault = small.broker.health.fault
     assert fault is not None and fault.remedy is Remedy.REOPEN
     assert "Operation not permitted" in fault.reason
-    with pytest.raises(BrokerClosed):
+    with pytest.raises(BrokerClosedError):
         small.send("t", b"refused")
     small.kill_and_open()
     assert {row.body for row in small.in_topic("t")} == {b"first", b"stored"}
@@ -134,7 +140,7 @@ def test_queue_rows_that_cannot_be_written_stop_the_broker_and_opening_again_wri
 
 def test_a_failed_sync_is_for_a_person(small):
     small.disk.arm(FaultPlan(fail_sync_at=1))
-    with pytest.raises(SyncFailed):
+    with pytest.raises(SyncFailedError):
         small.send("t", b"unknown", delay_ms=60_000)
     small.disk.arm(FaultPlan())
     fault = small.broker.health.fault
@@ -171,7 +177,7 @@ def test_a_waiting_consumer_is_let_go_when_the_broker_stops(tmp_path):
             started.set()
             try:
                 broker.receive("t", "g", wait_ms=60_000)
-            except BrokerClosed as error:
+            except BrokerClosedError as error:
                 refused.append(error)
 
         consumer = threading.Thread(target=consume)
@@ -180,7 +186,7 @@ def test_a_waiting_consumer_is_let_go_when_the_broker_stops(tmp_path):
         broker.health.stop("timer", AssertionError("odd"))
         consumer.join(20)
         assert not consumer.is_alive() and refused
-        with pytest.raises(BrokerClosed):
+        with pytest.raises(BrokerClosedError):
             broker.send([Draft("t", b"")])
     with tidemill.open(tmp_path / "d") as broker:
         broker.send([Draft("t", b"")])

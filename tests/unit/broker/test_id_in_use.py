@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hypothesis_examples import examples
-from tidemill.core.errors import IdInUse
+from tidemill.core.errors import IdInUseError
 from tidemill.core.limits import FRAME_ROWS_MAX, HOUR_MS
-from tidemill.core.model import Draft, Once, Receipt
+from tidemill.core.model import Draft, Once, SendResult
 
 _FIRST = Draft("t", b"one", id="x", delay_ms=60_000, keys=("k",), tag="a", properties={"p": "1", "q": "2"})
 _OTHERS = {
@@ -55,8 +55,8 @@ def _alone(broker, draft):
 def _together(broker, draft):
     more = [Draft("t", b"%d" % number, id=f"{draft.id}{number}") for number in range(20)]
     answers = broker.send_each([*more[:10], draft, *more[10:]])
-    assert all(isinstance(answer, Receipt) for answer in (*answers[:10], *answers[11:]))
-    if not isinstance(answers[10], Receipt):
+    assert all(isinstance(answer, SendResult) for answer in (*answers[:10], *answers[11:]))
+    if not isinstance(answers[10], SendResult):
         raise answers[10]
     return answers[10].handle
 
@@ -79,7 +79,7 @@ def test_another_content_under_the_same_id_is_refused_and_the_same_is_a_repeat(s
     small.kill_and_open()
     for word, draft in _OTHERS.items():
         named = f"other {word.removeprefix('no ')}" if word.endswith("s") else f"another {word}"
-        with pytest.raises(IdInUse, match=f"'x' in topic 't' belongs to another message, with {named};"):
+        with pytest.raises(IdInUseError, match=f"'x' in topic 't' belongs to another message, with {named};"):
             way(small.broker, draft)
     assert way(small.broker, _FIRST) == first
     assert len(small.broker.views.pending()) == 1
@@ -104,11 +104,11 @@ def test_within_one_batch_too(small) -> None:
     other = _OTHERS["body"]
     first, again, wrong = small.broker.send_each([_FIRST, _SAME["later"], other])
     assert again.handle == first.handle
-    assert isinstance(wrong, IdInUse)
-    with pytest.raises(IdInUse):
+    assert isinstance(wrong, IdInUseError)
+    with pytest.raises(IdInUseError):
         small.broker.send([replace(_FIRST, id="y"), replace(other, id="y")])
     rows = [replace(draft, id=name) for draft, name in ((_FIRST, "z"), (_FIRST, "w"), (other, "z"))]
-    with pytest.raises(IdInUse, match="row 2: id 'z'"):
+    with pytest.raises(IdInUseError, match="row 2: id 'z'"):
         small.broker.send_table(_table(*rows), topic="t")
     assert len(small.broker.views.pending()) == 1
 
@@ -121,7 +121,7 @@ def test_the_first_wrong_row_is_named_and_nothing_of_its_frame_is_stored(small) 
         replace(_OTHERS["body"], id="x"),
     ]
     end = small.log_end
-    with pytest.raises(IdInUse, match=r"row 2: id 'y' in topic 't' .* another tag; use"):
+    with pytest.raises(IdInUseError, match=r"row 2: id 'y' in topic 't' .* another tag; use"):
         small.broker.send_table(_table(*rows), topic="t")
     assert small.log_end == end
 
@@ -131,7 +131,7 @@ def test_in_a_later_frame_it_is_said_what_is_stored(small) -> None:
     count = FRAME_ROWS_MAX + 3
     ids = [f"n{number}" for number in range(count - 1)] + ["x"]
     table = pa.table({"body": [b"two"] * count, "id": ids})
-    with pytest.raises(IdInUse, match=r"row 65538: id 'x'.* first 65,536 of 65,539 rows are stored"):
+    with pytest.raises(IdInUseError, match=r"row 65538: id 'x'.* first 65,536 of 65,539 rows are stored"):
         small.broker.send_table(table, topic="t")
     assert small.broker.store.indexes.totals.overall()[0] == FRAME_ROWS_MAX + 1
 
@@ -146,7 +146,7 @@ def test_once_by_key_keeps_the_first_whatever_the_second_holds(small) -> None:
         assert (receipt.handle, receipt.is_repeat) == (handle, True)
         table = _table(second).append_column("once", [[True]])
         assert small.broker.send_table(table, topic="t").handles() == [handle]
-        with pytest.raises(IdInUse, match="other keys"):
+        with pytest.raises(IdInUseError, match="other keys"):
             small.broker.send([replace(second, keys=("other",))])
 
 
@@ -155,11 +155,11 @@ def test_once_by_id_counts_for_ever_and_for_the_same_content(small) -> None:
     handle = _alone(small.broker, first)
     small.advance(5 * HOUR_MS)
     assert _alone(small.broker, replace(first, delay_ms=9)) == handle
-    with pytest.raises(IdInUse):
+    with pytest.raises(IdInUseError):
         small.broker.send([replace(first, body=b"two")])
     rows = pa.table({"body": [b"one"], "id": ["x"], "delay_ms": [7], "once": [True]})
     assert small.broker.send_table(rows, topic="t").handles() == [handle]
-    with pytest.raises(IdInUse, match="row 0: id 'x'"):
+    with pytest.raises(IdInUseError, match="row 0: id 'x'"):
         small.broker.send_table(rows.set_column(0, "body", [[b"two"]]), topic="t")
 
 
@@ -169,7 +169,7 @@ def test_a_moved_message_is_still_the_same_and_so_is_a_released_one(small) -> No
     assert _alone(small.broker, _FIRST) == moved.handle == _as_table(small.broker, _FIRST)
     small.advance(61_000)
     assert _alone(small.broker, _FIRST) == moved.handle
-    with pytest.raises(IdInUse):
+    with pytest.raises(IdInUseError):
         _alone(small.broker, _OTHERS["body"])
 
 
@@ -177,7 +177,7 @@ def test_a_half_with_the_id_of_another_message_is_refused(small) -> None:
     begin = small.broker.transactions.begin
     begin([Draft("t", b"one", id="x")])
     begin([Draft("t", b"one", id="x", delay_ms=5)])
-    with pytest.raises(IdInUse):
+    with pytest.raises(IdInUseError):
         begin([Draft("t", b"two", id="x")])
 
 
@@ -209,9 +209,9 @@ def test_every_way_agrees_with_a_dictionary(make_small, batches) -> None:
                 small.broker.send_table(_table(*drafts), topic="t")
                 known = after
             else:
-                with pytest.raises(IdInUse):
+                with pytest.raises(IdInUseError):
                     small.broker.send_table(_table(*drafts), topic="t")
             continue
         for answer, draft, content in zip(small.broker.send_each(drafts), drafts, contents, strict=True):
-            assert isinstance(answer, Receipt) == (known.setdefault(draft.id, content) == content)
+            assert isinstance(answer, SendResult) == (known.setdefault(draft.id, content) == content)
     assert small.broker.store.indexes.totals.overall()[0] == len(known)

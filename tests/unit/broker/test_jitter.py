@@ -9,9 +9,9 @@ import pytest
 from small_broker import START_MS
 from tidemill.broker.send.column_send import PlainAnswers
 from tidemill.broker.send.jitter import drawn_each, drawn_ms, drawn_rows
-from tidemill.core.errors import IllegalDelay, RequestError, TooManyRequests
+from tidemill.core.errors import IllegalDelayError, RequestError, TooManyRequestsError
 from tidemill.core.limits import DAY_MS
-from tidemill.core.model import Draft, Once, Receipt
+from tidemill.core.model import Draft, Once, SendResult
 from tidemill.core.send_batch import decode_columns, encode_drafts
 
 _HOUR_MS = 3_600_000
@@ -87,7 +87,7 @@ def test_what_is_sent_again_keeps_its_first_time(small) -> None:
     (first,) = small.broker.send([draft])
     small.advance(5_000)
     for answer in (*small.broker.send([draft, draft]), *small.broker.send_each([draft])):
-        assert isinstance(answer, Receipt)
+        assert isinstance(answer, SendResult)
         assert answer.is_repeat and answer.deliver_at_ms == first.deliver_at_ms
     small.kill_and_open()
     assert small.broker.send([draft])[0].deliver_at_ms == first.deliver_at_ms
@@ -130,7 +130,7 @@ def test_the_commit_of_a_transaction_keeps_what_its_half_drew(small, time) -> No
 
 def test_a_tick_is_counted_with_the_jitter(make_small) -> None:
     small = make_small(due_per_tick_max=1)
-    with pytest.raises(TooManyRequests):
+    with pytest.raises(TooManyRequestsError):
         small.broker.send([Draft("orders", b"", delay_ms=60_000) for _ in range(3)])
     spread = [Draft("orders", b"", delay_ms=60_000, jitter_ms=_HOUR_MS, id=f"{n}") for n in range(3)]
     assert len({r.deliver_at_ms // 1_000 for r in small.broker.send(spread)}) == 3
@@ -158,17 +158,17 @@ def test_a_jitter_that_cannot_be_is_refused_in_one_line(small, fields, words: st
     wrong = Draft("orders", b"wrong", id="wrong", **fields)
     right = Draft("orders", b"right", id="right", delay_ms=5)
     end = small.log_end
-    with pytest.raises(IllegalDelay, match=words) as said:
+    with pytest.raises(IllegalDelayError, match=words) as said:
         small.broker.send([wrong])
     assert "\n" not in str(said.value)
-    with pytest.raises(IllegalDelay, match=words):
+    with pytest.raises(IllegalDelayError, match=words):
         small.broker.transactions.begin([wrong])
     columns = {name: [None, value] for name, value in fields.items()}
-    with pytest.raises(IllegalDelay, match=f"row 1: {words}"):
+    with pytest.raises(IllegalDelayError, match=f"row 1: {words}"):
         small.broker.send_table(pa.table({"body": [b"", b""], **columns}), topic="orders")
     assert small.log_end == end
     refused, stored = small.broker.send_each([wrong, right])
-    assert str(refused) == str(said.value) and isinstance(stored, Receipt)
+    assert str(refused) == str(said.value) and isinstance(stored, SendResult)
 
 
 @pytest.mark.parametrize("jitter", ["30s", 2.5, True, None])

@@ -10,7 +10,7 @@ import pytest
 
 from small_broker import START_MS
 from tidemill.broker.send import sender as sender_module
-from tidemill.core.errors import IllegalLevel, RequestError
+from tidemill.core.errors import IllegalLevelError, RequestError
 from tidemill.core.model import CancelAnswer, Draft, Via
 
 
@@ -38,7 +38,7 @@ def test_level_zero_is_none_above_the_highest_is_clamped_with_a_note_and_negativ
     receipt = small.send("t", level=1_000_000)
     assert receipt.deliver_at_ms == START_MS + 7_200_000
     assert receipt.note == "level 1000000 is above the highest, 18 was used"
-    with pytest.raises(IllegalLevel, match="negative"):
+    with pytest.raises(IllegalLevelError, match="negative"):
         small.send("t", level=-1)
     with pytest.raises(RequestError, match="level"):
         small.send("t", level="3")

@@ -14,13 +14,13 @@ from small_broker import START_MS, SmallBroker
 from tidemill.broker.broker import Broker
 from tidemill.broker.identity import DIRECTORY_FORMAT, broker_id_of
 from tidemill.core.errors import (
-    BrokerClosed,
+    BrokerClosedError,
     CorruptionError,
-    DirectoryLocked,
-    DiskFull,
-    NewerFormat,
+    DirectoryLockedError,
+    DiskFullError,
+    NewerFormatError,
     RequestError,
-    SyncFailed,
+    SyncFailedError,
 )
 from tidemill.core.limits import DAY_MS
 from tidemill.core.model import CancelAnswer, Draft, TopicType
@@ -46,13 +46,13 @@ def test_closing_says_what_is_waiting_and_when_the_next_is_due(small):
     assert (report.pending, report.next_due_ms) == (2, START_MS + 50_000)
     assert small.broker.close().pending == 0
     for verb in (lambda: small.broker.send([Draft("a", b"")]), lambda: small.broker.receive("a", "g")):
-        with pytest.raises(BrokerClosed, match="closed"):
+        with pytest.raises(BrokerClosedError, match="closed"):
             verb()
     small.open()
 
 
 def test_a_second_broker_on_the_directory_is_refused(small):
-    with pytest.raises(DirectoryLocked, match="in use by process"):
+    with pytest.raises(DirectoryLockedError, match="in use by process"):
         Broker(small.directory, clock=ManualClock(0), has_threads=False)
     assert small.broker.send([Draft("a", b"")])
 
@@ -64,7 +64,7 @@ def test_a_directory_of_a_newer_format_is_refused_and_left_alone(small, tmp_path
     checkpoint = Checkpoint(RealDisk(), small.directory, "identity", DIRECTORY_FORMAT + 1)
     checkpoint.load()
     checkpoint.save(b"{}", sync=True)
-    with pytest.raises(NewerFormat, match="newer Tidemill"):
+    with pytest.raises(NewerFormatError, match="newer Tidemill"):
         small.open()
     for path in small.directory.glob("identity.*"):
         path.unlink()
@@ -210,7 +210,7 @@ def _fill_up(small: SmallBroker) -> None:
     """Send until the disk is full."""
     small.disk.capacity_bytes = small.disk.allocated_bytes(small.directory) + 40_000
     for size in (1_000, 0):
-        with pytest.raises(DiskFull):
+        with pytest.raises(DiskFullError):
             _send_many(small, size)
 
 
@@ -225,7 +225,7 @@ def test_on_a_full_disk_sends_are_refused_and_everything_else_goes_on(small):
     _fill_up(small)
     end, before = small.log_end, small.broker.status().sent
     for drafts in ([Draft("t", b"")], [Draft("t", b"", delay_ms=5)], [Draft("brand-new", b"")]):
-        with pytest.raises(DiskFull):
+        with pytest.raises(DiskFullError):
             small.broker.send(drafts)
     assert (small.log_end, small.broker.status().sent) == (end, before)
     assert small.broker.cancel([receipts[0].handle]) == [CancelAnswer.CANCELLED]
@@ -246,7 +246,7 @@ def test_a_disk_that_is_full_for_long_loses_nothing_and_recovers(small):
     assert small.broker.status().released == 300
     small.kill_and_open()
     assert sorted(map(int, small.bodies("t"))) == list(range(300))
-    with pytest.raises(DiskFull):
+    with pytest.raises(DiskFullError):
         _send_many(small, 1_000)
     small.disk.capacity_bytes = None
     small.broker.run_due()
@@ -256,10 +256,10 @@ def test_a_disk_that_is_full_for_long_loses_nothing_and_recovers(small):
 def test_a_failed_sync_stops_the_broker_and_what_was_acknowledged_is_there_after(small):
     small.send("t", b"safe", delay_ms=60_000)
     small.disk.arm(FaultPlan(fail_sync_at=1))
-    with pytest.raises(SyncFailed):
+    with pytest.raises(SyncFailedError):
         small.send("t", b"unknown", delay_ms=60_000)
     small.disk.arm(FaultPlan())
-    with pytest.raises(BrokerClosed, match="sync failed"):
+    with pytest.raises(BrokerClosedError, match="sync failed"):
         small.send("t", b"refused", delay_ms=60_000)
     small.kill_and_open(power_cut=True)
     bodies = {
@@ -315,7 +315,7 @@ def test_a_waiting_consumer_is_let_go_when_the_broker_closes(tmp_path):
         started.set()
         try:
             broker.receive("t", "g", wait_ms=60_000)
-        except BrokerClosed as error:
+        except BrokerClosedError as error:
             failures.append(error)
 
     consumer = threading.Thread(target=consume)

@@ -9,7 +9,7 @@ from small_broker import START_MS
 from tidemill.broker.control.step_log import StepLog
 from tidemill.broker.query import message_history, wheel_picture
 from tidemill.broker.query.metrics_history import MetricsHistory, Sample
-from tidemill.core.errors import RequestError, UnknownTopic
+from tidemill.core.errors import RequestError, UnknownTopicError
 from tidemill.core.model import Draft, Via
 from tidemill.timer.cursor import Cursor
 
@@ -68,7 +68,7 @@ def test_a_window_that_makes_no_sense_is_refused(small) -> None:
     for given in ({"steps": 0}, {"steps": 1 << 20}, {"step_ms": 1}, {"from_ms": -1}):
         with pytest.raises(RequestError):
             due.window(**{"topic_name": None, "from_ms": 0, "step_ms": 60_000, "steps": 1, **given})
-    with pytest.raises(UnknownTopic):
+    with pytest.raises(UnknownTopicError):
         due.window(topic_name="none", from_ms=0, step_ms=60_000, steps=1)
     assert due.window(topic_name=None, from_ms=0, step_ms=60_000, steps=3).due.tolist() == [0, 0, 0]
 

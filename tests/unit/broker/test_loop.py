@@ -11,7 +11,7 @@ import pytest
 from tidemill.broker.health import Health, Remedy
 from tidemill.broker.loop import Service
 from tidemill.core.clock import SystemClock
-from tidemill.core.errors import CorruptionError, DiskFull, SyncFailed
+from tidemill.core.errors import CorruptionError, DiskFullError, SyncFailedError
 from tidemill.testing import ManualClock
 
 
@@ -116,7 +116,7 @@ class _Wake(threading.Event):
 
 def test_the_longest_pause_after_errors_is_one_that_the_system_clock_takes(clock, health):
     def step(_now_ms: int) -> int:
-        raise DiskFull("no")
+        raise DiskFullError("no")
 
     service = Service("test", step, clock, lambda: False, health)
     service.start()
@@ -130,7 +130,9 @@ def test_the_longest_pause_after_errors_is_one_that_the_system_clock_takes(clock
     assert wake.waits_s[0] == pytest.approx(pauses[-1] / 1_000, abs=0.2)
 
 
-@pytest.mark.parametrize(("fault", "lines", "traces"), [(ValueError("no"), 12, 1), (DiskFull("no"), 5, 0)])
+@pytest.mark.parametrize(
+    ("fault", "lines", "traces"), [(ValueError("no"), 12, 1), (DiskFullError("no"), 5, 0)]
+)
 def test_what_fails_is_told_and_a_full_disk_without_trace_or_end(clock, health, caplog, fault, lines, traces):
     def step(_now_ms: int) -> int:
         raise fault
@@ -155,7 +157,7 @@ class _Ended(BaseException):
 @pytest.mark.parametrize(
     ("fault", "remedy"),
     [
-        (SyncFailed("no"), Remedy.OPERATOR),
+        (SyncFailedError("no"), Remedy.OPERATOR),
         (CorruptionError("no"), Remedy.OPERATOR),
         (_Ended("no"), Remedy.REOPEN),
     ],
@@ -189,14 +191,14 @@ def test_a_full_disk_makes_room_until_there_is_none_and_tries_again_at_once(cloc
     def step(now_ms: int) -> int:
         tries.append(now_ms)
         if len(tries) < 3:
-            raise DiskFull("full")
+            raise DiskFullError("full")
         return 5
 
     service = Service("test", step, clock, lambda: bool(room) and room.pop(), health)
     assert service.run_once() == 5
     assert len(tries) == 3
     tries.clear()
-    with pytest.raises(DiskFull):
+    with pytest.raises(DiskFullError):
         service.run_once()
 
 

@@ -8,7 +8,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from tidemill.core.errors import IllegalProperty, PropertiesTooLarge
+from tidemill.core.errors import IllegalPropertyError, PropertiesTooLargeError
 from tidemill.core.limits import PROPERTIES_BYTES_MAX
 from tidemill.core.model import Draft
 from tidemill.core.property_names import RESERVED_PROPERTIES, split_properties
@@ -39,16 +39,16 @@ def test_the_list_is_complete() -> None:
 def test_a_reserved_name_is_refused_on_every_way_in(small, name) -> None:
     draft = Draft("t", b"x", id="i", properties={"own": "1", name: "2"})
     end = small.log_end
-    with pytest.raises(IllegalProperty, match=f"are reserved: {name};"):
+    with pytest.raises(IllegalPropertyError, match=f"are reserved: {name};"):
         small.broker.send([draft])
     (answer,) = small.broker.send_each([draft])  # the quick way, which hands it over
-    assert isinstance(answer, IllegalProperty)
+    assert isinstance(answer, IllegalPropertyError)
     ((answer,),) = small.broker.send_columns([decode_columns(encode_drafts([draft]))])
-    assert isinstance(answer, IllegalProperty)
-    with pytest.raises(IllegalProperty):
+    assert isinstance(answer, IllegalPropertyError)
+    with pytest.raises(IllegalPropertyError):
         small.broker.transactions.begin([draft])
     table = pa.table({"body": [b"fine", b"x"], "properties": ["", json.dumps({name: "2"})]})
-    with pytest.raises(IllegalProperty):
+    with pytest.raises(IllegalPropertyError):
         small.broker.send_table(table, topic="t")
     assert small.log_end == end
 
@@ -86,7 +86,7 @@ def test_what_the_broker_adds_can_be_told_from_the_senders_and_left_out_to_send_
 
 def test_only_fields_of_a_message_are_carried(small) -> None:
     for carried in ({"own": "1"}, {"__trace": "\ud800"}):
-        with pytest.raises(IllegalProperty, match="carried"):
+        with pytest.raises(IllegalPropertyError, match="carried"):
             small.broker.send([Draft("t", b"x", carried=carried)])
 
 
@@ -109,10 +109,10 @@ def test_tag_and_keys_may_be_as_large_as_properties(small, named) -> None:
     assert not isinstance(answer, Exception)
     if fits.keys:
         assert len(small.broker.views.pending(key=fits.keys[0])) == 2
-    with pytest.raises(PropertiesTooLarge, match="have 16385 bytes together, the limit is 16384"):
+    with pytest.raises(PropertiesTooLargeError, match="have 16385 bytes together, the limit is 16384"):
         small.broker.send([over])
     (answer,) = small.broker.send_each([Draft("t", b"x", id="j", **{**named, "tag": over.tag})])
-    assert isinstance(answer, PropertiesTooLarge)
+    assert isinstance(answer, PropertiesTooLargeError)
     small.advance(1)
     for delivery in small.broker.receive("t", "g", count=2):
         message = delivery.message
@@ -137,7 +137,7 @@ def test_the_limit_is_the_same_in_a_table(small, more) -> None:
         "properties": ["", json.dumps({"p": "\u0001é" * 1_794})],  # longer in JSON than in itself
     }
     if more:
-        with pytest.raises(PropertiesTooLarge, match="have 16385 bytes together"):
+        with pytest.raises(PropertiesTooLargeError, match="have 16385 bytes together"):
             small.broker.send_table(pa.table({**rows, "key": ["", "k" * 6_001]}), topic="t")
     else:
         assert len(small.broker.send_table(pa.table(rows), topic="t")) == 2

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from small_broker import START_MS
 from tidemill.broker.change.requests import NamedRows, fingerprint, parts_of
-from tidemill.core.errors import IllegalRequestId, RequestIdReused
+from tidemill.core.errors import IllegalRequestIdError, RequestIdReusedError
 from tidemill.core.limits import HOUR_MS, MINUTE_MS
 from tidemill.core.model import CancelAnswer, Draft
 from tidemill.core.request_ids import request_key
@@ -189,7 +189,7 @@ def test_the_same_id_with_another_request_is_refused(small):
     ]
     for ask in others:
         with pytest.raises(
-            RequestIdReused,
+            RequestIdReusedError,
             match=r"the request id '[rm]' was used within the last 1h for another request",
         ):
             ask()
@@ -210,7 +210,7 @@ _ILLEGAL = {
 @pytest.mark.parametrize("request_id", _ILLEGAL)
 def test_a_request_id_that_is_none_is_refused(small, request_id):
     (handle,) = _handles(small, 1)
-    with pytest.raises(IllegalRequestId, match=re.escape(_ILLEGAL[request_id]) + "$"):
+    with pytest.raises(IllegalRequestIdError, match=re.escape(_ILLEGAL[request_id]) + "$"):
         small.broker.cancel([handle], request_id=request_id)
     assert small.broker.status().pending == 1
 

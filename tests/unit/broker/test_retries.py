@@ -6,7 +6,7 @@ import pytest
 
 from small_broker import START_MS
 from tidemill.broker.consume.retries import SendBackAnswer
-from tidemill.core.errors import RequestError, UnknownTopic
+from tidemill.core.errors import RequestError, UnknownTopicError
 from tidemill.core.model import CancelAnswer, Draft, TopicType
 
 AGAIN, DEAD, INVALID = SendBackAnswer.AGAIN, SendBackAnswer.DEAD, SendBackAnswer.INVALID
@@ -250,7 +250,7 @@ def test_a_letter_whose_topic_is_gone_stays(small):
     assert small.broker.dead_letters.resend("g") == 1
     (left,) = small.broker.dead_letters.waiting("g")
     assert left.topic == "t"
-    with pytest.raises(UnknownTopic, match="deleted: t"):
+    with pytest.raises(UnknownTopicError, match="deleted: t"):
         small.broker.dead_letters.resend("g", [left.message.id])
 
 

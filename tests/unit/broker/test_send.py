@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from small_broker import START_MS
-from tidemill.core.errors import RequestError, UnknownTopic, WrongMessageType
-from tidemill.core.model import NO_OFFSET, NO_QUEUE, Draft, Once, Receipt, TopicType
+from tidemill.core.errors import RequestError, UnknownTopicError, WrongMessageTypeError
+from tidemill.core.model import NO_OFFSET, NO_QUEUE, Draft, Once, SendResult, TopicType
 
 HOUR_MS = 3_600_000
 
@@ -235,9 +235,9 @@ def test_one_wrong_draft_leaves_no_trace_of_the_others(small):
         Draft("brand-new", b""),
         Draft("orders", b"", delay_ms=5, keys=("k",), once=Once.REPLACE),
     ]
-    with pytest.raises(WrongMessageType):
+    with pytest.raises(WrongMessageTypeError):
         small.broker.send([*right, Draft("fifo", b"no group")])
-    with pytest.raises(UnknownTopic):
+    with pytest.raises(UnknownTopicError):
         small.broker.send([*right[1:], Draft("missing", b"")], creates_topics=False)
     assert small.log_end == end
     assert small.state() == before
@@ -254,8 +254,8 @@ def test_send_each_stores_what_is_right_and_says_what_is_not(small):
             Draft("orders", b"4", delay_ms=5),
         ]
     )
-    assert [type(answer) for answer in answers][::3] == [Receipt, Receipt]
-    assert isinstance(answers[1], WrongMessageType)
+    assert [type(answer) for answer in answers][::3] == [SendResult, SendResult]
+    assert isinstance(answers[1], WrongMessageTypeError)
     assert isinstance(answers[2], RequestError)
     small.advance(5)
     assert small.bodies("orders") == [b"1", b"4"]

@@ -10,7 +10,7 @@ import pytest
 from small_broker import START_MS
 from tidemill.broker.control.holds import HOLDS_FORMAT, HoldsState, decode_holds, encode_holds
 from tidemill.broker.query.wait_views import WaitView
-from tidemill.core.errors import CorruptionError, RequestError, SyncFailed
+from tidemill.core.errors import CorruptionError, RequestError, SyncFailedError
 from tidemill.core.holds import Held
 from tidemill.core.model import CancelAnswer, Draft
 from tidemill.log.checkpoint import decode_checkpoint
@@ -282,7 +282,7 @@ def test_something_unknown_is_refused_in_one_line(small, verb):
 @pytest.mark.parametrize("what", ["releases", "absorbing"])
 def test_a_hold_that_is_not_synced_is_not_answered_and_stops_the_broker(small, what):
     small.disk.arm(FaultPlan(fail_sync_at=1))
-    with pytest.raises(SyncFailed):
+    with pytest.raises(SyncFailedError):
         small.broker.switches.hold(what)
     assert small.broker.switches.state == HoldsState()
     assert small.broker.health.fault is not None

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tidemill.core.errors import IdInUse
+from tidemill.core.errors import IdInUseError
 from tidemill.core.limits import ID_CHARS_MAX
 from tidemill.core.model import Draft
 from tidemill.core.property_names import CARRIED_PROPERTIES
@@ -79,7 +79,7 @@ def test_an_id_that_the_caller_gave_is_its_word(small) -> None:
     first = small.send("orders", b"first", id="given", delay_ms=60_000)
     again = small.send("orders", b"first", id="given", delay_ms=90_000)
     assert (again.id, again.is_repeat) == (first.id, True)
-    with pytest.raises(IdInUse):
+    with pytest.raises(IdInUseError):
         small.send("orders", b"other", id="given", delay_ms=60_000)
 
 

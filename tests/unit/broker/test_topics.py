@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from small_broker import START_MS
-from tidemill.core.errors import TopicInUse, UnknownTopic
+from tidemill.core.errors import TopicInUseError, UnknownTopicError
 from tidemill.core.model import Draft, TopicType
 
 
@@ -79,10 +79,10 @@ def test_a_rate_limit_spreads_a_topic_and_holds_up_no_other(small):
 def test_a_topic_is_not_deleted_while_messages_wait_unless_forced(small):
     small.send("t", b"soon", delay_ms=1_000)
     small.send("t", b"later", delay_ms=90_000)
-    with pytest.raises(TopicInUse, match="2 messages wait"):
+    with pytest.raises(TopicInUseError, match="2 messages wait"):
         small.broker.topics.delete("t")
     assert small.broker.topics.delete("t", is_forced=True) == 2
-    with pytest.raises(UnknownTopic):
+    with pytest.raises(UnknownTopicError):
         small.broker.topics.require("t")
     small.advance(100_000)
     assert small.broker.status().released == 0

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from small_broker import START_MS
-from tidemill.core.errors import IllegalId, TidemillError, UnknownTopic, UnknownTransaction, WrongMessageType
+from tidemill.core.errors import (
+    IllegalIdError,
+    TidemillError,
+    UnknownTopicError,
+    UnknownTransactionError,
+    WrongMessageTypeError,
+)
 from tidemill.core.model import CancelAnswer, Draft, TopicType
 
 
@@ -88,7 +94,7 @@ def test_what_is_committed_cannot_be_rolled_back(small, verbs, delay_ms):
     verbs.begin([Draft("t", b"1", id="x", delay_ms=delay_ms)])
     verbs.commit("t", "x")
     for _ in range(2):
-        with pytest.raises(UnknownTransaction, match="is committed; it cannot be rolled back"):
+        with pytest.raises(UnknownTransactionError, match="is committed; it cannot be rolled back"):
             small.broker.transactions.roll_back("t", "x")
         small.kill_and_open()
     small.advance(10_000)
@@ -111,11 +117,11 @@ def test_a_half_that_comes_again_after_its_commit_makes_no_second_message(small,
 def test_a_half_needs_an_id_and_a_topic_that_takes_it(small, verbs):
     small.broker.topics.create("plain", TopicType.NORMAL)
     end = small.log_end
-    with pytest.raises(IllegalId):
+    with pytest.raises(IllegalIdError):
         verbs.begin([Draft("t", b"")])
-    with pytest.raises(WrongMessageType):
+    with pytest.raises(WrongMessageTypeError):
         verbs.begin([Draft("new", b"", id="a"), Draft("plain", b"", id="b")])
-    with pytest.raises(UnknownTopic):
+    with pytest.raises(UnknownTopicError):
         verbs.begin([Draft("missing", b"", id="b")], creates_topics=False)
     assert small.log_end == end
 

@@ -10,7 +10,7 @@ import pytest
 
 import tidemill
 from tidemill.core.config import TICKS_MS, BrokerSettings, settings_from
-from tidemill.core.errors import BrokerClosed, IllegalDelay, RequestError
+from tidemill.core.errors import BrokerClosedError, IllegalDelayError, RequestError
 from tidemill.core.limits import DAY_MS
 from tidemill.core.model import Draft
 
@@ -37,7 +37,7 @@ def test_a_new_time_is_a_whole_number(small, waiting, name, value):
 
 
 def test_a_time_beyond_all_limits_is_named_as_it_was_given(small, waiting):
-    with pytest.raises(IllegalDelay, match=str(10**30 - small.clock.now_ms())):
+    with pytest.raises(IllegalDelayError, match=str(10**30 - small.clock.now_ms())):
         small.broker.reschedule([waiting.handle], deliver_at_ms=10**30)
 
 
@@ -72,7 +72,7 @@ def test_names_and_tables_are_what_they_say(small, waiting):
 def test_the_row_that_is_due_too_late_is_named(small, waiting):
     delays = [1] * 100_000
     delays[70_001] = 10**15
-    with pytest.raises(IllegalDelay, match="row 70001: a delay of"):
+    with pytest.raises(IllegalDelayError, match="row 70001: a delay of"):
         small.broker.send_table(pa.table({"body": [b"x"] * 100_000, "delay_ms": delays}), topic="bulk")
 
 
@@ -151,5 +151,5 @@ def test_a_closed_broker_says_so_whatever_is_asked(tmp_path):
         lambda: broker.topics.create("late"),
         lambda: broker.receive("orders", "g"),
     ):
-        with pytest.raises(BrokerClosed, match="closed"):
+        with pytest.raises(BrokerClosedError, match="closed"):
             call()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.core.errors import IllegalHandle, RequestError
+from tidemill.core.errors import IllegalHandleError, RequestError
 from tidemill.core.model import Draft, Handle
 
 
@@ -57,7 +57,7 @@ def test_what_is_cancelled_must_be_a_list_of_handles(small, handles):
 
 
 def test_a_handle_with_an_impossible_number_is_no_handle(small):
-    with pytest.raises(IllegalHandle):
+    with pytest.raises(IllegalHandleError):
         small.broker.cancel([Handle(small.broker.id, "t", "i", 1 << 70)])
 
 

@@ -20,7 +20,7 @@ from tidemill.broker.control.holds import Holds, HoldsState
 from tidemill.broker.control.kept_clock import KeptClock
 from tidemill.cli.main import run
 from tidemill.core.config import BrokerSettings
-from tidemill.core.errors import NewerFormat, TidemillError
+from tidemill.core.errors import NewerFormatError, TidemillError
 from tidemill.log.disk import RealDisk
 from tidemill.log.head_record import HeadRecord
 from tidemill.store.indexes import IndexSizes
@@ -258,7 +258,7 @@ def test_the_checkpoint_of_something_else_ends_in_no_traceback(
                 try:
                     KeptClock(RealDisk(), directory, START_MS)
                     _open(directory).close()
-                except NewerFormat:  # it has a higher format, so it is not decoded
+                except NewerFormatError:  # it has a higher format, so it is not decoded
                     assert other == "index/checkpoint"
             elif command == "salvage":
                 assert run([command, str(directory), "--to", str(tmp_path / f"{name}-new")]) in (0, 1)

@@ -15,8 +15,7 @@ from tidemill.cli.output import bar
 from tidemill.cli.serve_story import Story, text_of
 from tidemill.cli.watching import watch
 from tidemill.client.answers import Minute
-from tidemill.client.transport.retrying import Unreachable
-from tidemill.core.errors import Forbidden
+from tidemill.core.errors import ForbiddenError, UnreachableError
 
 
 def _screen(is_terminal: bool) -> Console:
@@ -84,18 +83,18 @@ class _Looks:
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_a_broker_that_is_away_is_looked_for_again(is_terminal: bool) -> None:
     screen = _screen(is_terminal)
-    looks = _Looks("first", Unreachable("no broker there"), "second")
+    looks = _Looks("first", UnreachableError("no broker there"), "second")
     watch(screen, looks, looks.pause)
     said = screen.file.getvalue()
     assert said.index("first") < said.index("no broker there\nRetrying") < said.index("second")
 
 
 def test_the_first_look_may_fail_and_so_may_what_does_not_pass() -> None:
-    looks = _Looks(Unreachable("nobody"))
-    with pytest.raises(Unreachable):
+    looks = _Looks(UnreachableError("nobody"))
+    with pytest.raises(UnreachableError):
         watch(_screen(True), looks, looks.pause)
-    looks = _Looks("first", Forbidden("not you"))
-    with pytest.raises(Forbidden):
+    looks = _Looks("first", ForbiddenError("not you"))
+    with pytest.raises(ForbiddenError):
         watch(_screen(True), looks, looks.pause)
 
 

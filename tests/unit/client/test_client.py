@@ -16,12 +16,18 @@ import pytest
 import tidemill
 from http_broker import HttpBroker, http_broker
 from tidemill.client.answers import Holds
-from tidemill.client.transport.retrying import Unreachable
 from tidemill.core.clock import SimulatedClock
 from tidemill.core.config import BrokerSettings
-from tidemill.core.errors import IllegalDelay, RequestError, TidemillError, TooManyRequests, UnknownTopic
+from tidemill.core.errors import (
+    IllegalDelayError,
+    RequestError,
+    TidemillError,
+    TooManyRequestsError,
+    UnknownTopicError,
+    UnreachableError,
+)
 from tidemill.core.holds import Held
-from tidemill.core.model import CancelAnswer, Draft, Receipt
+from tidemill.core.model import CancelAnswer, Draft, SendResult
 
 START_MS = 1_800_000_000_000
 
@@ -60,9 +66,9 @@ def test_a_receipt_says_where_the_message_is_unless_it_waits(client) -> None:
 
 
 def test_what_is_wrong_with_a_message_is_raised_as_in_the_broker(client) -> None:
-    with pytest.raises(IllegalDelay):
+    with pytest.raises(IllegalDelayError):
         client.send("orders", b"x", delay="9999d")
-    with pytest.raises(UnknownTopic):
+    with pytest.raises(UnknownTopicError):
         client.receive_batch("nowhere", "g")
     with pytest.raises(RequestError):
         client.cancel_where("orders", key="k", start=1, end=2)
@@ -72,7 +78,7 @@ def test_errors_are_caught_by_the_names_that_the_package_has(client) -> None:
     with pytest.raises(tidemill.RequestError):
         client.send("bad name", b"")
     assert issubclass(tidemill.BusyError, tidemill.TidemillError)
-    with tidemill.Client("127.0.0.1:1", retry_for=0) as nobody, pytest.raises(tidemill.Unreachable):
+    with tidemill.Client("127.0.0.1:1", retry_for=0) as nobody, pytest.raises(tidemill.UnreachableError):
         nobody.status()
 
 
@@ -123,8 +129,8 @@ def test_what_is_refused_for_now_is_sent_again_and_holds_up_nobody(narrow) -> No
         client.cancel(first.handle)
         assert lone.result(20).deliver_at_ms == minute[1]
         client.cancel_where("t", start=minute[2], end=minute[3])
-        assert all(isinstance(answer, Receipt) for answer in many.result(20))
-    with tidemill.Client(narrow.endpoint, retry_for=0) as hasty, pytest.raises(TooManyRequests):
+        assert all(isinstance(answer, SendResult) for answer in many.result(20))
+    with tidemill.Client(narrow.endpoint, retry_for=0) as hasty, pytest.raises(TooManyRequestsError):
         hasty.send("t", b"too many", at=minute[1])
 
 
@@ -139,8 +145,8 @@ def test_tasks_wait_for_room_too(narrow) -> None:
             done, _ = await asyncio.wait((waiting, many), return_when=asyncio.FIRST_COMPLETED, timeout=20)
             assert done
             await client.cancel_where("t", start=START_MS, end=START_MS + 100_000)
-            assert isinstance(await waiting, Receipt)
-            assert isinstance((await many)[0], Receipt)
+            assert isinstance(await waiting, SendResult)
+            assert isinstance((await many)[0], SendResult)
 
     asyncio.run(run())
 
@@ -181,7 +187,7 @@ def test_hold_and_resume(client) -> None:
 
 def test_send_many_answers_each(client) -> None:
     answers = client.send_many([Draft("t", b"1"), Draft("bad topic", b"2"), Draft("t", b"3")])
-    assert [isinstance(answer, Receipt) for answer in answers] == [True, False, True]
+    assert [isinstance(answer, SendResult) for answer in answers] == [True, False, True]
 
 
 @pytest.mark.parametrize("kind", ["arrow", "pandas", "rows"])
@@ -300,7 +306,7 @@ def test_a_restarted_broker_is_waited_for_and_nothing_is_doubled(tmp_path) -> No
 
 def test_nobody_there_says_what_to_do() -> None:
     with tidemill.Client("127.0.0.1:1", retry_for=0) as client:
-        with pytest.raises(Unreachable, match="tidemill serve"):
+        with pytest.raises(UnreachableError, match="tidemill serve"):
             client.status()
 
 
@@ -379,7 +385,7 @@ def test_a_wrong_message_spoils_nobody_elses_send(served, wrong, said) -> None:
             return await asyncio.gather(*sends, return_exceptions=True)
 
     answers = asyncio.run(scene())
-    assert [n for n, answer in enumerate(answers) if not isinstance(answer, Receipt)] == [3]
+    assert [n for n, answer in enumerate(answers) if not isinstance(answer, SendResult)] == [3]
     assert isinstance(answers[3], RequestError)
     assert said in str(answers[3])
 
@@ -387,7 +393,7 @@ def test_a_wrong_message_spoils_nobody_elses_send(served, wrong, said) -> None:
 def test_of_many_messages_the_wrong_one_is_refused_alone(client) -> None:
     drafts = [Draft("t", b"a"), Draft("t", b"b", tag=5), Draft("t", "text"), Draft("t", b"d")]  # type: ignore[arg-type]
     answers = client.send_many(drafts)
-    assert [isinstance(answer, Receipt) for answer in answers] == [True, False, False, True]
+    assert [isinstance(answer, SendResult) for answer in answers] == [True, False, False, True]
     assert "body must be bytes" in str(answers[2])
     assert sorted(m.body for m in client.receive_batch("t", "g")) == [b"a", b"d"]
 
@@ -406,7 +412,7 @@ def test_a_draft_that_is_none_is_refused_and_holds_up_nobody(client, served, wro
     asyncio.run(scene())
     assert client.send("t", b"x")
     refused, sent = client.send_many([wrong, Draft("t", b"x")])
-    assert isinstance(refused, RequestError) and isinstance(sent, Receipt)
+    assert isinstance(refused, RequestError) and isinstance(sent, SendResult)
 
 
 @pytest.mark.parametrize("body", [5, None, {"a": 1}, "\ud800"])
@@ -510,7 +516,7 @@ def test_a_message_that_somebody_else_was_given_is_left_out(client, monkeypatch)
 def test_an_async_client_moves_to_the_next_loop_and_serves_one_at_a_time(served) -> None:
     client = tidemill.AsyncClient(served.endpoint)
 
-    async def send() -> Receipt:
+    async def send() -> SendResult:
         return await client.send("t", b"x")
 
     assert len({asyncio.run(send()).id for _ in range(3)}) == 3

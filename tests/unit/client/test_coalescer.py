@@ -11,9 +11,8 @@ from contextlib import suppress
 import pytest
 
 from tidemill.client.send.coalescer import Coalescer, _Waiter, _wake_following, _wake_in_order
-from tidemill.client.transport.retrying import Unreachable
-from tidemill.core.errors import IllegalTopic
-from tidemill.core.model import Draft, Receipt
+from tidemill.core.errors import IllegalTopicError, UnreachableError
+from tidemill.core.model import Draft, SendResult
 
 
 @pytest.fixture
@@ -26,8 +25,8 @@ def interruptible():
 
 def _answer(draft: Draft):
     if draft.topic == "bad":
-        return IllegalTopic("bad")
-    return Receipt(draft.id or "", draft.topic, None, -1)
+        return IllegalTopicError("bad")
+    return SendResult(draft.id or "", draft.topic, None, -1)
 
 
 def _held_back():
@@ -108,7 +107,9 @@ def test_many_threads_each_get_their_own_answer() -> None:
         for turn in range(200):
             topic = "bad" if (turn + number) % 7 == 0 else "t"
             answer = coalescer.send(Draft(topic, b"", id=f"{number}-{turn}"))
-            is_right = isinstance(answer, IllegalTopic) if topic == "bad" else answer.id == f"{number}-{turn}"
+            is_right = (
+                isinstance(answer, IllegalTopicError) if topic == "bad" else answer.id == f"{number}-{turn}"
+            )
             if not is_right:
                 wrong.append((number, turn, answer))
 
@@ -122,14 +123,14 @@ def test_a_request_that_fails_fails_for_all_of_it_and_the_next_goes_on() -> None
 
     def send(drafts):
         if is_down:
-            raise Unreachable("down")
+            raise UnreachableError("down")
         return [_answer(draft) for draft in drafts]
 
     coalescer = Coalescer(send)
     failed = []
 
     def one(number: int) -> None:
-        with pytest.raises(Unreachable):
+        with pytest.raises(UnreachableError):
             coalescer.send(Draft("t", b"", id=str(number)))
         failed.append(number)
 
@@ -416,10 +417,10 @@ def test_what_was_answered_is_let_go_of_without_the_garbage_collector() -> None:
 
 def test_what_was_raised_is_let_go_of_without_the_garbage_collector() -> None:
     """An error holds the frames it came through, and they must not hold it."""
-    raised: list[weakref.ref[Unreachable]] = []
+    raised: list[weakref.ref[UnreachableError]] = []
 
     def send(drafts):
-        fault = Unreachable("nobody there")
+        fault = UnreachableError("nobody there")
         raised.append(weakref.ref(fault))
         try:
             raise fault
@@ -430,7 +431,7 @@ def test_what_was_raised_is_let_go_of_without_the_garbage_collector() -> None:
 
     def several(number: int) -> None:
         for _ in range(20):
-            with suppress(Unreachable):
+            with suppress(UnreachableError):
                 coalescer.send(Draft("t", b"", id=str(number)))
 
     gc.collect()

@@ -12,10 +12,9 @@ import pytest
 
 import tidemill
 from tidemill.client.arguments import can_come_back
-from tidemill.client.transport.connection import ConnectionLost, Pool, connect
+from tidemill.client.transport.connection import ConnectionLostError, Pool, connect
 from tidemill.client.transport.endpoint import Endpoint, request_head
-from tidemill.client.transport.retrying import Unreachable
-from tidemill.core.errors import RequestError
+from tidemill.core.errors import RequestError, UnreachableError
 
 _OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
@@ -85,7 +84,7 @@ def test_what_must_not_happen_twice_is_sent_once_whatever_became_of_it() -> None
     server = Scripted([_OK, None], [None])  # the second is taken, and then there is no answer
     pool = Pool(lambda: connect(server.endpoint, 5.0))
     assert _ask(pool, server.endpoint).content == b"ok"
-    with pytest.raises(ConnectionLost) as lost:
+    with pytest.raises(ConnectionLostError) as lost:
         _ask(pool, server.endpoint, is_repeatable=False)
     assert lost.value.was_sent and not lost.value.is_stale
     assert server.requests == 2
@@ -97,7 +96,7 @@ def test_what_must_not_happen_twice_is_sent_once_whatever_became_of_it() -> None
 def test_a_broken_answer_is_a_lost_connection(script) -> None:
     server = Scripted(script)
     pool = Pool(lambda: connect(server.endpoint, 5.0))
-    with pytest.raises(ConnectionLost):
+    with pytest.raises(ConnectionLostError):
         _ask(pool, server.endpoint)
     pool.close()
     server.close()
@@ -112,7 +111,10 @@ def test_a_port_without_tls_is_told_at_once_and_not_tried_again(is_async) -> Non
         async with tidemill.AsyncClient(endpoint, retry_for="1h") as client:
             await client.status()
 
-    with tidemill.Client(endpoint, retry_for="1h") as client, pytest.raises(Unreachable, match="tls-port"):
+    with (
+        tidemill.Client(endpoint, retry_for="1h") as client,
+        pytest.raises(UnreachableError, match="tls-port"),
+    ):
         asyncio.run(ask()) if is_async else client.status()
     assert server.requests == 1
     server.close()
@@ -120,7 +122,7 @@ def test_a_port_without_tls_is_told_at_once_and_not_tried_again(is_async) -> Non
 
 @pytest.mark.parametrize("cause", [ssl.SSLCertVerificationError(), OSError(), ssl.SSLEOFError(), None])
 def test_only_what_stays_so_is_not_tried_again(cause) -> None:
-    lost = ConnectionLost("lost", is_stale=False)
+    lost = ConnectionLostError("lost", is_stale=False)
     lost.__cause__ = cause
     assert can_come_back(lost) is not isinstance(cause, ssl.SSLCertVerificationError)
 
@@ -143,7 +145,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for_longer_than_was_said() 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = Endpoint("127.0.0.1", listener.getsockname()[1])
         pool = Pool(lambda: connect(endpoint, 5.0))
-        with pytest.raises(ConnectionLost, match=r"no answer within 0\.05 s") as caught:
+        with pytest.raises(ConnectionLostError, match=r"no answer within 0\.05 s") as caught:
             pool.exchange(request_head(endpoint, "GET", "/", "", ""), b"", 0.05, is_repeatable=True)
         assert (caught.value.was_slow, caught.value.is_stale, caught.value.was_sent) == (True, False, True)
         pool.close()
@@ -153,7 +155,7 @@ def test_a_server_that_does_not_read_is_not_waited_for_either() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = Endpoint("127.0.0.1", listener.getsockname()[1])
         pool = Pool(lambda: connect(endpoint, 5.0))
-        with pytest.raises(ConnectionLost, match="no answer within"):
+        with pytest.raises(ConnectionLostError, match="no answer within"):
             pool.exchange(
                 request_head(endpoint, "POST", "/", "", ""), bytes(64 << 20), 0.05, is_repeatable=True
             )
@@ -168,7 +170,7 @@ def test_signals_do_not_make_the_main_thread_wait_longer() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             endpoint = Endpoint("127.0.0.1", listener.getsockname()[1])
             pool = Pool(lambda: connect(endpoint, 5.0))
-            with pytest.raises(ConnectionLost, match="no answer within"):
+            with pytest.raises(ConnectionLostError, match="no answer within"):
                 pool.exchange(request_head(endpoint, "GET", "/", "", ""), b"", 0.1, is_repeatable=True)
             pool.close()
     finally:
@@ -184,7 +186,7 @@ def test_a_thread_waits_no_longer_than_was_said_either() -> None:
         def ask() -> None:
             try:
                 pool.exchange(request_head(endpoint, "GET", "/", "", ""), b"", 0.05, is_repeatable=True)
-            except ConnectionLost as error:
+            except ConnectionLostError as error:
                 lost.append(error)
 
         thread = threading.Thread(target=ask)

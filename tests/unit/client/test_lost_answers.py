@@ -11,15 +11,9 @@ import pytest
 import tidemill
 from http_broker import http_broker
 from tidemill.client.transport.endpoint import read_head
-from tidemill.client.transport.retrying import (
-    Patience,
-    RetryPolicy,
-    Unreachable,
-    error_in,
-    is_worth_a_retry,
-)
+from tidemill.client.transport.retrying import Patience, RetryPolicy, error_in, is_worth_a_retry
 from tidemill.core.clock import SimulatedClock
-from tidemill.core.errors import IllegalRequestId, RequestIdReused
+from tidemill.core.errors import IllegalRequestIdError, RequestIdReusedError, UnreachableError
 from tidemill.core.model import CancelAnswer
 
 START_MS = 1_800_000_000_000
@@ -104,7 +98,7 @@ def test_what_would_be_answered_untruly_the_second_time_is_not_asked_again(clien
     act = _UNTRUE_AGAIN[name]
     with tidemill.Client(losing.endpoint, retry_for="30s") as unlucky:
         losing.loses = True
-        with pytest.raises(Unreachable, match="whether it was carried out is not known"):
+        with pytest.raises(UnreachableError, match="whether it was carried out is not known"):
             act(unlucky)
     if name != "resend_dead_letters":
         assert client.pending("t" if name != "delete_topic" else None, end=_moment(90), start=START_MS) == []
@@ -116,7 +110,7 @@ def test_tasks_are_told_so_too(client, losing) -> None:
     async def act() -> None:
         async with tidemill.AsyncClient(losing.endpoint) as unlucky:
             losing.loses = True
-            with pytest.raises(Unreachable, match="not known"):
+            with pytest.raises(UnreachableError, match="not known"):
                 await unlucky.delete_topic("t", force=True)
 
     asyncio.run(act())
@@ -126,14 +120,14 @@ def test_tasks_are_told_so_too(client, losing) -> None:
 def test_a_lost_read_leaves_nothing_in_doubt(losing) -> None:
     with tidemill.Client(losing.endpoint, retry_for=0) as unlucky:
         losing.loses = True
-        with pytest.raises(Unreachable, match="nothing was changed, so ask again") as lost:
+        with pytest.raises(UnreachableError, match="nothing was changed, so ask again") as lost:
             unlucky.topics()
     assert "not known" not in str(lost.value)
 
     async def act() -> None:
         async with tidemill.AsyncClient(losing.endpoint, retry_for=0) as unlucky:
             losing.loses = True
-            with pytest.raises(Unreachable, match="nothing was changed, so ask again"):
+            with pytest.raises(UnreachableError, match="nothing was changed, so ask again"):
                 await unlucky.topics()
 
     asyncio.run(act())
@@ -212,7 +206,7 @@ def test_a_program_may_give_an_id_of_its_own_and_ask_again_after_a_restart(clien
         assert (
             restarted.cancel(receipts[0].handle, request_id="payment-17") is first is CancelAnswer.CANCELLED
         )
-        with pytest.raises(RequestIdReused):
+        with pytest.raises(RequestIdReusedError):
             restarted.cancel(receipts[1].handle, request_id="payment-17")
         assert restarted.cancel_where("t", key="k", request_id="r") == 2
         assert restarted.cancel_where("t", key="k", request_id="r") == 2
@@ -221,7 +215,7 @@ def test_a_program_may_give_an_id_of_its_own_and_ask_again_after_a_restart(clien
 @pytest.mark.parametrize("request_id", ["", "a b", "x\r\nHost: elsewhere", "x" * 256, 7])
 def test_an_id_that_is_no_header_is_refused_before_anything_is_sent(client, request_id) -> None:
     handle = client.send("t", b"x", delay="60s").handle
-    with pytest.raises(IllegalRequestId):
+    with pytest.raises(IllegalRequestIdError):
         client.cancel(handle, request_id=request_id)
     assert len(client.pending("t")) == 1
 

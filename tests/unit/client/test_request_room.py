@@ -12,7 +12,7 @@ from http_broker import http_broker
 from tidemill.client.send.request_limits import BYTES_MAX, MESSAGES_MAX, in_requests
 from tidemill.client.tables.flight_link import _BATCH_BYTES, _framed
 from tidemill.core.limits import BODY_BYTES_MAX, FRAME_BYTES_MAX, MIB
-from tidemill.core.model import CancelAnswer, Draft, Receipt
+from tidemill.core.model import CancelAnswer, Draft, SendResult
 
 _LARGEST = b"x" * BODY_BYTES_MAX
 
@@ -51,7 +51,7 @@ def test_more_bytes_than_a_request_may_have_are_sent_in_several(tmp_path, monkey
 
         monkeypatch.setattr(client, "_carry", measured)
         answers = client.send_many([Draft("t", _LARGEST, delay_ms=7_200_000)] * 16)
-        assert [type(answer) for answer in answers] == [Receipt] * 16
+        assert [type(answer) for answer in answers] == [SendResult] * 16
         assert max(sizes) < FRAME_BYTES_MAX
 
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import pytest
 
 from tidemill.client.transport import unix_transport as short_way
-from tidemill.client.transport.connection import ConnectionLost
+from tidemill.client.transport.connection import ConnectionLostError
 from tidemill.client.transport.endpoint import Answer, Endpoint
 from tidemill.client.transport.unix_transport import AsyncUnixTransport, KnownSocket, UnixTransport
 from tidemill.core.addresses import local_door_address
@@ -118,7 +118,7 @@ def test_who_has_waited_long_enough_is_told_so_and_the_next_goes_by_the_port(way
     door = Door(b"", _OK)  # says nothing
     way = way_to(door.name)
     _ask(way)
-    with pytest.raises(ConnectionLost, match="no answer within"):
+    with pytest.raises(ConnectionLostError, match="no answer within"):
         way.exchange(b"POST / HTTP/1.1\r\nContent-Length: ", b"x", 0.05, is_repeatable=True)
     assert _ask(way) == b"port"
 

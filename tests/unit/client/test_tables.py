@@ -14,9 +14,9 @@ import pytest
 import tidemill
 from http_broker import http_broker
 from tidemill.core.clock import SimulatedClock
-from tidemill.core.errors import IdInUse, IllegalProperty, RequestError
+from tidemill.core.errors import IdInUseError, IllegalPropertyError, RequestError
 from tidemill.core.limits import DAY_MS
-from tidemill.core.model import Draft, Receipt
+from tidemill.core.model import Draft, SendResult
 from tidemill.server.flight.flight_server import FlightServer
 
 START_MS = 1_800_000_000_000
@@ -47,7 +47,7 @@ def client(served, request):
 
 def _due(answers) -> list[object]:
     """When each is due, counted from the start; what is wrong instead."""
-    return [a.deliver_at_ms - START_MS if isinstance(a, Receipt) else str(a) for a in answers]
+    return [a.deliver_at_ms - START_MS if isinstance(a, SendResult) else str(a) for a in answers]
 
 
 # -- what a number means --------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def test_a_value_that_is_no_time_is_refused_for_its_row(client, value) -> None:
         if (name, value) == ("deliver_at", "30m"):
             continue
         first, second = client.schedule([{"body": "x", name: value}, {"body": "y"}], topic="t")
-        assert isinstance(first, RequestError) and isinstance(second, Receipt)
+        assert isinstance(first, RequestError) and isinstance(second, SendResult)
 
 
 # -- a wrong row is answered in its place ---------------------------------------------------------
@@ -136,7 +136,7 @@ def test_a_value_that_is_no_time_is_refused_for_its_row(client, value) -> None:
 def test_a_wrong_row_has_its_own_error_and_the_others_are_stored(client, wrong, said) -> None:
     table = pa.table({"body": ["a", "b", "c"]} | wrong)
     answers = client.schedule(table, topic=None if "topic" in wrong else "t")
-    assert [isinstance(answer, Receipt) for answer in answers] == [False, True, True]
+    assert [isinstance(answer, SendResult) for answer in answers] == [False, True, True]
     assert isinstance(answers[0], RequestError) and said in str(answers[0])
     assert client.status().sent == 2
 
@@ -145,7 +145,7 @@ def test_a_wrong_row_among_many_loses_nobodys_handle(client) -> None:
     count = 9_000
     bodies = pa.array([None if n == 8_500 else "x" for n in range(count)])
     answers = client.schedule(pa.table({"body": bodies, "delay_ms": [60_000] * count}), topic="t")
-    assert [n for n, answer in enumerate(answers) if not isinstance(answer, Receipt)] == [8_500]
+    assert [n for n, answer in enumerate(answers) if not isinstance(answer, SendResult)] == [8_500]
     assert client.status().pending == count - 1
 
 
@@ -153,7 +153,7 @@ def test_texts_that_are_none_and_values_without_room_are_the_faults_of_their_row
     raw = pa.array([b"\xff", b"good"], pa.binary())
     keys = pa.StringArray.from_buffers(2, raw.buffers()[1], raw.buffers()[2])
     answers = client.schedule(pa.table({"body": ["a", "b"], "key": keys}), topic="t")
-    assert [isinstance(answer, Receipt) for answer in answers] == [False, True]
+    assert [isinstance(answer, SendResult) for answer in answers] == [False, True]
 
 
 def test_what_pandas_calls_missing_is_missing(client) -> None:
@@ -204,9 +204,9 @@ def test_an_empty_table_is_nothing(client) -> None:
 def test_rows_are_mappings_and_answered_one_by_one(client) -> None:
     rows = [{"body": "a"}, "b", {"body": "c", "colour": "red"}, {}, {"body": "e", "properties": {"p": "q"}}]
     answers = client.schedule((row for row in rows), topic="t")
-    assert [isinstance(answer, Receipt) for answer in answers] == [True, False, False, False, True]
+    assert [isinstance(answer, SendResult) for answer in answers] == [True, False, False, False, True]
     (broken,) = client.schedule([{"body": "f", "properties": "{"}], topic="t")
-    assert isinstance(broken, IllegalProperty)
+    assert isinstance(broken, IllegalPropertyError)
 
 
 def test_what_is_no_draft_is_refused_in_its_place(client, served) -> None:
@@ -216,9 +216,9 @@ def test_what_is_no_draft_is_refused_in_its_place(client, served) -> None:
             return [*many, *await client.schedule([{"body": None}, {"body": "3"}], topic="t")]
 
     for answers in (client.send_many([Draft("t", b"1"), "a", Draft("t", b"2")]), asyncio.run(scene())):
-        assert [isinstance(answer, Receipt) for answer in answers[:3]] == [True, False, True]
+        assert [isinstance(answer, SendResult) for answer in answers[:3]] == [True, False, True]
         assert str(answers[1]) == "a message must be a Draft, str was given"
-    assert [isinstance(answer, Receipt) for answer in answers[3:]] == [False, True]
+    assert [isinstance(answer, SendResult) for answer in answers[3:]] == [False, True]
 
 
 # -- once -----------------------------------------------------------------------------------------
@@ -252,10 +252,10 @@ def test_an_id_of_another_message_is_refused_both_ways_and_the_other_rows_are_st
     for is_repeat in (False, True):
         answers = client.schedule(table, topic="t")
         assert list(answers.errors) == [1]
-        assert isinstance(answers[1], IdInUse)
+        assert isinstance(answers[1], IdInUseError)
         assert "id 'x1' in topic 't' belongs to another message, with another body" in str(answers[1])
         assert [answers[row].is_repeat for row in (0, 2)] == [is_repeat] * 2
-    with pytest.raises(IdInUse):
+    with pytest.raises(IdInUseError):
         client.send("t", "second", id="x1")
     assert {row.id for row in client.pending("t")} == {"x0", "x1", "x2"}
 
@@ -299,7 +299,7 @@ def test_errors_are_told_however_the_rows_came(client, served) -> None:
 def test_a_broker_that_never_had_a_flight_door_is_told_at_once(served) -> None:
     with tidemill.Client(served.endpoint) as client:
         client._flight._closing = None  # whoever waits, to try again, fails
-        with pytest.raises(tidemill.Unreachable, match="no Flight endpoint"):
+        with pytest.raises(tidemill.UnreachableError, match="no Flight endpoint"):
             client.pending_table()
 
 
@@ -366,7 +366,7 @@ def test_a_broker_that_knows_no_jitter_is_named(client, monkeypatch) -> None:
     monkeypatch.setattr(client, "_carry", carry)
     drafts = [Draft("t", b"x", delay_ms=5), Draft("t", b"y", delay_ms=5, jitter_ms=5)]
     stored, refused = client.send_many(drafts)
-    assert isinstance(stored, Receipt)
+    assert isinstance(stored, SendResult)
     assert str(refused) == "the broker is an older version without jitter; leave it out"
 
 

@@ -15,7 +15,7 @@ import pytest
 import tidemill
 from http_broker import http_broker
 from tidemill.client.slots import Slots
-from tidemill.core.errors import Forbidden, RequestError, TidemillError
+from tidemill.core.errors import ForbiddenError, RequestError, TidemillError
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def test_who_may_only_receive_can_work(app, served, monkeypatch) -> None:
         app.on("t")(lambda message: done.set())
 
         def forbidden(name: str) -> None:
-            raise Forbidden("may not admin")
+            raise ForbiddenError("may not admin")
 
         monkeypatch.setattr(app.client, "topics", list)  # nor is it shown any
         monkeypatch.setattr(app.client, "create_topic", forbidden)

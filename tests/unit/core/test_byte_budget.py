@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.core.byte_budget import ByteBudget
-from tidemill.core.errors import TooManyRequests
+from tidemill.core.errors import TooManyRequestsError
 
 
 def test_one_request_alone_is_let_in_however_large():
     bound = ByteBudget(10)
     with bound.hold(1_000):
         assert bound.held == 1_000
-        with pytest.raises(TooManyRequests, match="in-flight limit reached: 1000/10 bytes"):
+        with pytest.raises(TooManyRequestsError, match="in-flight limit reached: 1000/10 bytes"):
             with bound.hold(1):
                 pass
     assert bound.held == 0
@@ -40,7 +40,7 @@ def test_more_than_the_bound_is_never_under_way_unless_alone(sizes, limit):
             with bound.hold(left[0]):
                 assert bound.held <= limit or held == 0
                 enter(left[1:])
-        except TooManyRequests:
+        except TooManyRequestsError:
             assert held
             assert held + left[0] > limit
         assert bound.held == held

@@ -18,7 +18,8 @@ def test_every_error_has_its_own_code() -> None:
 
 
 def test_every_error_belongs_to_one_family() -> None:
-    families = (errors.RequestError, errors.BusyError, errors.StorageError, errors.CorruptionError)
+    broker_s = (errors.RequestError, errors.BusyError, errors.StorageError, errors.CorruptionError)
+    families = (*broker_s, errors.UnreachableError)
     for kind in _ALL:
         if kind is not errors.TidemillError:
             assert sum(issubclass(kind, family) for family in families) == 1, kind

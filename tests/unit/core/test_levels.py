@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemill.core.config import BrokerSettings
-from tidemill.core.errors import IllegalLevel, RequestError
+from tidemill.core.errors import IllegalLevelError, RequestError
 from tidemill.core.levels import DEFAULT_LEVELS, LEVEL_COUNT_MAX, clamped_level, level_delays_ms
 
 
@@ -40,5 +40,5 @@ def test_levels_are_clamped_above_and_refused_below():
     delays = level_delays_ms("1s 5s")
     assert clamped_level(2, delays) == (2, "")
     assert clamped_level(3, delays) == (2, "level 3 is above the highest, 2 was used")
-    with pytest.raises(IllegalLevel, match="-1 is negative; use 1 to 2"):
+    with pytest.raises(IllegalLevelError, match="-1 is negative; use 1 to 2"):
         clamped_level(-1, delays)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.core.errors import IllegalTopic, RequestError
-from tidemill.core.model import Draft, Handle, Once, Receipt
+from tidemill.core.errors import IllegalTopicError, RequestError
+from tidemill.core.model import Draft, Handle, Once, SendResult
 from tidemill.core.send_answers import decode_answers, encode_answers, encode_plain_answers
 from tidemill.core.send_batch import decode_columns, encode_drafts, join_columns
 
@@ -71,16 +71,16 @@ def test_requests_are_joined_in_their_order(requests) -> None:
 def test_answers_come_back_as_they_went() -> None:
     drafts = [Draft("t", b"", id=name) for name in "abcdef"]
     answers = [
-        Receipt("a", "t", Handle("B", "t", "a", 7), 1_000),
-        Receipt("first", "t", Handle("B", "t", "first", 3), 500, is_repeat=True),
-        Receipt("c", "t", None, -1, note="clamped"),
-        Receipt("d", "t", None, -1, queue=0, offset=0),
-        Receipt("e", "t", None, -1, is_repeat=True, queue=3, offset=1 << 40),
-        IllegalTopic("no"),
+        SendResult("a", "t", Handle("B", "t", "a", 7), 1_000),
+        SendResult("first", "t", Handle("B", "t", "first", 3), 500, is_repeat=True),
+        SendResult("c", "t", None, -1, note="clamped"),
+        SendResult("d", "t", None, -1, queue=0, offset=0),
+        SendResult("e", "t", None, -1, is_repeat=True, queue=3, offset=1 << 40),
+        IllegalTopicError("no"),
     ]
     found = decode_answers(encode_answers("B", answers), drafts)
     assert found[:5] == answers[:5]
-    assert isinstance(found[5], IllegalTopic) and str(found[5]) == "no"
+    assert isinstance(found[5], IllegalTopicError) and str(found[5]) == "no"
 
 
 def test_answers_of_messages_that_all_wait_say_nothing_of_queues() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.core.errors import NewerFormat
+from tidemill.core.errors import NewerFormatError
 from tidemill.log.checkpoint import Checkpoint, decode_checkpoint
 from tidemill.testing import FaultPlan, FaultyDisk, SimulatedCrash
 
@@ -101,7 +101,7 @@ def test_a_generation_in_the_file_of_the_other_is_not_overwritten(tmp_path: Path
 def test_a_newer_format_is_refused_and_an_older_one_is_no_content(tmp_path: Path) -> None:
     with FaultyDisk() as disk:
         _saved(disk, tmp_path, b"of version 2", version=2)
-        with pytest.raises(NewerFormat, match="has format 2, this Tidemill reads up to 1"):
+        with pytest.raises(NewerFormatError, match="has format 2, this Tidemill reads up to 1"):
             _load(disk, tmp_path, version=1)
         assert _load(disk, tmp_path, version=3) is None
 

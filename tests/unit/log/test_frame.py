@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.core.errors import NewerFormat
+from tidemill.core.errors import NewerFormatError
 from tidemill.log.frame import (
     FRAME_FORMAT,
     HEADER_BYTES,
@@ -83,7 +83,7 @@ def test_a_frame_of_a_newer_format_says_what_to_do():
     whole = bytearray(_frame(3, b"x"))
     whole[5] = FRAME_FORMAT + 1
     with pytest.raises(
-        NewerFormat, match=f"format {FRAME_FORMAT + 1}, this Tidemill reads up to {FRAME_FORMAT}"
+        NewerFormatError, match=f"format {FRAME_FORMAT + 1}, this Tidemill reads up to {FRAME_FORMAT}"
     ):
         decode_frame(_bytes(bytes(whole)), 0, 0, verify=False)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.core.errors import SyncFailed
+from tidemill.core.errors import SyncFailedError
 from tidemill.log.disk import RealDisk
 from tidemill.log.group_commit import GroupCommit
 from tidemill.log.segments import SegmentedLog
@@ -33,7 +33,7 @@ class GatedFile:
             self._disk.sync_count += 1
             fails = self._disk.fails
         if fails:
-            raise SyncFailed("the disk said no")
+            raise SyncFailedError("the disk said no")
         self._real.sync()
 
 
@@ -88,7 +88,7 @@ class Waiters:
         try:
             self.commit.wait(end)
             self.done.append(end)
-        except SyncFailed:
+        except SyncFailedError:
             self.failed.append(end)
 
     def join(self) -> None:
@@ -170,7 +170,7 @@ def test_after_a_failed_sync_everyone_is_told_and_nothing_is_acknowledged(log, d
     waiters.join()
     assert (waiters.done, sorted(waiters.failed)) == ([], ends)
     disk.is_gated = disk.fails = False
-    with pytest.raises(SyncFailed):
+    with pytest.raises(SyncFailedError):
         commit.wait(ends[0])
     assert commit.acknowledged_end == safe
 
@@ -183,9 +183,9 @@ def test_async_durability_acknowledges_what_is_written_until_a_sync_fails(log, d
     commit.wait_synced(end)
     assert (log.synced_end, disk.sync_count) == (end, 1)
     disk.fails = True
-    with pytest.raises(SyncFailed):
+    with pytest.raises(SyncFailedError):
         commit.wait_synced(_append(log))
-    with pytest.raises(SyncFailed):
+    with pytest.raises(SyncFailedError):
         commit.wait(end)
 
 
@@ -212,7 +212,7 @@ class OwnGate:
         self.arrived.set()
         assert self.opened.wait(120)
         if self.fails:
-            raise SyncFailed("the disk said no")
+            raise SyncFailedError("the disk said no")
 
 
 def _two_syncs(log, disk, *, first_fails=False):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.core.errors import DiskFull
+from tidemill.core.errors import DiskFullError
 from tidemill.log.segments import SegmentedLog
 from tidemill.testing import FaultyDisk
 
@@ -46,7 +46,7 @@ def test_frames_that_were_reserved_are_all_written_or_none(small):
         end = small.log.written_end
         try:
             small.append_all(payloads)
-        except DiskFull:
+        except DiskFullError:
             assert small.log.written_end == end
             assert small.disk.allocated_bytes(small.directory) == used  # and nothing stays set aside
             assert small.log.pool.is_short
@@ -75,7 +75,7 @@ def test_other_files_keep_the_room_they_are_promised(small):
     small.disk.capacity_bytes = small.disk.allocated_bytes(small.directory) + 2 * SEGMENT
     small.log.reserve([SEGMENT // 2] * 2, opening_growth_max=0, also_free_bytes=SEGMENT)
     with pytest.raises(
-        DiskFull, match=r"8,193 more bytes are needed, 8,192 are free; free space on that disk"
+        DiskFullError, match=r"8,193 more bytes are needed, 8,192 are free; free space on that disk"
     ):
         small.log.reserve([SEGMENT // 2] * 2, opening_growth_max=0, also_free_bytes=SEGMENT + 1)
 
@@ -92,7 +92,7 @@ def test_what_a_process_that_ended_had_set_aside_is_given_back(small):
 def test_a_look_again_clears_the_shortage_as_soon_as_there_is_room(small):
     small.append_all([b"first"])
     small.disk.capacity_bytes = small.disk.allocated_bytes(small.directory)
-    with pytest.raises(DiskFull):
+    with pytest.raises(DiskFullError):
         small.append_all([bytes(SEGMENT)])
     small.log.pool.look_again()
     assert small.log.pool.is_short

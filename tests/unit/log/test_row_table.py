@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tidemill.core.errors import DiskFull
+from tidemill.core.errors import DiskFullError
 from tidemill.log.row_table import MakeRoom, RowTable
 from tidemill.testing import FaultyDisk
 
@@ -131,6 +131,6 @@ def test_on_a_full_disk_the_owner_is_asked_for_room_until_it_has_none(tmp_path: 
         table = _table(disk, tmp_path / "t", drop_ballast)
         table.write(0, _rows(0, _CHUNK_ROWS))
         assert table.read(0, _CHUNK_ROWS).tolist() == _rows(0, _CHUNK_ROWS).tolist()
-        with pytest.raises(DiskFull):
+        with pytest.raises(DiskFullError):
             table.write(_CHUNK_ROWS, _rows(8, 9))
         table.close()

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from tidemill.core.errors import CorruptionError, DiskFull
+from tidemill.core.errors import CorruptionError, DiskFullError
 from tidemill.log.frame import frame_bytes
 from tidemill.log.segments import SegmentedLog
 from tidemill.testing import FaultPlan, FaultyDisk, SimulatedCrash
@@ -231,12 +231,12 @@ def test_a_full_disk_refuses_normal_appends_and_lets_reserved_ones_go_on(small):
     for _ in range(fitting):
         small.append(bytes(1_000))
     end = small.log.written_end
-    with pytest.raises(DiskFull):
+    with pytest.raises(DiskFullError):
         small.append(bytes(1_000))
     assert small.log.written_end == end
     small.append(bytes(1_000), reserved=True)
     assert "spare" not in small.disk.names(small.directory)
-    with pytest.raises(DiskFull):
+    with pytest.raises(DiskFullError):
         small.append(b"there is no spare now, so even a small one is refused")
     small.append(bytes(1_000), reserved=True)
     count = len(list(small.log.frames(0, small.log.written_end)))
@@ -270,7 +270,7 @@ def test_a_full_disk_at_opening_is_no_obstacle(small):
     small.disk.capacity_bytes = 0
     small.reopen()
     assert small.payloads() == [b"x"]
-    with pytest.raises(DiskFull):
+    with pytest.raises(DiskFullError):
         small.append(b"y")
     small.disk.capacity_bytes = None
     small.append(b"y")

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tidemill.core.errors import DamagedFrame
+from tidemill.core.errors import DamagedFrameError
 from tidemill.log.disk import RealDisk
 from tidemill.log.frame import COPY_BYTES_MAX, HEADER_BYTES
 from tidemill.log.segments import SegmentedLog
@@ -31,7 +31,7 @@ def flip(log, offset, at=HEADER_BYTES):
 def is_damaged(log, offset):
     try:
         log.frame(offset)
-    except DamagedFrame as error:
+    except DamagedFrameError as error:
         return error.offset == offset
     return False
 

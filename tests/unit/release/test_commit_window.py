@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tidemill.core.errors import DiskFull, StorageError, SyncFailed
+from tidemill.core.errors import DiskFullError, StorageError, SyncFailedError
 from tidemill.core.model import Draft
 from tidemill.release.commit_window import CommitWindow
 from tidemill.release.due_rows import due_rows
@@ -124,7 +124,7 @@ def test_without_a_pool_records_are_finished_when_the_window_is_full_and_when_th
     assert (log.done, window.count) == ([[0], [1], [2]], 0)
 
 
-@pytest.mark.parametrize("fault", [SyncFailed("the disk said no"), DiskFull("no room")])
+@pytest.mark.parametrize("fault", [SyncFailedError("the disk said no"), DiskFullError("no room")])
 def test_what_a_thread_could_not_finish_stays_and_meets_the_releaser(make_window, log, fault):
     log.faults[10] = fault
     window = make_window(8)
@@ -181,7 +181,7 @@ def test_a_failed_sync_shows_nothing_that_a_power_cut_could_take_back(make_small
     small = _waiting(make_small, commits_in_flight)
     small.disk.arm(FaultPlan(fail_sync_at=1))
     for _ in range(2):
-        with pytest.raises(SyncFailed):
+        with pytest.raises(SyncFailedError):
             small.broker._release_service.run_once()
     assert _numbers(small) == []
     small.kill_and_open(power_cut=True)

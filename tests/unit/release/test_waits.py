@@ -6,7 +6,7 @@ import pytest
 
 from small_broker import START_MS
 from tidemill.broker.query.wait_views import WaitView
-from tidemill.core.errors import DiskFull
+from tidemill.core.errors import DiskFullError
 from tidemill.core.model import Draft
 from tidemill.release.hold_reasons import HoldReason
 
@@ -54,11 +54,11 @@ def test_a_record_without_room_waits_and_nothing_is_lost(small, monkeypatch):
     small.clock.advance(1_000)
 
     def no_room(*_):
-        raise DiskFull("no room")
+        raise DiskFullError("no room")
 
     with monkeypatch.context() as patch:
         patch.setattr(small.broker.store.writer, "release", no_room)
-        with pytest.raises(DiskFull):
+        with pytest.raises(DiskFullError):
             small.broker._release_service.run_once()
         assert _waits(small) == [WaitView(HoldReason.DISK_SPACE, "", 3)]
     small.broker._release_service.run_once()

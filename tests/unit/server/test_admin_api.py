@@ -9,8 +9,8 @@ import pytest
 
 from asgi_caller import AsgiCaller
 from small_broker import START_MS, SmallBroker
-from tidemill.core.errors import IdInUse
-from tidemill.core.model import Draft, Handle, Receipt
+from tidemill.core.errors import IdInUseError
+from tidemill.core.model import Draft, Handle, SendResult
 from tidemill.core.send_answers import decode_answers
 from tidemill.core.send_batch import encode_drafts
 from tidemill.server.http.http_api import admin_app
@@ -85,7 +85,7 @@ def test_an_id_of_another_message_is_refused(http) -> None:
     assert "'mine' in topic 'orders'" in answer.json()["message"]
     drafts = [Draft("orders", b"%d" % number, id=name) for number, name in enumerate(("one", "mine", "two"))]
     answers = decode_answers(http.post("/v1/send-batch", content=encode_drafts(drafts)).content, drafts)
-    assert [type(answer) for answer in answers] == [Receipt, IdInUse, Receipt]
+    assert [type(answer) for answer in answers] == [SendResult, IdInUseError, SendResult]
 
 
 def test_a_body_that_is_not_text_travels_in_base64(http) -> None:
@@ -340,10 +340,10 @@ def test_the_batch_door_answers_each_message(http) -> None:
     ]
     answer = http.post("/v1/send-batch", content=encode_drafts(drafts))
     first, wrong, plain, repeat = decode_answers(answer.content, drafts)
-    assert isinstance(first, Receipt) and first.deliver_at_ms == START_MS + 1_000
+    assert isinstance(first, SendResult) and first.deliver_at_ms == START_MS + 1_000
     assert wrong.code == "illegal-topic"
-    assert isinstance(plain, Receipt) and plain.handle is None
-    assert repeat == Receipt("a", "orders", first.handle, first.deliver_at_ms, is_repeat=True)
+    assert isinstance(plain, SendResult) and plain.handle is None
+    assert repeat == SendResult("a", "orders", first.handle, first.deliver_at_ms, is_repeat=True)
 
 
 @pytest.mark.parametrize("content", [b"", b"TMB1", b"TMB1\xff\xff\xff\xff", b"TMB1\x02\0\0\0[]", b"x" * 100])

@@ -9,7 +9,7 @@ import os
 import pytest
 
 from tidemill.core.durations import format_time
-from tidemill.core.errors import Forbidden, RequestError, TooManyRequests, Unauthorized
+from tidemill.core.errors import ForbiddenError, RequestError, TooManyRequestsError, UnauthorizedError
 from tidemill.server.security.authority import Authority
 from tidemill.server.security.permissions import Verb, parse_permissions
 from tidemill.server.security.rates import Rates
@@ -81,13 +81,13 @@ class TestSignatures:
         stamp = format_time(_NOW_MS + 8 * _HOUR_MS).replace("Z", "+08:00")
         assert authority.user_of_signature(_signed(stamp), stamp).name == "shop"
         stale = format_time(_NOW_MS).replace("Z", "+08:00")
-        with pytest.raises(Unauthorized, match="expired"):
+        with pytest.raises(UnauthorizedError, match="expired"):
             authority.user_of_signature(_signed(stale), stale)
 
     @pytest.mark.parametrize("off_ms", [-20 * 60_000, 20 * 60_000, -48 * _HOUR_MS, 365 * 24 * _HOUR_MS])
     def test_an_expired_time_is_refused(self, authority, off_ms):
         stamp = _stamp(_NOW_MS + off_ms)
-        with pytest.raises(Unauthorized, match="expired"):
+        with pytest.raises(UnauthorizedError, match="expired"):
             authority.user_of_signature(_signed(stamp), stamp)
 
     def test_named_time_zones_narrow_the_window(self, path):
@@ -95,7 +95,7 @@ class TestSignatures:
         authority = Authority(path, clock=ManualClock(_NOW_MS))
         good, bad = _stamp(_NOW_MS + 8 * _HOUR_MS), _stamp(_NOW_MS + 7 * _HOUR_MS)
         assert authority.user_of_signature(_signed(good), good).name == "shop"
-        with pytest.raises(Unauthorized, match="60 s"):
+        with pytest.raises(UnauthorizedError, match="60 s"):
             authority.user_of_signature(_signed(bad), bad)
 
     @pytest.mark.parametrize(
@@ -112,12 +112,12 @@ class TestSignatures:
         ],
     )
     def test_wrong_signatures_are_refused(self, authority, header, text):
-        with pytest.raises(Unauthorized, match=text):
+        with pytest.raises(UnauthorizedError, match=text):
             authority.user_of_signature(header, _stamp())
 
     @pytest.mark.parametrize("stamp", ["", "yesterday", "now", "+5m", "1800000000000", "99999999T999999Z"])
     def test_what_is_no_time_is_refused(self, authority, stamp):
-        with pytest.raises(Unauthorized, match="not a time"):
+        with pytest.raises(UnauthorizedError, match="not a time"):
             authority.user_of_signature(_signed(stamp), stamp)
 
 
@@ -130,7 +130,7 @@ class TestTokens:
         "header", ["", "Bearer", "Bearer  ", "Basic very-secret-token", "Bearer x\udc80"]
     )
     def test_others_are_refused(self, authority, header):
-        with pytest.raises(Unauthorized):
+        with pytest.raises(UnauthorizedError):
             authority.user_of_token(header)
 
 
@@ -147,11 +147,11 @@ class TestRules:
             (Verb.RECEIVE, "orders-eu", "audit"),
             (Verb.ADMIN, "orders-eu", None),
         ):
-            with pytest.raises(Forbidden, match=f"may not {verb}"):
+            with pytest.raises(ForbiddenError, match=f"may not {verb}"):
                 user.require(verb, topic=topic, group=group)
-        with pytest.raises(Forbidden, match="all topics"):
+        with pytest.raises(ForbiddenError, match="all topics"):
             user.require_everywhere(Verb.LOOK)
-        with pytest.raises(Forbidden):
+        with pytest.raises(ForbiddenError):
             user.require_any("bills")
 
     def test_a_line_break_does_not_slip_past_a_pattern(self, authority):
@@ -192,7 +192,7 @@ class TestReloading:
         path.write_text(_FILE.replace('"look"', '"admin"'))
         assert authority.user_of_token("Bearer very-secret-token").may(Verb.ADMIN, topic="orders-eu")
         path.write_text(_FILE.replace("very-secret-token", "another-secret-token"))
-        with pytest.raises(Unauthorized):
+        with pytest.raises(UnauthorizedError):
             authority.user_of_token("Bearer very-secret-token")
 
     @pytest.mark.parametrize("content", [b'[users.a]\ntoken = "very-secret-token', b"\xff\xfe", None])
@@ -216,7 +216,7 @@ class TestReloading:
             Authority(path)
         authority = Authority(path, look_every_s=0, must_be_right=False)
         for _ in range(3):
-            with pytest.raises(Unauthorized):
+            with pytest.raises(UnauthorizedError):
                 authority.user_of_token("Bearer very-secret-token")
         assert "all calls are refused until the permissions file is valid" in caplog.text
         path.write_text(_FILE)
@@ -242,12 +242,12 @@ class TestRates:
         rates = Rates(10, now_s=lambda: now_s)
         for _ in range(20):
             rates.spend("a")
-        with pytest.raises(TooManyRequests, match="10 calls a second"):
+        with pytest.raises(TooManyRequestsError, match="10 calls a second"):
             rates.spend("a")
         rates.spend("b")  # another is unharmed
         now_s = 0.1
         rates.spend("a")
-        with pytest.raises(TooManyRequests):
+        with pytest.raises(TooManyRequestsError):
             rates.spend("a")
 
     def test_only_so_many_are_remembered(self):

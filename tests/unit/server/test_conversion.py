@@ -12,15 +12,15 @@ from tidemill.broker.change.transactions import OpenTransaction
 from tidemill.broker.send.admission import check_draft
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import (
-    EmptyBody,
-    IllegalDelay,
-    IllegalFilter,
-    IllegalLevel,
-    IllegalProperty,
-    PropertiesTooLarge,
+    EmptyBodyError,
+    IllegalDelayError,
+    IllegalFilterError,
+    IllegalLevelError,
+    IllegalPropertyError,
+    PropertiesTooLargeError,
     RequestError,
 )
-from tidemill.core.model import Delivery, Draft, Handle, MessageType, Once, Receipt, StoredMessage, Via
+from tidemill.core.model import Delivery, Draft, Handle, MessageType, Once, SendResult, StoredMessage, Via
 from tidemill.server.grpc.conversion import (
     draft_of,
     fill_namespace,
@@ -103,11 +103,11 @@ def test_properties_that_steer_are_taken_out() -> None:
 @pytest.mark.parametrize(
     ("properties", "error"),
     [
-        ({"__delay_ms": "soon"}, IllegalDelay),
-        ({"__delay_ms": "-1"}, IllegalDelay),
-        ({"__delay_ms": "9" * 30}, IllegalDelay),
-        ({"DELAY": "x"}, IllegalLevel),
-        ({"__once": "maybe"}, IllegalProperty),
+        ({"__delay_ms": "soon"}, IllegalDelayError),
+        ({"__delay_ms": "-1"}, IllegalDelayError),
+        ({"__delay_ms": "9" * 30}, IllegalDelayError),
+        ({"DELAY": "x"}, IllegalLevelError),
+        ({"__once": "maybe"}, IllegalPropertyError),
     ],
 )
 def test_steering_that_means_nothing_is_refused(properties: dict[str, str], error: type[Exception]) -> None:
@@ -117,7 +117,7 @@ def test_steering_that_means_nothing_is_refused(properties: dict[str, str], erro
 
 def test_a_reserved_name_is_refused_with_the_code_for_it() -> None:
     for name in ("__gzip", "UNIQ_KEY", "__released_at", "DLQ_ORIGIN_TOPIC"):
-        with pytest.raises(IllegalProperty, match=name) as refused:
+        with pytest.raises(IllegalPropertyError, match=name) as refused:
             check_draft(draft_of(_message(**{name: "1"})), BrokerSettings())
         assert status_of(refused.value).code == Code.ILLEGAL_MESSAGE_PROPERTY_KEY
 
@@ -129,7 +129,7 @@ def test_what_the_client_adds_counts_for_none_of_the_users_properties() -> None:
     message.system_properties.trace_context = "t" * 4000
     check_draft(draft_of(message), BrokerSettings())
     message.system_properties.trace_context = "t" * 5000
-    with pytest.raises(PropertiesTooLarge, match="host and the trace context have 50"):
+    with pytest.raises(PropertiesTooLargeError, match="host and the trace context have 50"):
         check_draft(draft_of(message), BrokerSettings())
 
 
@@ -151,7 +151,7 @@ def test_a_refusal_has_the_code_that_clients_know(fields: dict[str, Any], code: 
 def test_an_empty_body_is_refused() -> None:
     message = _message()
     message.body = b""
-    with pytest.raises(EmptyBody):
+    with pytest.raises(EmptyBodyError):
         draft_of(message)
 
 
@@ -202,7 +202,7 @@ def test_other_filters_are_refused() -> None:
         definition.FilterExpression(expression="||"),
         definition.FilterExpression(expression=" || || "),
     ):
-        with pytest.raises(IllegalFilter):
+        with pytest.raises(IllegalFilterError):
             tag_filter_of(expression)
 
 
@@ -305,7 +305,7 @@ def test_a_producer_is_asked_about_the_topic_by_the_name_it_knows() -> None:
 def test_the_quick_reply_is_the_same_as_the_slow_one(message_id: str, is_timed: bool, offset: int) -> None:
     message_id = message_id.encode("utf-8", "ignore").decode() or "x"
     handle = Handle("ABCD1234", "t" * 100, message_id, 1 << 40) if is_timed else None
-    receipt = Receipt(message_id, "t", handle, 5, offset=-1 if is_timed else offset)
+    receipt = SendResult(message_id, "t", handle, 5, offset=-1 if is_timed else offset)
     quick = service.SendMessageResponse.FromString(_reply_to_send([_message()], [receipt]))
     slow = _reply_to_send([_message(), _message()], [receipt, receipt])
     assert quick.status.code == Code.OK

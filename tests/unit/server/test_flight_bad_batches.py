@@ -10,7 +10,7 @@ import pytest
 from pyarrow import flight
 
 from tidemill.broker.send.batch_bounds import WHOLE_BYTES_MAX
-from tidemill.core.errors import Forbidden
+from tidemill.core.errors import ForbiddenError
 from tidemill.core.limits import FRAME_ROWS_MAX, MIB
 from tidemill.server.flight.flight_server import FlightServer
 
@@ -150,7 +150,7 @@ def test_offsets_that_point_elsewhere_are_refused_in_every_column_of_every_call(
 def test_nobody_is_asked_about_topics_that_cannot_be_read(small) -> None:
     class Asked:
         def authorize(self, authorization: str, verb: object, topic: str | None) -> None:
-            raise Forbidden("asked")
+            raise ForbiddenError("asked")
 
         def user_of(self, authorization: str) -> str:
             return ""

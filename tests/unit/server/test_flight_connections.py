@@ -15,7 +15,7 @@ from pyarrow import flight
 
 from acceptance.bad_callers import MIB, Http2
 from tidemill.core.clock import stopwatch_s
-from tidemill.core.errors import TooManyRequests
+from tidemill.core.errors import TooManyRequestsError
 from tidemill.core.model import Draft
 from tidemill.server.flight.flight_connections import FlightConnections, _Connection
 from tidemill.server.flight.flight_limits import FlightLimits
@@ -279,12 +279,12 @@ def test_batches_are_made_one_after_the_other_as_far_as_there_is_room() -> None:
     with contextlib.ExitStack() as stack:
         stack.enter_context(traffic.out("first 1", BATCH_BYTES))
         with traffic.making():
-            with pytest.raises(TooManyRequests), traffic.making():
+            with pytest.raises(TooManyRequestsError), traffic.making():
                 pass
         with traffic.making():  # the one before is no longer being made
             pass
         stack.enter_context(traffic.out("second 2", 1))
-        with pytest.raises(TooManyRequests), traffic.making():
+        with pytest.raises(TooManyRequestsError), traffic.making():
             pass
         traffic.wait_s = 120
         waiting = threading.Thread(target=lambda: stack.enter_context(traffic.making()))

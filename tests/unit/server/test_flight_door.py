@@ -15,7 +15,7 @@ from small_broker import START_MS, SmallBroker
 from tidemill.client.tables.flight_link import FlightLink
 from tidemill.client.transport.endpoint import Endpoint
 from tidemill.client.transport.retrying import RetryPolicy
-from tidemill.core.errors import Forbidden, Unauthorized
+from tidemill.core.errors import ForbiddenError, UnauthorizedError
 from tidemill.core.limits import FRAME_ROWS_MAX
 from tidemill.core.model import Draft, Handle
 from tidemill.server.flight.flight_limits import FlightLimits
@@ -517,9 +517,9 @@ class _OnlySends:
 
     def authorize(self, authorization: str, verb: Verb, topic: str | None) -> None:
         if authorization != "Bearer right":
-            raise Unauthorized("who are you?")
+            raise UnauthorizedError("who are you?")
         if (verb, topic) != (Verb.SEND, "t"):
-            raise Forbidden(f"no {verb} on {topic}")
+            raise ForbiddenError(f"no {verb} on {topic}")
 
     def user_of(self, authorization: str) -> str:
         return authorization

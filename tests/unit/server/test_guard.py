@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tidemill.core.errors import TooManyRequests, Unauthorized
+from tidemill.core.errors import TooManyRequestsError, UnauthorizedError
 from tidemill.server.grpc.protocol import SERVICE, Code, service
 from tidemill.server.security.authority import Authority
 from tidemill.server.security.caller import caller, set_caller
@@ -44,14 +44,14 @@ def guard(tmp_path, clock):
 
 def _guess_twice(guard: Guard, peer: str) -> None:
     for _ in range(2):
-        with pytest.raises(Unauthorized):
+        with pytest.raises(UnauthorizedError):
             guard.admit_http(_WRONG, peer)
 
 
 def test_an_address_that_guessed_too_often_is_refused_whatever_it_shows(guard, clock) -> None:
     _guess_twice(guard, _GUESSER)
     for shown in (_WRONG, _RIGHT):
-        with pytest.raises(TooManyRequests, match=_GUESSER):
+        with pytest.raises(TooManyRequestsError, match=_GUESSER):
             guard.admit_http(shown, _GUESSER)
     guard.admit_http(_RIGHT, _OTHER)
     clock.now_s = 1.0
@@ -68,14 +68,14 @@ def test_right_tokens_spend_nothing_of_their_address(guard, clock) -> None:
 @pytest.mark.parametrize("peer", ["127.0.0.1", "::1", "::ffff:127.0.0.1", "unknown"])
 def test_at_an_address_that_all_share_only_the_wrong_are_refused(guard, peer) -> None:
     _guess_twice(guard, peer)
-    with pytest.raises(TooManyRequests):
+    with pytest.raises(TooManyRequestsError):
         guard.admit_http(_WRONG, peer)
     guard.admit_http(_RIGHT, peer)
 
 
 def test_who_shows_nothing_does_not_guess(guard) -> None:
     for _ in range(5):
-        with pytest.raises(Unauthorized):
+        with pytest.raises(UnauthorizedError):
             guard.admit_http("", _GUESSER)
     guard.admit_http(_RIGHT, _GUESSER)
 
@@ -97,5 +97,5 @@ def test_wrong_signatures_are_counted_whatever_the_call(guard, method) -> None:
 
     codes = [asyncio.run(code()) for _ in range(3)]
     assert codes == [Code.UNAUTHORIZED, Code.UNAUTHORIZED, Code.TOO_MANY_REQUESTS]
-    with pytest.raises(TooManyRequests):
+    with pytest.raises(TooManyRequestsError):
         guard.admit_http(_RIGHT, _GUESSER)

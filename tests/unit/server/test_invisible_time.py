@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from consumer_call import ConsumerCall, DeliveryStream
-from tidemill.core.errors import IllegalInvisibility
+from tidemill.core.errors import IllegalLeaseError
 from tidemill.core.limits import HOUR_MS
 from tidemill.server.grpc.consuming import Consuming
 from tidemill.server.grpc.leases import Leases
@@ -67,7 +67,7 @@ def test_others_are_refused_with_the_limits(small, invisible_ms, which):
     small.send("work", b"a")
 
     async def scene(consumer: _Consumer) -> None:
-        with pytest.raises(IllegalInvisibility, match=f"{invisible_ms} ms is {which}; use 1 ms to 12 h"):
+        with pytest.raises(IllegalLeaseError, match=f"{invisible_ms} ms is {which}; use 1 ms to 12 h"):
             await consumer.poll(invisible_ms)
 
     _run(small, scene)

@@ -11,9 +11,9 @@ import pytest
 
 from tidemill.client.transport.endpoint import read_head
 from tidemill.core.addresses import local_door_address
-from tidemill.core.errors import DiskFull, TidemillError
+from tidemill.core.errors import DiskFullError, TidemillError
 from tidemill.core.limits import LOCAL_REQUEST_BYTES_MAX
-from tidemill.core.model import Draft, Receipt
+from tidemill.core.model import Draft, SendResult
 from tidemill.core.send_answers import decode_answers
 from tidemill.core.send_batch import encode_drafts
 from tidemill.server.security.authority import Authority
@@ -138,7 +138,7 @@ def test_each_message_has_its_own_answer(door, call) -> None:
     status, content = call(door).send(drafts)
     good, bad = decode_answers(content, drafts)
     assert status == 200
-    assert isinstance(good, Receipt)
+    assert isinstance(good, SendResult)
     assert isinstance(bad, TidemillError)
 
 
@@ -323,14 +323,14 @@ def test_who_reads_late_but_reads_is_served_on(small, call, monkeypatch) -> None
 def test_one_that_is_refused_in_part_gives_its_errors_to_nobody_else(small, tmp_path) -> None:
     class FullDesk(SendBatchService):
         def store_allowed(self, columns, refusals):
-            raise DiskFull("no room")
+            raise DiskFullError("no room")
 
     desk = FullDesk(small.broker)
     sound, partly = (desk.read(encode_drafts(_drafts("orders"))) for _ in range(2))
     asked = [partly._replace(refusals=[None]), sound]
     (status, _), (other, content) = desk.answers(asked)
     assert (status, other) == (507, 200)
-    assert isinstance(decode_answers(content, _drafts("orders"))[0], Receipt)
+    assert isinstance(decode_answers(content, _drafts("orders"))[0], SendResult)
 
 
 def test_many_messages_of_many_requests_are_stored_in_parts(small, monkeypatch) -> None:
@@ -375,7 +375,7 @@ def test_a_caller_is_asked_who_it_is_with_every_request(small, tmp_path, call) -
     assert caller.send(drafts, "wrong")[0] == 401
     status, content = caller.send(drafts, "shop-token-1")
     allowed, refused = decode_answers(content, drafts)
-    assert (status, type(allowed)) == (200, Receipt)
+    assert (status, type(allowed)) == (200, SendResult)
     assert "may not send" in str(refused)
     file.write_text(_FILE.replace("shop-token-1", "shop-token-2"))
     assert caller.send(drafts, "shop-token-1")[0] == 401

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidemill.core.errors import TooManyRequests
+from tidemill.core.errors import TooManyRequestsError
 from tidemill.server.grpc.consuming import Consuming
 from tidemill.server.grpc.leases import Leases
 from tidemill.server.grpc.protocol import service
@@ -88,7 +88,7 @@ def test_messages_for_which_there_is_no_room_go_back_untried(small):
             with unread.answer(None):  # as the door does for every receive
                 unread.held = 51
                 for _ in range(2):
-                    with pytest.raises(TooManyRequests, match="do not read"):
+                    with pytest.raises(TooManyRequestsError, match="do not read"):
                         await consuming.receive(_request(""), _Line(is_cut=False), _Call())
                 unread.held = 50
                 line = _Line(is_cut=False)

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from small_broker import START_MS
-from tidemill.core.errors import IllegalDelay, IllegalLevel
+from tidemill.core.errors import IllegalDelayError, IllegalLevelError
 from tidemill.core.model import Once, TopicType
 from tidemill.server.grpc.conversion import message_of
 from tidemill.server.grpc.framing import MessageReader, frame
@@ -213,7 +213,7 @@ def test_any_two_times_contradict_each_other(first, second):
     if first == second:
         assert sum(map(bool, take_steering(dict(given), at_ms)[:3])) == 1
         return
-    with pytest.raises(IllegalDelay, match="conflicting times") as refused:
+    with pytest.raises(IllegalDelayError, match="conflicting times") as refused:
         take_steering(given, at_ms)
     assert all(name in str(refused.value) for name in names)
 
@@ -233,7 +233,7 @@ def test_times_that_say_the_same_do_not_contradict_each_other():
     "text", ["", "soon", "-1", "+1", "1.5", " 5", "5\n", "0x10", "\u0665", "9" * 19, "9" * 5_000]
 )
 def test_what_is_no_whole_number_is_refused_with_the_value_and_what_to_do(name, text):
-    with pytest.raises(IllegalLevel if name == "DELAY" else IllegalDelay) as refused:
+    with pytest.raises(IllegalLevelError if name == "DELAY" else IllegalDelayError) as refused:
         take_steering({name: text}, None)
     said = str(refused.value)
     assert said.startswith(f"{name} is {text[:40]!r}; give ")

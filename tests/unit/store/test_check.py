@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from small_broker import SmallBroker
-from tidemill.core.errors import DamagedFrame
+from tidemill.core.errors import DamagedFrameError
 from tidemill.core.model import Draft
 from tidemill.log.disk import RealDisk
 from tidemill.store.check import check_store
@@ -136,5 +136,5 @@ def test_a_bad_checksum_is_found(worked, tmp_path):
     with (worked.directory / "log" / f"{0:020d}.log").open("r+b") as file:
         file.seek(offset + 100)
         file.write(b"!")
-    with pytest.raises(DamagedFrame, match=f"offset {offset} .*tidemill salvage"):
+    with pytest.raises(DamagedFrameError, match=f"offset {offset} .*tidemill salvage"):
         _findings(worked, tmp_path)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from small_broker import START_MS, SmallBroker
-from tidemill.core.errors import CorruptionError, NewerFormat
+from tidemill.core.errors import CorruptionError, NewerFormatError
 from tidemill.core.model import CancelAnswer, Draft
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import RealDisk
@@ -212,7 +212,7 @@ def test_an_index_of_the_format_before_is_derived_again_and_its_rows_are_not_tru
 def test_an_older_version_refuses_the_new_index(tmp_path):
     small = SmallBroker(tmp_path / "data")
     small.close()
-    with pytest.raises(NewerFormat, match="format 2, this Tidemill reads up to 1"):
+    with pytest.raises(NewerFormatError, match="format 2, this Tidemill reads up to 1"):
         Checkpoint(RealDisk(), small.directory / "index", "checkpoint", 1).load()
 
 

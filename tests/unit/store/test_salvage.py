@@ -13,11 +13,11 @@ from small_broker import START_MS, STORE, SmallBroker
 from tidemill.broker.salvage import MESSAGES_NAME, REPORT_NAME, salvage
 from tidemill.core.errors import (
     CorruptionError,
-    DirectoryLocked,
-    DiskFull,
+    DirectoryLockedError,
+    DiskFullError,
     RequestError,
     StorageError,
-    SyncFailed,
+    SyncFailedError,
 )
 from tidemill.core.limits import MIB
 from tidemill.core.model import CancelAnswer, Draft
@@ -546,7 +546,7 @@ def salvage_to(small, target, disk=None):
 def test_a_directory_in_use_is_refused(small, tmp_path):
     small.close()
     held = RealDisk().lock(small.directory / "LOCK", "somebody")
-    with pytest.raises(DirectoryLocked, match="in use by somebody"):
+    with pytest.raises(DirectoryLockedError, match="in use by somebody"):
         salvage_to(small, tmp_path / "new")
     held.release()
     assert not (tmp_path / "new").exists()
@@ -572,11 +572,11 @@ def test_a_copy_that_was_broken_off_is_never_served(small, tmp_path, fault):
     if fault == "full":
         disk.capacity_bytes = 3 * MIB
         large = replace(STORE, segment_bytes=8 * MIB)
-        with pytest.raises(DiskFull, match="the disk is full"):
+        with pytest.raises(DiskFullError, match="the disk is full"):
             salvage(small.directory, target, disk, START_MS, lambda *_: None, large)
     else:
         disk.arm(FaultPlan(fail_sync_at=6))
-        with pytest.raises(SyncFailed):
+        with pytest.raises(SyncFailedError):
             salvage_to(small, target, disk)
     assert not list(target.glob("identity.*"))
     with pytest.raises(StorageError, match="did not finish; remove it and start again"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tidemill.core.errors import SyncFailed
+from tidemill.core.errors import SyncFailedError
 from tidemill.log.disk import DiskFile
 from tidemill.testing import FaultPlan, FaultyDisk, SimulatedCrash
 
@@ -409,7 +409,7 @@ def test_a_failed_sync_saves_nothing_and_no_later_sync_makes_up_for_it(tmp_path:
         file = _file(disk, path, b"o" * 1024)
         disk.arm(FaultPlan(fail_sync_at=1))
         file.write(0, b"n" * 512)
-        with pytest.raises(SyncFailed, match="planned fault"):
+        with pytest.raises(SyncFailedError, match="planned fault"):
             file.sync()
         file.write(512, b"n" * 512)
         file.sync()

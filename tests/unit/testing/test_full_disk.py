@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tidemill.core.errors import DiskFull
+from tidemill.core.errors import DiskFullError
 from tidemill.testing import FaultyDisk
 
 _BLOCK = 4096
@@ -17,9 +17,9 @@ def test_growth_is_refused_and_overwriting_is_not(tmp_path: Path) -> None:
     with FaultyDisk(1, capacity_bytes=4 * _BLOCK) as disk:
         file = disk.open(tmp_path / "f", create=True)
         file.preallocate(4 * _BLOCK)
-        with pytest.raises(DiskFull, match="no space left"):
+        with pytest.raises(DiskFullError, match="no space left"):
             file.write(4 * _BLOCK, b"x")
-        with pytest.raises(DiskFull):
+        with pytest.raises(DiskFullError):
             file.preallocate(5 * _BLOCK)
         file.write(3 * _BLOCK, b"y" * _BLOCK)
         file.scatter(np.array([0], np.int64), np.array([5], "<i8"))
@@ -31,7 +31,7 @@ def test_growth_is_refused_and_overwriting_is_not(tmp_path: Path) -> None:
 def test_a_write_that_does_not_fit_leaves_its_first_part(tmp_path: Path) -> None:
     with FaultyDisk(1, capacity_bytes=2 * _BLOCK) as disk:
         file = disk.open(tmp_path / "f", create=True)
-        with pytest.raises(DiskFull):
+        with pytest.raises(DiskFullError):
             file.write(100, b"x" * (3 * _BLOCK))
         assert file.size() == 2 * _BLOCK
 
@@ -39,7 +39,7 @@ def test_a_write_that_does_not_fit_leaves_its_first_part(tmp_path: Path) -> None
 def test_all_files_share_the_room(tmp_path: Path) -> None:
     with FaultyDisk(1, capacity_bytes=2 * _BLOCK) as disk:
         disk.open(tmp_path / "1", create=True).preallocate(2 * _BLOCK)
-        with pytest.raises(DiskFull):
+        with pytest.raises(DiskFullError):
             disk.open(tmp_path / "2", create=True).write(0, b"x")
 
 
@@ -53,7 +53,7 @@ def test_room_comes_back_by_removing_cutting_or_a_larger_disk(tmp_path: Path) ->
         third.write(0, b"x")
         first.truncate(0)
         third.write(_BLOCK, b"x")
-        with pytest.raises(DiskFull):
+        with pytest.raises(DiskFullError):
             third.write(2 * _BLOCK, b"x")
         disk.capacity_bytes = 3 * _BLOCK
         third.write(2 * _BLOCK, b"x")
@@ -64,7 +64,7 @@ def test_rows_scattered_into_holes_need_room(tmp_path: Path) -> None:
         file = disk.open(tmp_path / "f", create=True)
         file.truncate(100 * _BLOCK)
         file.scatter(np.array([0], np.int64), np.array([1], "<i8"))
-        with pytest.raises(DiskFull):
+        with pytest.raises(DiskFullError):
             file.scatter(np.array([40_000], np.int64), np.array([2], "<i8"))
         assert file.read(0, 1) == b"\1"
 
@@ -80,7 +80,7 @@ def test_a_full_disk_is_still_full_after_a_crash(tmp_path: Path) -> None:
         with disk.crash(power_cut=power_cut) as left:
             again = left.open(path)
             again.write(1, b"y")
-            with pytest.raises(DiskFull):
+            with pytest.raises(DiskFullError):
                 again.write(_BLOCK, b"z")
         path.unlink()
 

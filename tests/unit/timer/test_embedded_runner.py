@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from timer_harness import SMALL, EntryList
 
-from tidemill.core.errors import DirectoryLocked, DiskFull
+from tidemill.core.errors import DirectoryLockedError, DiskFullError
 from tidemill.log.disk import RealDisk
 from tidemill.store.formats.entry_format import FLAG_NEAR
 from tidemill.testing import FaultyDisk
@@ -88,7 +88,7 @@ def test_a_disk_too_full_to_open_leaves_no_lock_behind(tmp_path):
             try:
                 runner.open(epoch, start_seq=0)
                 break
-            except DiskFull:
+            except DiskFullError:
                 tries += 1
                 assert runner.cursors == ()
         assert tries > 2
@@ -173,7 +173,7 @@ def test_a_second_runner_is_refused_and_holds_nothing(runner, tmp_path):
     second = EmbeddedRunner(
         RealDisk(), tmp_path / "timer", TimerSettings(1000, 2, 32, 8, 400, 600), EntryList(), lead_ms=LEAD
     )
-    with pytest.raises(DirectoryLocked):
+    with pytest.raises(DirectoryLockedError):
         second.open(99, 0)
     assert second._engines == []
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from timer_harness import SMALL, STORES, ShardHarness
 
-from tidemill.core.errors import DirectoryLocked
+from tidemill.core.errors import DirectoryLockedError
 from tidemill.log.disk import RealDisk
 from tidemill.store.formats.entry_format import FLAG_LEVEL, FLAG_NEAR
 from tidemill.timer.engine import ShardEngine, StepTarget
@@ -224,7 +224,7 @@ def test_an_epoch_below_the_cursors_is_stale_even_if_the_target_file_is_older(sh
 
 def test_a_second_engine_on_a_shard_is_refused_and_told_who_is_at_work(shard):
     second = ShardEngine(RealDisk(), shard.directory, 0, SMALL, shard.entries, runner=Runner.SPARK)
-    with pytest.raises(DirectoryLocked) as refused:
+    with pytest.raises(DirectoryLockedError) as refused:
         second.open(0)
     holder = parse_holder(str(refused.value))
     assert holder is not None

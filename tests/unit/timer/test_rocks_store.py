@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from timer_harness import SMALL, ShardHarness, WatchedEngine
 
-from tidemill.core.errors import CorruptionError, DiskFull
+from tidemill.core.errors import CorruptionError, DiskFullError
 from tidemill.log.disk import RealDisk
 from tidemill.timer.check import check_timer
 from tidemill.timer.cursor import encode_cursor
@@ -82,11 +82,11 @@ def test_the_stores_own_cursor_counts_where_its_file_is_behind(rocks_shard, monk
     engine = shard.engines[0]
 
     def full(*_args, **_more):
-        raise DiskFull("no room")
+        raise DiskFullError("no room")
 
     with monkeypatch.context() as patched:
         patched.setattr(engine._checkpoint, "save", full)
-        with pytest.raises(DiskFull):
+        with pytest.raises(DiskFullError):
             shard.step(START + 3)
     assert [seq for _, seq in shard.collect()] == [0]
     behind = engine.cursor
@@ -112,13 +112,13 @@ def test_keys_of_a_step_that_did_not_end_are_given_to_nobody(rocks_shard, monkey
 
     def dies_in_the_middle(rows, note):
         if len(done) == 2:
-            raise DiskFull("no room")
+            raise DiskFullError("no room")
         done.append(len(rows))
         put(rows, note)
 
     with monkeypatch.context() as patched:
         patched.setattr(keys, "_put", dies_in_the_middle)
-        with pytest.raises(DiskFull):
+        with pytest.raises(DiskFullError):
             shard.step(START)
     assert len(_keys_on_disk(shard)) == 3 + 4
     shard.check()

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tidemill.core.errors import CorruptionError, NewerFormat
+from tidemill.core.errors import CorruptionError, NewerFormatError
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import RealDisk
 from tidemill.timer.cursor import CURSOR_FORMAT, CURSOR_NAME, Cursor, StoreMark, decode_cursor, encode_cursor
@@ -167,7 +167,7 @@ def test_golden_cursor_target_and_header_decode():
 def test_a_damaged_ready_file_is_told(at):
     data = bytearray(encode_ready(*GOLDEN_READY))
     data[at] ^= 0xFF
-    with pytest.raises((CorruptionError, NewerFormat)):
+    with pytest.raises((CorruptionError, NewerFormatError)):
         decode_ready(bytes(data))
     for whole in (GOLDEN_READY, GOLDEN_ROLLED):
         with pytest.raises(CorruptionError):
@@ -179,7 +179,7 @@ def test_a_ready_file_that_tells_more_than_is_known_is_refused():
     data[56] = 3
     data[12:16] = bytes(4)
     data[12:16] = zlib.crc32(data).to_bytes(4, "little")
-    with pytest.raises(NewerFormat, match="newer"):
+    with pytest.raises(NewerFormatError, match="newer"):
         decode_ready(bytes(data))
 
 

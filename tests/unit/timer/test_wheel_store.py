@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from timer_harness import SMALL, ShardHarness, WatchedEngine
 
-from tidemill.core.errors import DiskFull
+from tidemill.core.errors import DiskFullError
 from tidemill.testing import FaultPlan, FaultyDisk, SimulatedCrash
 from tidemill.timer.check import check_timer
 from tidemill.timer.settings import TimerSettings
@@ -93,12 +93,12 @@ def test_a_step_that_fails_is_done_again_by_the_same_engine(wheel_shard, act, mo
             done(*given, **named)
         if act == "log write":
             done(given[0][: len(given[0]) // 2])
-        raise DiskFull("no room")
+        raise DiskFullError("no room")
 
     before = engine.cursor
     with monkeypatch.context() as patched:
         patched.setattr(owner, name, full)
-        with pytest.raises(DiskFull):
+        with pytest.raises(DiskFullError):
             shard.step(START + 6)
     assert engine.cursor == before
     WatchedEngine.rebuild_count = 0

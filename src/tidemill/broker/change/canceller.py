@@ -20,7 +20,7 @@ from tidemill.broker.send.admission import check_delay, check_not_negative
 from tidemill.broker.send.write_context import WriteContext
 from tidemill.core.arguments import require_int, require_kind
 from tidemill.core.durations import require_forward
-from tidemill.core.errors import IllegalHandle, RequestError
+from tidemill.core.errors import IllegalHandleError, RequestError
 from tidemill.core.model import SEQ_MAX, CancelAnswer, Handle
 from tidemill.log.arrays import I64, U8
 from tidemill.store.find.hashing import PURPOSE_ID, hash_slices, topic_seeds
@@ -333,4 +333,6 @@ def _require_handles(handles: Sequence[Handle]) -> None:
     for handle in handles:
         require_kind("a handle", handle, Handle, "a Handle (Handle.parse reads one from text)")
         if type(handle.seq) is not int or not -_SEQ_MAX <= handle.seq < _SEQ_MAX:
-            raise IllegalHandle(f"no message has the number {handle.seq!r}; pass the handle of the receipt")
+            raise IllegalHandleError(
+                f"no message has the number {handle.seq!r}; pass the handle of the receipt"
+            )

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.core.durations import format_duration
-from tidemill.core.errors import RequestIdReused
+from tidemill.core.errors import RequestIdReusedError
 from tidemill.core.limits import DEDUPLICATION_MS
 from tidemill.core.request_ids import RequestKey, request_key, shown
 from tidemill.log.arrays import I64, U32, U64
@@ -139,7 +139,7 @@ def earlier(store: MessageStore, request: Request | None, now_ms: int) -> Earlie
     if not parts:
         return None
     if parts[-1].request.fingerprint != request.fingerprint:
-        raise RequestIdReused(
+        raise RequestIdReusedError(
             f"the request id {shown(request.text)} was used within the last "
             f"{format_duration(DEDUPLICATION_MS)} for another request; nothing was changed. Use a new id for "
             "each request, and the same id only to repeat the very same request"

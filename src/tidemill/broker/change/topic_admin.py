@@ -9,7 +9,7 @@ from dataclasses import replace
 from tidemill.broker.send.admission import RETRY_PREFIX, check_topic_name
 from tidemill.core.arguments import require_kind, require_whole
 from tidemill.core.config import BrokerSettings
-from tidemill.core.errors import RequestError, TopicExists, TopicInUse, UnknownTopic
+from tidemill.core.errors import RequestError, TopicExistsError, TopicInUseError, UnknownTopicError
 from tidemill.core.limits import QUEUES_PER_TOPIC_MAX, RETRY_ORIGINS_MAX
 from tidemill.core.model import TopicType
 from tidemill.store.message_store import MessageStore
@@ -42,7 +42,7 @@ class TopicAdmin:
         *,
         is_internal: bool = False,
     ) -> Topic:
-        """Make a topic; `TopicExists` if there is one of that name with other properties."""
+        """Make a topic; `TopicExistsError` if there is one of that name with other properties."""
         check_topic_name(name, is_internal=is_internal)
         queues = self._settings.queues_per_topic if queue_count is None else queue_count
         require_whole("the number of queues", queues, 1, QUEUES_PER_TOPIC_MAX)
@@ -52,7 +52,7 @@ class TopicAdmin:
             if known is not None:
                 if known.type is topic_type and queue_count in (None, known.queue_count):
                     return known
-                raise TopicExists(
+                raise TopicExistsError(
                     f"topic {name!r} exists with type {known.type.value} and {known.queue_count} queues, "
                     "which cannot be changed; use another name, or delete it first"
                 )
@@ -64,7 +64,7 @@ class TopicAdmin:
     def require(self, name: str) -> Topic:
         topic = self._store.indexes.topics.named(name)
         if topic is None:
-            raise UnknownTopic(
+            raise UnknownTopicError(
                 f"topic {name!r} does not exist; create it with `tidemill topics create {name}`"
             )
         return topic
@@ -73,7 +73,9 @@ class TopicAdmin:
         """The topic, for a verb that a new one would not serve: to change, delete, look or cancel."""
         topic = self._store.indexes.topics.named(name)
         if topic is None:
-            raise UnknownTopic(f"topic {name!r} does not exist; `tidemill topics list` shows those that do")
+            raise UnknownTopicError(
+                f"topic {name!r} does not exist; `tidemill topics list` shows those that do"
+            )
         return topic
 
     def find_or_create(self, name: str, *, is_internal: bool = False) -> Topic:
@@ -127,7 +129,7 @@ class TopicAdmin:
             topic = self.existing(name)
             waiting = self._store.indexes.due_counts.pending(topic.id)
             if waiting and not is_forced:
-                raise TopicInUse(
+                raise TopicInUseError(
                     f"{waiting} messages wait for topic {name!r}; cancel them or delete with --force"
                 )
             appended = self._store.writer.change_topic(

@@ -22,9 +22,9 @@ from tidemill.broker.send.draft_sizes import body_bytes
 from tidemill.broker.send.id_collisions import told_apart
 from tidemill.broker.send.jitter import drawn_ms
 from tidemill.broker.send.write_context import WriteContext
-from tidemill.core.errors import IllegalId, UnknownTransaction
+from tidemill.core.errors import IllegalIdError, UnknownTransactionError
 from tidemill.core.levels import LEVEL_ASKED_MAX
-from tidemill.core.model import NO_TIME_MS, Draft, Handle, MessageType, Receipt, StoredMessage
+from tidemill.core.model import NO_TIME_MS, Draft, Handle, MessageType, SendResult, StoredMessage
 from tidemill.core.property_names import HALF_DELAY_PROPERTY
 from tidemill.store.formats.entry_format import place_of
 from tidemill.store.open_transactions import OpenHalf, half_key
@@ -42,18 +42,18 @@ class OpenTransaction:
 class Transactions(WriteContext):
     """The half, commit and rollback verbs. Thread-safe."""
 
-    def begin(self, drafts: Sequence[Draft], *, creates_topics: bool = True) -> list[Receipt]:
+    def begin(self, drafts: Sequence[Draft], *, creates_topics: bool = True) -> list[SendResult]:
         """Store first halves, all or none; each needs an id of its own."""
         now_ms = self._now_ms()
         for draft in drafts:
             check_draft(draft, self._settings)
             due_time_ms(draft, self._settings, now_ms)
             if draft.id is None:
-                raise IllegalId("a message of a transaction needs an id; commit and rollback name it")
+                raise IllegalIdError("a message of a transaction needs an id; commit and rollback name it")
         with self._sender.in_flight.hold(body_bytes(drafts)):
             ids = self._store_halves(drafts, now_ms, creates_topics)
         return [
-            Receipt(message_id, draft.topic, None, NO_TIME_MS)
+            SendResult(message_id, draft.topic, None, NO_TIME_MS)
             for message_id, draft in zip(ids, drafts, strict=True)
         ]
 
@@ -103,7 +103,7 @@ class Transactions(WriteContext):
             return message is not None, message
         return self._sender.message_before(topic, message_id, now_ms)
 
-    def commit(self, topic_name: str, message_id: str) -> Receipt:
+    def commit(self, topic_name: str, message_id: str) -> SendResult:
         """Store the message of a transaction; from now on it is like any other."""
         with self._store.writer.lock:
             topic = self._topics.require(topic_name)
@@ -121,7 +121,7 @@ class Transactions(WriteContext):
         due, flags = np.array([message.deliver_at_ms]), np.array([message.flags])
         self._sender.hand_over(due, appended.first_seq, flags)
         handle = Handle(self._broker_id, topic.name, message.id, appended.first_seq)
-        return Receipt(message.id, topic.name, handle, message.deliver_at_ms)
+        return SendResult(message.id, topic.name, handle, message.deliver_at_ms)
 
     def roll_back(self, topic_name: str, message_id: str) -> None:
         """Drop the message of a transaction; one that was never begun, or dropped before, is no error."""
@@ -130,7 +130,7 @@ class Transactions(WriteContext):
             half = self._store.indexes.open_halves.get(half_key(topic.id, message_id))
             if half is None:
                 if self._is_stored(topic, message_id):
-                    raise UnknownTransaction(
+                    raise UnknownTransactionError(
                         f"the transaction of message {message_id!r} in topic {topic.name!r} is committed; "
                         "it cannot be rolled back any more"
                     )
@@ -203,15 +203,15 @@ class Transactions(WriteContext):
         )
         return message, note
 
-    def _committed_before(self, topic: Topic, message_id: str) -> Receipt:
+    def _committed_before(self, topic: Topic, message_id: str) -> SendResult:
         """The answer to a commit that comes again."""
         for seq in self._store.seqs_with_id(topic.id, message_id):
             handle = Handle(self._broker_id, topic.name, message_id, seq)
             due_ms = int(self._store.entry(seq)["deliver_at_ms"])
-            return Receipt(message_id, topic.name, handle, due_ms, is_repeat=True)
+            return SendResult(message_id, topic.name, handle, due_ms, is_repeat=True)
         for place in self._store.places_with_id(topic.id, message_id):
             return replace(self._placed(topic, message_id, place), is_repeat=True)
-        raise UnknownTransaction(
+        raise UnknownTransactionError(
             f"no open transaction with message {message_id!r} in topic {topic.name!r}: it was never begun, "
             "or it was rolled back"
         )
@@ -220,10 +220,10 @@ class Transactions(WriteContext):
         store = self._store
         return bool(store.seqs_with_id(topic.id, message_id) or store.places_with_id(topic.id, message_id))
 
-    def _placed(self, topic: Topic, message_id: str, place: int) -> Receipt:
+    def _placed(self, topic: Topic, message_id: str, place: int) -> SendResult:
         """The receipt of a message that went into its queue at once."""
         message = self._store.readable(place)
         if message is None:
-            return Receipt(message_id, topic.name, None, NO_TIME_MS)
+            return SendResult(message_id, topic.name, None, NO_TIME_MS)
         queue, offset = message.queue_id, self._store.queue_offset(place)
-        return Receipt(message_id, topic.name, None, NO_TIME_MS, queue=queue, offset=offset)
+        return SendResult(message_id, topic.name, None, NO_TIME_MS, queue=queue, offset=offset)

@@ -18,7 +18,7 @@ from tidemill.broker.change.topic_admin import TopicAdmin
 from tidemill.broker.consume.receipts import decode_receipt, group_queue_held
 from tidemill.broker.send.admission import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from tidemill.core.arguments import require_whole
-from tidemill.core.errors import UnknownTopic
+from tidemill.core.errors import UnknownTopicError
 from tidemill.core.limits import ANSWER_BYTES_MAX
 from tidemill.core.model import NO_TIME_MS, MessageType, StoredMessage
 from tidemill.core.property_names import ATTEMPTS, LETTER_ID, LETTER_TOPIC, ORIGIN_ID, ORIGIN_TOPIC
@@ -177,7 +177,7 @@ class DeadLetters:
                     # Not the body: letters may be many. It is read again when its turn comes.
                     chosen.append(replace(letter, message=replace(letter.message, body=b"")))
         if gone and not chosen:
-            raise UnknownTopic(f"the topic of these dead letters was deleted: {', '.join(sorted(gone))}")
+            raise UnknownTopicError(f"the topic of these dead letters was deleted: {', '.join(sorted(gone))}")
         parts = (chosen[at : at + _RESEND_COUNT] for at in range(0, len(chosen), _RESEND_COUNT))
         return sum(self._resend(group_name, part) for part in parts)
 

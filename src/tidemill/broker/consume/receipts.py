@@ -13,7 +13,7 @@ import binascii
 from typing import NamedTuple
 
 from tidemill.core.arguments import require_kind
-from tidemill.core.errors import IllegalHandle
+from tidemill.core.errors import IllegalHandleError
 from tidemill.store.consumers.consumer_state import ConsumerState, GroupQueue
 from tidemill.store.topics import TopicTable
 
@@ -38,7 +38,7 @@ def encode_receipt(delivery: DeliveryName) -> str:
 
 
 def decode_receipt(receipt: str) -> DeliveryName:
-    """`IllegalHandle` if it never was a receipt."""
+    """`IllegalHandleError` if it never was a receipt."""
     require_kind("a receipt", receipt, str, "a text, that of the delivery")
     try:
         text = base64.urlsafe_b64decode(receipt + "=" * (-len(receipt) % 4)).decode()
@@ -52,7 +52,9 @@ def decode_receipt(receipt: str) -> DeliveryName:
         queue_id, offset, number, resets, attempt = map(int, numbers)
         return DeliveryName(group, topic, queue_id, offset, number, resets, attempt)
     except (ValueError, binascii.Error, UnicodeError):
-        raise IllegalHandle(f"not a receipt: {receipt[:60]!r}; pass the receipt of the delivery") from None
+        raise IllegalHandleError(
+            f"not a receipt: {receipt[:60]!r}; pass the receipt of the delivery"
+        ) from None
 
 
 def group_queue_held(delivery: DeliveryName, state: ConsumerState, topics: TopicTable) -> GroupQueue | None:

@@ -14,7 +14,7 @@ import select
 import signal
 from pathlib import Path
 
-from tidemill.core.errors import DirectoryLocked
+from tidemill.core.errors import DirectoryLockedError
 from tidemill.log.disk import Disk
 from tidemill.timer.shard_lock import LOCK_NAME, holders_by_kernel, parse_holder, process_started
 
@@ -56,7 +56,7 @@ def remove_aside(disk: Disk, timer_directory: Path) -> None:
 def _is_free(disk: Disk, shard_directory: Path) -> bool:
     try:
         disk.lock(shard_directory / LOCK_NAME, "").release()
-    except DirectoryLocked:
+    except DirectoryLockedError:
         return False
     return True
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from tidemill.core.errors import CorruptionError, DiskFull
+from tidemill.core.errors import CorruptionError, DiskFullError
 from tidemill.core.holds import Held
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
@@ -63,7 +63,7 @@ class Holds:
                 "backup, or remove both to start with nothing held"
             )
         self.state = HoldsState() if content is None else decode_holds(content)
-        with suppress(DiskFull):  # the next opening will do as well
+        with suppress(DiskFullError):  # the next opening will do as well
             self._checkpoint.keep_twice()
 
     @property
@@ -82,5 +82,5 @@ class Holds:
     def save(self, state: HoldsState) -> None:
         """Keep this state; it survives a power cut when this returns. What services act on is `state`."""
         self._checkpoint.save(encode_holds(state), sync=True)
-        with suppress(DiskFull):
+        with suppress(DiskFullError):
             self._checkpoint.keep_twice()

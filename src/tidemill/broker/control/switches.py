@@ -18,7 +18,7 @@ from tidemill.broker.control.holds import Holds, HoldsState
 from tidemill.broker.control.timer_controller import TimerController
 from tidemill.broker.health import Health
 from tidemill.broker.loop import Service
-from tidemill.core.errors import SyncFailed
+from tidemill.core.errors import SyncFailedError
 from tidemill.core.holds import Held, held_named
 
 logger = logging.getLogger(__name__)
@@ -94,6 +94,6 @@ class Switches:
     def _save(self, state: HoldsState) -> None:
         try:
             self._holds.save(state)
-        except SyncFailed as error:  # it is not known what is on disk
+        except SyncFailedError as error:  # it is not known what is on disk
             self._health.stop("holds", error)
             raise

@@ -15,18 +15,18 @@ from tidemill.core.config import BrokerSettings
 from tidemill.core.draft_kinds import check_kinds
 from tidemill.core.durations import format_duration
 from tidemill.core.errors import (
-    BodyTooLarge,
-    IllegalDelay,
-    IllegalGroup,
-    IllegalId,
-    IllegalKey,
-    IllegalMessageGroup,
-    IllegalProperty,
-    IllegalTag,
-    IllegalTopic,
-    PropertiesTooLarge,
+    BodyTooLargeError,
+    IllegalDelayError,
+    IllegalGroupError,
+    IllegalIdError,
+    IllegalKeyError,
+    IllegalMessageGroupError,
+    IllegalPropertyError,
+    IllegalTagError,
+    IllegalTopicError,
+    PropertiesTooLargeError,
     RequestError,
-    WrongMessageType,
+    WrongMessageTypeError,
 )
 from tidemill.core.levels import clamped_level
 from tidemill.core.limits import (
@@ -64,11 +64,13 @@ def check_topic_name(name: str, *, is_internal: bool = False) -> None:
     require_kind("topic", name, str, "a text")
     longest = TOPIC_CHARS_MAX if not is_internal else len(RETRY_PREFIX) + GROUP_CHARS_MAX
     if not name or len(name) > longest:
-        raise IllegalTopic(f"topic {name[:40]!r} has {len(name)} characters; use 1 to {longest}")
+        raise IllegalTopicError(f"topic {name[:40]!r} has {len(name)} characters; use 1 to {longest}")
     if not _NAME.fullmatch(name):
-        raise IllegalTopic(f"topic {name!r} has characters other than letters, digits, '_', '-' and '%'")
+        raise IllegalTopicError(f"topic {name!r} has characters other than letters, digits, '_', '-' and '%'")
     if not is_internal and name.startswith(_RESERVED_PREFIXES):
-        raise IllegalTopic(f"topic {name!r} begins with a reserved prefix ({', '.join(_RESERVED_PREFIXES)})")
+        raise IllegalTopicError(
+            f"topic {name!r} begins with a reserved prefix ({', '.join(_RESERVED_PREFIXES)})"
+        )
 
 
 @lru_cache(1024)
@@ -80,9 +82,9 @@ def _check_topic_of_draft(name: str) -> None:
 def check_group_name(name: str) -> None:
     require_kind("group", name, str, "a text")
     if not name or len(name) > GROUP_CHARS_MAX:
-        raise IllegalGroup(f"group {name[:40]!r} has {len(name)} characters; use 1 to {GROUP_CHARS_MAX}")
+        raise IllegalGroupError(f"group {name[:40]!r} has {len(name)} characters; use 1 to {GROUP_CHARS_MAX}")
     if not _NAME.fullmatch(name):
-        raise IllegalGroup(f"group {name!r} has characters other than letters, digits, '_', '-' and '%'")
+        raise IllegalGroupError(f"group {name!r} has characters other than letters, digits, '_', '-' and '%'")
 
 
 def check_draft(draft: Draft, settings: BrokerSettings) -> None:
@@ -90,7 +92,7 @@ def check_draft(draft: Draft, settings: BrokerSettings) -> None:
     check_kinds(draft)
     _check_topic_of_draft(draft.topic)
     if len(draft.body) > settings.body_bytes_max:
-        raise BodyTooLarge(
+        raise BodyTooLargeError(
             f"the body has {len(draft.body)} bytes, the limit is {settings.body_bytes_max}; "
             "store it elsewhere and send a reference to it"
         )
@@ -117,7 +119,7 @@ def _check_once(draft: Draft) -> None:
     has_own_id = draft.id is not None and not draft.has_made_id
     is_by_id = draft.once is Once.KEEP and not draft.keys and has_own_id
     if len(draft.keys) != 1 and not is_by_id:
-        raise IllegalKey(
+        raise IllegalKeyError(
             f"sending once needs exactly one key, {len(draft.keys)} were given; "
             "to keep the first message, a message id works as well"
         )
@@ -125,7 +127,7 @@ def _check_once(draft: Draft) -> None:
 
 def check_message_group(name: str) -> None:
     if len(name) > MESSAGE_GROUP_CHARS_MAX or _UNPRINTABLE.search(name):
-        raise IllegalMessageGroup(
+        raise IllegalMessageGroupError(
             f"message group {name[:40]!r} of {len(name)} characters must be at most "
             f"{MESSAGE_GROUP_CHARS_MAX} printable ones"
         )
@@ -133,22 +135,22 @@ def check_message_group(name: str) -> None:
 
 def check_tag(tag: str) -> None:
     if _UNPRINTABLE.search(tag) or "|" in tag or tag != tag.strip():
-        raise IllegalTag(f"tag {tag[:80]!r} has a control character, a '|', or a blank at an end")
+        raise IllegalTagError(f"tag {tag[:80]!r} has a control character, a '|', or a blank at an end")
 
 
 def check_keys(keys: Sequence[str]) -> None:
     for key in keys:
         if not key:
-            raise IllegalKey("a key is empty; remove it, or use at least one character")
+            raise IllegalKeyError("a key is empty; remove it, or use at least one character")
         if _SPACED.search(key):
-            raise IllegalKey(
+            raise IllegalKeyError(
                 f"key {key[:80]!r} has a blank or a control character; keys are separated by blanks"
             )
 
 
 def check_id(message_id: str) -> None:
     if not message_id or len(message_id) > ID_CHARS_MAX or _SPACED.search(message_id):
-        raise IllegalId(
+        raise IllegalIdError(
             f"message id {message_id[:40]!r} of {len(message_id)} characters must be 1 to {ID_CHARS_MAX} "
             "without blanks"
         )
@@ -163,21 +165,21 @@ def are_words(texts: Sequence[str], chars_max: int) -> bool:
 def check_properties(properties: Mapping[str, str]) -> int:
     """Check what a caller gives; returns the bytes of names and values, for `check_named_bytes`."""
     if len(properties) > PROPERTY_COUNT_MAX:
-        raise PropertiesTooLarge(
+        raise PropertiesTooLargeError(
             f"{len(properties)} properties were given, the limit is {PROPERTY_COUNT_MAX}"
         )
     if not RESERVED_PROPERTIES.isdisjoint(properties):
         names = ", ".join(sorted(properties.keys() & RESERVED_PROPERTIES))
-        raise IllegalProperty(
+        raise IllegalPropertyError(
             f"these property names are reserved: {names}; use others, and remove them when you forward a "
             "received message"
         )
     total = 0
     for name, value in properties.items():
         if not name or _UNPRINTABLE.search(name):
-            raise IllegalProperty(f"property name {name[:80]!r} is empty or has a control character")
+            raise IllegalPropertyError(f"property name {name[:80]!r} is empty or has a control character")
         if _NO_TEXT.search(value):
-            raise IllegalProperty(f"property {name!r} has a value that is no text: {value[:40]!r}")
+            raise IllegalPropertyError(f"property {name!r} has a value that is no text: {value[:40]!r}")
         total += len(name.encode()) + len(value.encode())
     return total
 
@@ -186,7 +188,7 @@ def check_named_bytes(tag: str, keys: Sequence[str], property_bytes: int) -> Non
     """What a message is called, and its properties, share one limit, as in RocketMQ."""
     total = property_bytes + len(tag.encode()) + sum(len(key.encode()) for key in keys)
     if total > PROPERTIES_BYTES_MAX:
-        raise PropertiesTooLarge(
+        raise PropertiesTooLargeError(
             f"tag, keys and properties have {total} bytes together, the limit is {PROPERTIES_BYTES_MAX}; "
             "move large values into the body"
         )
@@ -195,10 +197,10 @@ def check_named_bytes(tag: str, keys: Sequence[str], property_bytes: int) -> Non
 def check_carried(carried: Mapping[str, str]) -> None:
     """Fields of RocketMQ's message that are kept as properties."""
     if not carried.keys() <= set(CARRIED_PROPERTIES) or any(map(_NO_TEXT.search, carried.values())):
-        raise IllegalProperty(f"`carried` takes texts, named {', '.join(CARRIED_PROPERTIES)}")
+        raise IllegalPropertyError(f"`carried` takes texts, named {', '.join(CARRIED_PROPERTIES)}")
     total = sum(len(name) + len(value.encode()) for name, value in carried.items())
     if total > CARRIED_BYTES_MAX:
-        raise PropertiesTooLarge(
+        raise PropertiesTooLargeError(
             f"the host and the trace context have {total} bytes, the limit is {CARRIED_BYTES_MAX}"
         )
 
@@ -235,13 +237,13 @@ def level_due_ms(level: int, settings: BrokerSettings, now_ms: int) -> tuple[int
 def check_not_negative(delay_ms: int, *, where: str = "") -> None:
     """A delay counts forward; a delivery time that has passed is due at once."""
     if delay_ms < 0:
-        raise IllegalDelay(f"{where}delay_ms {delay_ms} is negative; use 0 or more")
+        raise IllegalDelayError(f"{where}delay_ms {delay_ms} is negative; use 0 or more")
 
 
 def check_delay(due_ms: int, settings: BrokerSettings, now_ms: int, *, where: str = "") -> None:
     if due_ms - now_ms > settings.max_delay_ms:
         limit = format_duration(settings.max_delay_ms)
-        raise IllegalDelay(
+        raise IllegalDelayError(
             f"{where}a delay of {format_duration(due_ms - now_ms)} ({due_ms - now_ms} ms) is beyond the "
             f"limit of {limit} ({settings.max_delay_ms} ms); raise --max-delay"
         )
@@ -255,7 +257,7 @@ def message_type(draft: Draft, is_timed: bool) -> MessageType:
 
 def check_type(kind: MessageType, topic_name: str, topic_type: TopicType) -> None:
     if kind not in _TAKES[topic_type]:
-        raise WrongMessageType(
+        raise WrongMessageTypeError(
             f"topic {topic_name!r} takes {topic_type.value} messages, this one is {kind.name.lower()}; "
             "send it to another topic or make one of type mixed"
         )

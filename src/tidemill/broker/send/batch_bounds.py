@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.core.errors import BodyTooLarge, RequestError
+from tidemill.core.errors import BodyTooLargeError, RequestError
 from tidemill.core.limits import FRAME_BYTES_MAX, FRAME_ROWS_MAX
 from tidemill.log.arrays import I64
 
@@ -44,13 +44,13 @@ def check_bytes(batch: pa.RecordBatch) -> None:
 
 
 def check_whole(batch: pa.RecordBatch) -> int:
-    """The bytes of a batch; `BodyTooLarge` unless one frame can hold it, and so all of it or nothing."""
+    """The bytes of a batch; `BodyTooLargeError` unless one frame can hold it, and so all of it or nothing."""
     if batch.num_rows > FRAME_ROWS_MAX:
-        raise BodyTooLarge(f"a batch has {batch.num_rows} rows; send at most {FRAME_ROWS_MAX} in each")
+        raise BodyTooLargeError(f"a batch has {batch.num_rows} rows; send at most {FRAME_ROWS_MAX} in each")
     check_bytes(batch)
     size = max(int(batch.nbytes), decoded_bytes(batch))
     if size > WHOLE_BYTES_MAX:
-        raise BodyTooLarge(
+        raise BodyTooLargeError(
             f"a batch has {size} bytes, every value written out; send at most {WHOLE_BYTES_MAX} in each"
         )
     return size

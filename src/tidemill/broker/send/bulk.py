@@ -9,8 +9,8 @@ optional, unless `topic` is given for all):
     tag string         message_group string      properties string (JSON object)    jitter_ms as delay_ms
 
 A table is checked whole and space is reserved for all of it before the first row is stored. Then it is stored
-frame by frame, and others may send between two frames: if they take the last space, `PartlyStored` says how
-many rows are there; `IdInUse` says so where a row of a later frame has the id of another message.
+frame by frame, and others may send between two frames: if they take the last space, `PartlyStoredError` says
+how many rows are there; `IdInUseError` says so where a row of a later frame has the id of another message.
 De-duplication by id and once by key work as for single sends (`deduplication.py`); `replace` belongs to
 single sends.
 """
@@ -50,7 +50,14 @@ from tidemill.broker.send.deduplication import FRESH, Repeats, find_repeats
 from tidemill.broker.send.jitter import drawn_rows, jitter_of_rows
 from tidemill.broker.send.write_context import WriteContext
 from tidemill.core.arguments import require_kind
-from tidemill.core.errors import BodyTooLarge, DiskFull, IdInUse, IllegalId, IllegalKey, PartlyStored
+from tidemill.core.errors import (
+    BodyTooLargeError,
+    DiskFullError,
+    IdInUseError,
+    IllegalIdError,
+    IllegalKeyError,
+    PartlyStoredError,
+)
 from tidemill.core.limits import FRAME_BYTES_MAX, ID_CHARS_MAX, KIB, PROPERTIES_BYTES_MAX
 from tidemill.core.model import NO_TIME_MS, Handle, MessageType
 from tidemill.log.arrays import I64, U8, Flags
@@ -64,7 +71,7 @@ _FRAME_BYTES = 8 * KIB
 
 
 @dataclass(frozen=True, slots=True)
-class BulkReceipt:
+class TableResult:
     """The answer to a bulk send: ids and seqs (-1: not timed) in row order."""
 
     broker: str
@@ -120,7 +127,7 @@ class _Checked:
 class Bulk(WriteContext):
     """The bulk send verb. Thread-safe."""
 
-    def send(self, table: pa.Table | pa.RecordBatch, topic_name: str | None) -> BulkReceipt:
+    def send(self, table: pa.Table | pa.RecordBatch, topic_name: str | None) -> TableResult:
         """Check the whole table, then store it frame by frame."""
         require_kind("table", table, (pa.Table, pa.RecordBatch), "an Arrow table or batch")
         if isinstance(table, pa.RecordBatch):
@@ -133,13 +140,13 @@ class Bulk(WriteContext):
             parts = [part for batch in batches for part in framed(batch)]
             return self._send(parts, table.num_rows, topic_name)
 
-    def send_whole(self, batch: pa.RecordBatch, topic_name: str | None) -> BulkReceipt:
+    def send_whole(self, batch: pa.RecordBatch, topic_name: str | None) -> TableResult:
         """Store a batch as one frame, so that all of it is there or nothing, whatever happens meanwhile."""
         check_columns(batch.schema.names, topic_name)
         with self._sender.in_flight.hold(check_whole(batch)):
             return self._send([batch] if batch.num_rows else [], batch.num_rows, topic_name)
 
-    def _send(self, parts: list[pa.RecordBatch], row_count: int, topic_name: str | None) -> BulkReceipt:
+    def _send(self, parts: list[pa.RecordBatch], row_count: int, topic_name: str | None) -> TableResult:
         now_ms = self._now_ms()
         # All of it is checked before the first topic is made.
         ends = list(accumulate(part.num_rows for part in parts))
@@ -152,29 +159,29 @@ class Bulk(WriteContext):
         batches = [(self._canonical(part, now_ms), part) for part in checked]
         if self._sender.tick_limit.is_on:
             self._check_tick_limit(batches, now_ms)
-        done: list[BulkReceipt] = []
+        done: list[TableResult] = []
         for batch, part in batches:
             first_row = sum(map(len, done))
             try:
                 done.append(self._store_batch(batch, part, now_ms, first_row))
-            except DiskFull as full:
+            except DiskFullError as full:
                 if not done:
                     raise
                 receipt = self._joined(done)
-                raise PartlyStored(
+                raise PartlyStoredError(
                     f"{full}. The first {first_row:,} of {row_count:,} rows are stored; "
                     "send the rest again when there is space",
                     receipt,
                 ) from full
-            except IdInUse as error:
+            except IdInUseError as error:
                 if not done:
                     raise
                 stored = f"The first {first_row:,} of {row_count:,} rows are stored; send the rest again"
-                raise IdInUse(f"{error}. {stored}") from None
+                raise IdInUseError(f"{error}. {stored}") from None
         return self._joined(done)
 
     def _check_tick_limit(self, batches: list[tuple[pa.RecordBatch, _Checked]], now_ms: int) -> None:
-        """`TooManyRequests` if the rows that are not there already would crowd a tick."""
+        """`TooManyRequestsError` if the rows that are not there already would crowd a tick."""
         with self._store.writer.lock:
             wanted, first_row = [], 0
             for batch, part in batches:
@@ -184,11 +191,11 @@ class Bulk(WriteContext):
                 wanted.append((batch.column("topic_id").to_numpy()[fresh], part.due[fresh]))
             self._sender.tick_limit.check(wanted)
 
-    def _joined(self, parts: list[BulkReceipt]) -> BulkReceipt:
+    def _joined(self, parts: list[TableResult]) -> TableResult:
         if len(parts) == 1:
             return parts[0]
         none = np.empty(0, np.int64)
-        return BulkReceipt(
+        return TableResult(
             self._broker_id,
             pa.concat_arrays([part.topics for part in parts]) if parts else pa.array([], pa.string()),
             pa.concat_arrays([part.ids for part in parts]) if parts else pa.array([], pa.string()),
@@ -214,11 +221,11 @@ class Bulk(WriteContext):
             has_group, MessageType.FIFO, np.where(due != NO_TIME_MS, MessageType.DELAY, MessageType.NORMAL)
         )
         self._check_topics(topics, types)
-        keys = checked_words(texts(batch, "key"), PROPERTIES_BYTES_MAX, check_key, IllegalKey)
+        keys = checked_words(texts(batch, "key"), PROPERTIES_BYTES_MAX, check_key, IllegalKeyError)
         tags = checked_texts(texts(batch, "tag"), check_tag)
         properties = checked_texts(texts(batch, "properties"), check_property_text)
         check_named(tags, keys, properties)
-        ids = checked_words(texts(batch, "id"), ID_CHARS_MAX, check_id, IllegalId)
+        ids = checked_words(texts(batch, "id"), ID_CHARS_MAX, check_id, IllegalIdError)
         if jitter is not None:
             due += drawn_rows(ids, jitter, self._store.log.written_end, first_row)
         return _Checked(
@@ -249,7 +256,7 @@ class Bulk(WriteContext):
                 check_type(MessageType(kind), topic.name, topic.type)
 
     def _require_room(self, parts: list[_Checked]) -> None:
-        """`DiskFull` unless all of it can be stored: a send that will be refused makes no topic."""
+        """`DiskFullError` unless all of it can be stored: a send that will be refused makes no topic."""
         with self._store.writer.lock:
             self._store.writer.reserve([part.bytes_at_most for part in parts], sum(map(len, parts)))
 
@@ -303,7 +310,7 @@ class Bulk(WriteContext):
 
     # -- storing ----------------------------------------------------------------------------------
 
-    def _store_batch(self, batch: pa.RecordBatch, part: _Checked, now_ms: int, first_row: int) -> BulkReceipt:
+    def _store_batch(self, batch: pa.RecordBatch, part: _Checked, now_ms: int, first_row: int) -> TableResult:
         with self._store.writer.lock:
             repeats = find_repeats(self._store, batch, part.is_once, now_ms, first_row)
             fresh = repeats.fresh
@@ -326,7 +333,7 @@ class Bulk(WriteContext):
         earlier = repeats.same_as[again]
         seqs[again], due[again] = seqs[earlier], due[earlier]
         is_repeat = repeats.same_as != FRESH
-        return BulkReceipt(
+        return TableResult(
             self._broker_id, part.topics, _ids_of(ids, repeats), seqs, due, is_repeat, part.notes
         )
 
@@ -340,14 +347,14 @@ class Bulk(WriteContext):
 
 
 def _check_frames(parts: list[_Checked]) -> None:
-    """`BodyTooLarge` where texts made of numbers, longer than these, would take a frame over its bound."""
+    """`BodyTooLargeError` where texts made of numbers would take a frame over its bound."""
     if (longest := max((part.bytes_at_most for part in parts), default=0)) > FRAME_BYTES_MAX:
-        raise BodyTooLarge(
+        raise BodyTooLargeError(
             f"a frame would have {longest} bytes, the limit is {FRAME_BYTES_MAX}; send fewer rows"
         )
 
 
-def _joined_notes(parts: list[BulkReceipt]) -> pa.Array | None:
+def _joined_notes(parts: list[TableResult]) -> pa.Array | None:
     if all(part.notes is None for part in parts):
         return None
     empty = pa.scalar("")

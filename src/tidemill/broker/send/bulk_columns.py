@@ -23,7 +23,7 @@ from tidemill.broker.send.admission import (
     level_due_ms,
 )
 from tidemill.core.config import BrokerSettings
-from tidemill.core.errors import BodyTooLarge, IllegalKey, IllegalProperty, RequestError
+from tidemill.core.errors import BodyTooLargeError, IllegalKeyError, IllegalPropertyError, RequestError
 from tidemill.core.limits import PROPERTIES_BYTES_MAX
 from tidemill.core.model import NO_TIME_MS
 from tidemill.core.number_columns import whole_numbers
@@ -148,7 +148,7 @@ def check_key(key: str) -> None:
 
 
 def check_named(tags: pa.Array, keys: pa.Array, properties: pa.Array) -> None:
-    """`PropertiesTooLarge` if tag, key and properties of a row are too much together."""
+    """`PropertiesTooLargeError` if tag, key and properties of a row are too much together."""
     # The JSON of properties is never shorter than what it holds, so few rows need a second look.
     most = slices_of(tags)[2] + slices_of(keys)[2] + slices_of(properties)[2]
     for row in np.flatnonzero(most > PROPERTIES_BYTES_MAX).tolist():
@@ -174,7 +174,7 @@ def onces_of(batch: pa.RecordBatch, keys: pa.Array) -> Flags:
     is_once: Flags = column.fill_null(False).to_numpy(zero_copy_only=False)
     has_name = (slices_of(keys)[2] > 0) | (slices_of(texts(batch, "id"))[2] > 0)
     if not has_name[is_once].all():
-        raise IllegalKey("sending once needs a key, or an id; a row has neither")
+        raise IllegalKeyError("sending once needs a key, or an id; a row has neither")
     return is_once
 
 
@@ -182,9 +182,9 @@ def check_property_text(text: str) -> None:
     try:
         properties = json.loads(text)
     except (ValueError, RecursionError) as error:  # the second: arrays within arrays without end
-        raise IllegalProperty(f"properties must be a JSON object of texts: {error}") from error
+        raise IllegalPropertyError(f"properties must be a JSON object of texts: {error}") from error
     if not isinstance(properties, dict) or not all(isinstance(value, str) for value in properties.values()):
-        raise IllegalProperty("properties must be a JSON object whose values are texts")
+        raise IllegalPropertyError("properties must be a JSON object whose values are texts")
     check_properties(properties)
 
 
@@ -195,7 +195,7 @@ def bodies_of(batch: pa.RecordBatch, settings: BrokerSettings) -> pa.Array:
     body = _as(body, "body", pa.binary())
     longest = int(slices_of(body)[2].max(initial=0))
     if longest > settings.body_bytes_max:
-        raise BodyTooLarge(f"a body has {longest} bytes, the limit is {settings.body_bytes_max}")
+        raise BodyTooLargeError(f"a body has {longest} bytes, the limit is {settings.body_bytes_max}")
     return body
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.core.errors import IdInUse
+from tidemill.core.errors import IdInUseError
 from tidemill.core.model import Draft, Once, StoredMessage
 from tidemill.core.property_names import CARRIED_PROPERTIES, HALF_DELAY_PROPERTY
 from tidemill.log.arrays import I64, Flags
@@ -49,7 +49,7 @@ def content_of(message: Draft | StoredMessage) -> dict[str, bytes]:
 
 
 def require_same(draft: Draft, first: StoredMessage, topic_name: str) -> None:
-    """`IdInUse` unless a draft says what the message says that has its id."""
+    """`IdInUseError` unless a draft says what the message says that has its id."""
     given, known = content_of(draft), content_of(first)
     compared = CONTENT[:1] if draft.once is not Once.NO and draft.keys else CONTENT
     for name in compared:
@@ -90,8 +90,8 @@ def require_same_rows(
         raise _id_in_use(batch.column("id")[row].as_py(), topic, field, f"row {first_row + row}: ")
 
 
-def _id_in_use(message_id: str, topic_name: str, field: str, where: str = "") -> IdInUse:
-    return IdInUse(
+def _id_in_use(message_id: str, topic_name: str, field: str, where: str = "") -> IdInUseError:
+    return IdInUseError(
         f"{where}id {message_id!r} in topic {topic_name!r} belongs to another message, with "
         f"{_WORDS[field]}; use a unique id"
     )

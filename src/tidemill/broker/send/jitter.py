@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tidemill.core.config import BrokerSettings
 from tidemill.core.durations import format_duration
-from tidemill.core.errors import IllegalDelay
+from tidemill.core.errors import IllegalDelayError
 from tidemill.core.model import NO_TIME_MS
 from tidemill.core.number_columns import whole_numbers
 from tidemill.core.table_columns import JITTER_COLUMN
@@ -72,24 +72,24 @@ def check_jitter(
     *,
     where: str = "",
 ) -> None:
-    """`IllegalDelay` unless a message due at `due_ms` (None: not timed) may have this jitter (not 0)."""
+    """`IllegalDelayError` unless a message due at `due_ms` (None: not timed) may have this jitter (not 0)."""
     said = f"{where}jitter {jitter_ms} ms"
     if jitter_ms < 0:
-        raise IllegalDelay(f"{said} is not possible; use 0 to {settings.max_delay_ms} ms")
+        raise IllegalDelayError(f"{said} is not possible; use 0 to {settings.max_delay_ms} ms")
     if level:
-        raise IllegalDelay(
+        raise IllegalDelayError(
             f"{said} is not possible on level {level}, whose messages keep their order; give a delay instead"
         )
     if message_group:
-        raise IllegalDelay(
+        raise IllegalDelayError(
             f"{said} is not possible in message group {message_group!r}, whose messages keep their order; "
             "remove one of them"
         )
     if due_ms is None:
-        raise IllegalDelay(f"{said} needs a delay or a delivery time as well")
+        raise IllegalDelayError(f"{said} needs a delay or a delivery time as well")
     if due_ms + jitter_ms - now_ms > settings.max_delay_ms:
         limit = format_duration(settings.max_delay_ms)
-        raise IllegalDelay(
+        raise IllegalDelayError(
             f"{where}a delay of {format_duration(due_ms - now_ms)} with a jitter of "
             f"{format_duration(jitter_ms)} ({due_ms + jitter_ms - now_ms} ms together) is beyond the limit "
             f"of {limit} ({settings.max_delay_ms} ms); shorten them, or raise --max-delay"

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from tidemill.broker.send.tick_limit import Planned
 from tidemill.core.errors import BusyError, RequestError
-from tidemill.core.model import MessageType, Receipt, StoredMessage
+from tidemill.core.model import MessageType, SendResult, StoredMessage
 from tidemill.store.upkeep.moving import MovedMessages
 
-Answer = Receipt | RequestError | BusyError
+Answer = SendResult | RequestError | BusyError
 
 # When a draft falls due (None: it is not timed), its level, a note for the receipt, and what it is.
 Admitted = tuple[int | None, int, str, MessageType]
@@ -41,7 +41,7 @@ class PlannedSend:
             pairs = zip(new_seqs, part.deliver_at_ms.tolist(), strict=True)
             now_at.update(zip(part.old_seqs.tolist(), pairs, strict=True))
         for index, answer in enumerate(self.answers):
-            if isinstance(answer, Receipt) and answer.handle is not None and answer.handle.seq in now_at:
+            if isinstance(answer, SendResult) and answer.handle is not None and answer.handle.seq in now_at:
                 seq, due_ms = now_at[answer.handle.seq]
                 handle = replace(answer.handle, seq=seq)
                 self.answers[index] = replace(answer, handle=handle, deliver_at_ms=due_ms)

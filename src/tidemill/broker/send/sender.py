@@ -32,7 +32,8 @@ from tidemill.core.byte_budget import ByteBudget
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import BusyError, RequestError
 from tidemill.core.limits import DEDUPLICATION_MS, LEVEL_WAITING_MAX, NEAR_COUNT_MAX
-from tidemill.core.model import NO_SEQ, NO_TIME_MS, Draft, Handle, MessageType, Once, Receipt, StoredMessage
+from tidemill.core.model import NO_SEQ, NO_TIME_MS, Draft, Handle, MessageType, Once, SendResult
+from tidemill.core.model import StoredMessage as Stored
 from tidemill.log.arrays import I64, U8
 from tidemill.release.releaser import Releaser
 from tidemill.store.find.hashing import PURPOSE_ID, PURPOSE_KEY, hash_texts, seed_of
@@ -74,11 +75,11 @@ class Sender:
         """Bodies of sends that are not answered yet."""
         return self.in_flight.held
 
-    def send(self, drafts: Sequence[Draft], *, creates_topics: bool = True) -> list[Receipt]:
+    def send(self, drafts: Sequence[Draft], *, creates_topics: bool = True) -> list[SendResult]:
         """Store all drafts or, if one of them is wrong, none."""
-        receipts: list[Receipt] = []
+        receipts: list[SendResult] = []
         for answer in self.send_each(drafts, creates_topics=creates_topics, is_all_or_none=True):
-            if not isinstance(answer, Receipt):
+            if not isinstance(answer, SendResult):
                 raise answer
             receipts.append(answer)
         return receipts
@@ -214,7 +215,7 @@ class Sender:
         batch.slots.append(index)
         batch.notes.append(note)
         batch.messages.append(
-            StoredMessage(
+            Stored(
                 id=message_id,
                 topic_id=topic.id,
                 queue_id=self._topics.choose_queue(topic, draft.message_group),
@@ -269,7 +270,7 @@ class Sender:
 
     def _repeat(
         self, batch: PlannedSend, topic: Topic, draft: Draft, due_ms: int | None, now_ms: int
-    ) -> Receipt | None:
+    ) -> SendResult | None:
         """The receipt of the stored message that this draft repeats (and perhaps moves), if it does."""
         if draft.id is not None:
             # As in a table: sent once, an id counts for as long as its message is kept.
@@ -285,32 +286,32 @@ class Sender:
 
     def _first_with_id(
         self, batch: PlannedSend, topic: Topic, message_id: str, index: int, now_ms: int
-    ) -> StoredMessage | None:
+    ) -> Stored | None:
         """The message of this batch, or stored within the hour, that has this id."""
         fresh = batch.fresh_ids.get((topic.id, message_id))
         if fresh is not None:
             return batch.messages[fresh]
         return self.message_before(topic, message_id, now_ms)[1] if index in batch.suspects else None
 
-    def message_before(self, topic: Topic, message_id: str, now_ms: int) -> tuple[bool, StoredMessage | None]:
+    def message_before(self, topic: Topic, message_id: str, now_ms: int) -> tuple[bool, Stored | None]:
         """Whether a message was stored with this id within the hour, and which, unless it is damaged."""
         found = self._found_before(topic, message_id, now_ms)
         return (False, None) if found is None else (True, found[0])
 
     def _receipt_of_found(
-        self, topic: Topic, message_id: str, message: StoredMessage | None, seq: int, place: int
-    ) -> Receipt:
+        self, topic: Topic, message_id: str, message: Stored | None, seq: int, place: int
+    ) -> SendResult:
         if seq != NO_SEQ:
             due_ms = int(self._store.entry(seq)["deliver_at_ms"])
-            return self._receipt(topic, message_id, seq, due_ms, is_repeat=True)
+            return self._result(topic, message_id, seq, due_ms, is_repeat=True)
         if message is None:
-            return Receipt(message_id, topic.name, None, NO_TIME_MS, True)
+            return SendResult(message_id, topic.name, None, NO_TIME_MS, True)
         queue, offset = message.queue_id, self._store.queue_offset(place)
-        return Receipt(message_id, topic.name, None, NO_TIME_MS, True, queue=queue, offset=offset)
+        return SendResult(message_id, topic.name, None, NO_TIME_MS, True, queue=queue, offset=offset)
 
     def _found_before(
         self, topic: Topic, message_id: str, now_ms: int | None
-    ) -> tuple[StoredMessage | None, int, int] | None:
+    ) -> tuple[Stored | None, int, int] | None:
         """The message stored with this id, within the hour or ever if None (None: damaged); its seq; its
         place."""
         timed = [
@@ -326,7 +327,7 @@ class Sender:
                 return self._store.readable(place), seq, place
         return None
 
-    def _once(self, batch: PlannedSend, topic: Topic, draft: Draft, due_ms: int) -> Receipt | None:
+    def _once(self, batch: PlannedSend, topic: Topic, draft: Draft, due_ms: int) -> SendResult | None:
         # One whose bytes are damaged does not count: it will not be delivered.
         pending = self._store.seqs_with_key(topic.id, draft.keys[0], with_damaged=False)
         if not pending:
@@ -334,11 +335,11 @@ class Sender:
         if draft.once is Once.REPLACE:
             batch.moves[pending[0]] = due_ms
         message = self._store.message(int(self._store.entry(pending[0])["place"]))
-        return self._receipt(topic, message.id, pending[0], message.deliver_at_ms, is_repeat=True)
+        return self._result(topic, message.id, pending[0], message.deliver_at_ms, is_repeat=True)
 
     # -- answering, after the frame is safe -------------------------------------------------------
 
-    def _hand_over_held(self, messages: Sequence[StoredMessage], first_seq: int) -> None:
+    def _hand_over_held(self, messages: Sequence[Stored], first_seq: int) -> None:
         if not any(m.flags & (FLAG_NEAR | FLAG_LEVEL) for m in messages):
             return
         timed = [m for m in messages if m.deliver_at_ms != NO_TIME_MS]
@@ -374,20 +375,20 @@ class Sender:
             if note:
                 self.clamped_levels.add(name, note)
             if message.deliver_at_ms == NO_TIME_MS:
-                batch.answers[slot] = Receipt(
+                batch.answers[slot] = SendResult(
                     message.id, name, None, NO_TIME_MS, note=note, queue=message.queue_id, offset=offset
                 )
                 continue
             handle = Handle(self._broker_id, name, message.id, seq)
-            batch.answers[slot] = Receipt(message.id, name, handle, message.deliver_at_ms, note=note)
+            batch.answers[slot] = SendResult(message.id, name, handle, message.deliver_at_ms, note=note)
             seq += 1
         for slot, index in batch.repeats:
             first = batch.answers[batch.slots[index]]
-            assert isinstance(first, Receipt)
+            assert isinstance(first, SendResult)
             batch.answers[slot] = replace(first, is_repeat=True, note="")
         if batch.moved:
             batch.fill_moved()
 
-    def _receipt(self, topic: Topic, message_id: str, seq: int, due_ms: int, *, is_repeat: bool) -> Receipt:
+    def _result(self, topic: Topic, message_id: str, seq: int, due_ms: int, *, is_repeat: bool) -> SendResult:
         handle = Handle(self._broker_id, topic.name, message_id, seq)
-        return Receipt(message_id, topic.name, handle, due_ms, is_repeat=is_repeat)
+        return SendResult(message_id, topic.name, handle, due_ms, is_repeat=is_repeat)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from tidemill.core.config import BrokerSettings
-from tidemill.core.errors import TooManyRequests
+from tidemill.core.errors import TooManyRequestsError
 from tidemill.core.model import SEQ_MAX
 from tidemill.log.arrays import I64, U32
 from tidemill.store.message_store import MessageStore
@@ -38,23 +38,23 @@ class TickLimit:
         return self._limit > 0
 
     def take(self, topic: Topic, due_ms: int, planned: Planned) -> None:
-        """Count one more message into `planned`, or `TooManyRequests`."""
+        """Count one more message into `planned`, or `TooManyRequestsError`."""
         key = topic.id, due_ms // self._counts.tick_ms
         if self._counts.count(topic.id, due_ms) + planned[key] >= self._limit:
             raise self._refusal(topic.name, due_ms)
         planned[key] += 1
 
     def check(self, parts: Iterable[tuple[U32, I64]]) -> None:
-        """`TooManyRequests` if messages with these topic ids and times, together, would crowd a tick."""
+        """`TooManyRequestsError` if messages with these topic ids and times, together, would crowd a tick."""
         crowded = self._counts.crowded_row(parts, self._limit)
         if crowded is not None:
             topic_id, due_ms = crowded
             topic = self._store.indexes.topics.by_id(topic_id)
             raise self._refusal(topic.name if topic is not None else "", due_ms)
 
-    def _refusal(self, topic_name: str, due_ms: int) -> TooManyRequests:
+    def _refusal(self, topic_name: str, due_ms: int) -> TooManyRequestsError:
         tick_ms = self._counts.tick_ms
-        return TooManyRequests(
+        return TooManyRequestsError(
             f"too many messages of topic {topic_name!r} fall due in the {tick_ms} ms from "
             f"{due_ms // tick_ms * tick_ms} on (limit {self._limit} a tick); "
             "retry later or choose another time"

@@ -28,9 +28,8 @@ from tidemill.cli.demo.stage import Stage
 from tidemill.cli.demo.story import LEAD_MS, ORDER_COUNT, script
 from tidemill.cli.demo.verdict import Verdict, by_path, judge, percentile
 from tidemill.cli.output import console
-from tidemill.client.transport.retrying import Unreachable
 from tidemill.core.clock import SystemClock
-from tidemill.core.errors import StorageError
+from tidemill.core.errors import StorageError, UnreachableError
 from tidemill.server.process.pipeline_command import why_not_spark
 
 _FRAMES_PER_SECOND = 12
@@ -56,7 +55,7 @@ def demo(
         pipeline = "embedded"
     try:
         verdict = _show(directory, scratch / "serve.log", pipeline, screen)
-    except Unreachable as lost:
+    except UnreachableError as lost:
         raise StorageError(f"{lost}. Its last output: {last_words(scratch / 'serve.log')}") from lost
     finally:
         if not keep:

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 
 from tidemill.client.send.request_limits import BYTES_MAX, MESSAGES_MAX, weight_of
-from tidemill.client.transport.retrying import Unreachable
+from tidemill.core.errors import UnreachableError
 from tidemill.core.model import Draft
 from tidemill.core.send_answers import Answer
 from tidemill.core.splitting import first_part
@@ -60,7 +60,7 @@ class AsyncCoalescer:
     async def _carry(self, batch: Sequence[tuple[Draft, asyncio.Future[Answer]]]) -> None:
         asking = asyncio.get_running_loop().create_task(self._send_batch([draft for draft, _ in batch]))
         await asyncio.wait([asking])
-        fault = Unreachable("the client was closed") if asking.cancelled() else asking.exception()
+        fault = UnreachableError("the client was closed") if asking.cancelled() else asking.exception()
         for index, (_, waiter) in enumerate(batch):
             if waiter.done():
                 continue

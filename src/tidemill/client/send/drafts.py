@@ -16,7 +16,7 @@ from tidemill.client.send.message_ids import IDS
 from tidemill.client.tables.table_rows import rows_of
 from tidemill.core.arguments import require_kind
 from tidemill.core.durations import Moment, Span, as_duration_ms, as_time_ms
-from tidemill.core.errors import IllegalKey, IllegalProperty, RequestError
+from tidemill.core.errors import IllegalKeyError, IllegalPropertyError, RequestError
 from tidemill.core.model import Draft, Once
 from tidemill.core.table_columns import TIME_COLUMNS, check_jitter_once, check_known
 
@@ -46,7 +46,7 @@ def draft_of(
     if once is not False:
         once = _once_of(once)
         if once is not Once.NO and not (id or key or keys):  # the id made below is new each time
-            raise IllegalKey("sending once needs a key, or an id of your own; neither was given")
+            raise IllegalKeyError("sending once needs a key, or an id of your own; neither was given")
     return Draft(
         topic,
         body if type(body) is bytes else _body_of(body),
@@ -208,4 +208,4 @@ def _properties(value: Any) -> Any:
     try:
         return json.loads(value) if value else None
     except (ValueError, RecursionError) as error:
-        raise IllegalProperty(f"properties must be a JSON object of texts: {error}") from None
+        raise IllegalPropertyError(f"properties must be a JSON object of texts: {error}") from None

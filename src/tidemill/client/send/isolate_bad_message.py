@@ -15,13 +15,13 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from tidemill.core.draft_kinds import check_kinds
 from tidemill.core.durations import format_duration
-from tidemill.core.errors import Forbidden, IllegalDelay, RequestError, Unauthorized
+from tidemill.core.errors import ForbiddenError, IllegalDelayError, RequestError, UnauthorizedError
 from tidemill.core.limits import MAX_DELAY_MS, TIME_MS_MAX
 from tidemill.core.model import Draft
 from tidemill.core.send_answers import Answer
 from tidemill.core.send_batch import NOT_A_BATCH, encode_drafts
 
-_NOT_OF_A_MESSAGE = (Unauthorized, Forbidden)  # who calls is not a message's fault
+_NOT_OF_A_MESSAGE = (UnauthorizedError, ForbiddenError)  # who calls is not a message's fault
 
 
 def encoded(drafts: Sequence[Draft]) -> bytes:
@@ -103,5 +103,7 @@ def _refusal(draft: Draft, fault: RequestError) -> RequestError:
         time_ms = getattr(draft, name)
         if time_ms is not None and abs(time_ms) >= TIME_MS_MAX:
             longest = f"{format_duration(MAX_DELAY_MS)} ({MAX_DELAY_MS} ms)"
-            return IllegalDelay(f"{name} {time_ms} is too large; a message waits at most {longest} from now")
+            return IllegalDelayError(
+                f"{name} {time_ms} is too large; a message waits at most {longest} from now"
+            )
     return fault

@@ -26,7 +26,7 @@ from tidemill.client.transport.blocking_calls import in_own_thread, on_the_loop
 from tidemill.client.verbs import Call
 from tidemill.core.durations import Moment, Span
 from tidemill.core.errors import TidemillError
-from tidemill.core.model import Draft, Receipt
+from tidemill.core.model import Draft, SendResult
 
 T = TypeVar("T")
 TABLES_AT_ONCE: Final = 16  # each has a thread
@@ -42,7 +42,7 @@ class AsyncTableVerbs:
     async def _ask(self, call: Call[T]) -> T:
         raise NotImplementedError
 
-    async def send_many(self, drafts: Iterable[Draft]) -> list[Receipt | TidemillError]:
+    async def send_many(self, drafts: Iterable[Draft]) -> list[SendResult | TidemillError]:
         raise NotImplementedError
 
     def _bind_to_loop(self) -> None:
@@ -135,7 +135,7 @@ class AsyncTableVerbs:
         """The broker's `/healthz`. In a thread."""
         return on_the_loop(self._loop, self._ask(verbs.health()))
 
-    def _send_rows(self, drafts: Iterable[Draft]) -> list[Receipt | TidemillError]:
+    def _send_rows(self, drafts: Iterable[Draft]) -> list[SendResult | TidemillError]:
         """Send them one by one. In a thread."""
         return on_the_loop(self._loop, self.send_many(drafts))
 

@@ -23,10 +23,11 @@ from tidemill.client.tables.table_ids import with_ids
 from tidemill.client.transport.close_signal import Closing
 from tidemill.client.transport.endpoint import Endpoint
 from tidemill.client.transport.forking import keep_for_ever
-from tidemill.client.transport.retrying import Patience, RetryPolicy, Unreachable
+from tidemill.client.transport.retrying import Patience, RetryPolicy
+from tidemill.core import errors
 from tidemill.core.addresses import BROKER_HEADER
 from tidemill.core.error_codes import error_of
-from tidemill.core.errors import BrokerClosed, BusyError, Forbidden, RequestError, TidemillError, Unauthorized
+from tidemill.core.errors import TidemillError, UnreachableError
 from tidemill.core.limits import FRAME_ROWS_MAX, MIB
 from tidemill.core.model import CancelAnswer, Handle
 from tidemill.core.request_ids import id_of_part
@@ -117,9 +118,9 @@ class FlightLink:
         while len(parts) < len(batches):
             try:
                 self._retried(put)
-            except (Unauthorized, Forbidden):
+            except (errors.UnauthorizedError, errors.ForbiddenError):
                 raise
-            except RequestError:
+            except errors.RequestError:
                 parts.append(row_by_row(batches[len(parts)]))
         return Scheduled(parts)
 
@@ -202,8 +203,6 @@ class FlightLink:
         self._retried(cancel, has_request_id=True)
         return answers
 
-    # -- carrying ---------------------------------------------------------------------------------
-
     def _retried(self, act: Callable[[Any], Any], *, has_request_id: bool = False) -> Any:
         """Do it with a connection, again while that can help."""
         import pyarrow as pa
@@ -220,13 +219,13 @@ class FlightLink:
                 return act(client)
             except (pa.ArrowException, OSError) as error:  # some calls raise the one, some the other
                 fault = _fault(error)
-                if isinstance(fault, Unreachable):
+                if isinstance(fault, UnreachableError):
                     self._leave(client)
             except TidemillError as error:
                 fault = error
             # A broker that had the endpoint has it again soon.
-            can_help = isinstance(fault, BusyError | BrokerClosed | Unreachable) and (client or had_endpoint)
-            wait_s = patience.wait_s() if can_help else None
+            is_for_now = isinstance(fault, errors.BusyError | errors.BrokerClosedError | UnreachableError)
+            wait_s = patience.wait_s() if is_for_now and (client or had_endpoint) else None
             if wait_s is None or self._closing.wait(wait_s):
                 try:
                     raise fault
@@ -237,7 +236,7 @@ class FlightLink:
         """The connection, made if need be; None without an endpoint. Call under the lock."""
         if self._client is None:
             if _is_barred():
-                raise RequestError(
+                raise errors.RequestError(
                     "Flight does not work in a process that was forked after its first use; use the client "
                     "for tables after the fork only, or start processes by 'spawn'"
                 )
@@ -268,9 +267,9 @@ class FlightLink:
 
     def _no_endpoint(self) -> TidemillError:
         if not self._offer():
-            return Unreachable(f"the broker at {self._endpoint} has no Flight endpoint; see --flight-port")
+            return UnreachableError(f"no Flight endpoint at {self._endpoint}; see --flight-port")
         other = "its plain port" if self._endpoint.is_tls else "https:// and the port of --tls-port"
-        return RequestError(f"the Flight endpoint of {self._endpoint} is for {other}; use that")
+        return errors.RequestError(f"the Flight endpoint of {self._endpoint} is for {other}; use that")
 
     def _options(self) -> Any:
         from pyarrow import flight
@@ -396,5 +395,5 @@ def _fault(error: Exception) -> TidemillError:
     except (ValueError, KeyError, TypeError):
         words, is_refused, _ = str(error).partition(_UNAUTHENTICATED)
         if is_refused:  # before the call began, where Flight carries nothing but words
-            return Unauthorized(words)
-        return Unreachable(f"the Flight endpoint does not answer: {str(error).splitlines()[0][:200]}")
+            return errors.UnauthorizedError(words)
+        return UnreachableError(f"the Flight endpoint does not answer: {str(error).splitlines()[0][:200]}")

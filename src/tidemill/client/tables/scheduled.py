@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, overload
 
-from tidemill.core.model import NO_TIME_MS, Handle, Receipt
+from tidemill.core.model import NO_TIME_MS, Handle, SendResult
 from tidemill.core.send_answers import Answer
 
 
@@ -22,10 +22,10 @@ class StoredPart:
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
-    def receipt(self, row: int) -> Receipt:
+    def receipt(self, row: int) -> SendResult:
         return self._receipt(self._topic(row), *(column[row].as_py() for column in self.table.columns))
 
-    def receipts(self) -> Iterator[Receipt]:
+    def receipts(self) -> Iterator[SendResult]:
         names = [self.topics] * len(self) if isinstance(self.topics, str) else self.topics.to_pylist()
         columns = (column.to_pylist() for column in self.table.columns)
         return (self._receipt(*row) for row in zip(names, *columns, strict=True))
@@ -35,10 +35,10 @@ class StoredPart:
 
     def _receipt(
         self, topic: str, message_id: str, seq: int, due_ms: int, is_repeat: bool, note: str = ""
-    ) -> Receipt:
+    ) -> SendResult:
         """One of a row's columns; notes are a column only where the broker has any."""
         handle = None if due_ms == NO_TIME_MS else Handle(self.broker, topic, message_id, seq)
-        return Receipt(message_id, topic, handle, due_ms, is_repeat, note)
+        return SendResult(message_id, topic, handle, due_ms, is_repeat, note)
 
 
 def nothing_stored() -> StoredPart:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from tidemill.client.transport.connection import ConnectionLost
-from tidemill.client.transport.endpoint import Answer, Endpoint, MalformedAnswer, read_chunks, read_head
+from tidemill.client.transport.connection import ConnectionLostError
+from tidemill.client.transport.endpoint import Answer, Endpoint, MalformedAnswerError, read_chunks, read_head
 from tidemill.client.transport.forking import keep_for_ever
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -35,9 +35,9 @@ class AsyncConnection:
             answer = await self._read(data)
             is_whole = True
             return answer
-        except (OSError, EOFError, MalformedAnswer) as error:
+        except (OSError, EOFError, MalformedAnswerError) as error:
             reason = str(error) or type(error).__name__
-            raise ConnectionLost(reason, is_stale=not is_first and not data) from error
+            raise ConnectionLostError(reason, is_stale=not is_first and not data) from error
         finally:
             if not is_whole:
                 self.close()
@@ -94,7 +94,7 @@ class AsyncPool:
                     was_sent = True
                     try:
                         answer = await connection.exchange(head, content)
-                    except ConnectionLost as lost:
+                    except ConnectionLostError as lost:
                         if lost.is_stale:
                             was_sent = False
                             continue
@@ -102,7 +102,7 @@ class AsyncPool:
                     self._give_back(connection)
                     return answer
         except TimeoutError as error:
-            raise ConnectionLost(
+            raise ConnectionLostError(
                 f"no answer within {timeout_s:g} s", is_stale=False, was_sent=was_sent, was_slow=True
             ) from error
 
@@ -110,7 +110,7 @@ class AsyncPool:
         try:
             return AsyncConnection(*await self._connect())
         except OSError as error:
-            raise ConnectionLost(error.strerror or str(error), is_stale=False, was_sent=False) from error
+            raise ConnectionLostError(error.strerror or str(error), is_stale=False, was_sent=False) from error
 
     def _give_back(self, connection: AsyncConnection) -> None:
         if connection.is_kept and not self._is_closed and len(self._idle) < _KEPT_MAX:

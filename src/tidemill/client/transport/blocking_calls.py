@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from tidemill.client.transport.retrying import Unreachable
+from tidemill.core.errors import UnreachableError
 
 T = TypeVar("T")
 
@@ -53,5 +53,5 @@ def on_the_loop(loop: asyncio.AbstractEventLoop | None, step: Coroutine[Any, Any
     """Have an event loop take a step, and wait for what comes of it. In a thread of its own."""
     if loop is None or loop.is_closed():
         step.close()
-        raise Unreachable("the event loop of this client has ended")
+        raise UnreachableError("the event loop of this client has ended")
     return asyncio.run_coroutine_threadsafe(step, loop).result()

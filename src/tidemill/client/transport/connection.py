@@ -14,7 +14,7 @@ import struct
 import threading
 from collections.abc import Callable
 
-from tidemill.client.transport.endpoint import Answer, Endpoint, MalformedAnswer, read_chunks, read_head
+from tidemill.client.transport.endpoint import Answer, Endpoint, MalformedAnswerError, read_chunks, read_head
 
 _FIRST_READ_BYTES = 16_384  # more would allocate each time
 _READ_BYTES = 262_144
@@ -22,7 +22,7 @@ _TIME = struct.Struct("ll")  # seconds, microseconds
 _KEPT_MAX = 64
 
 
-class ConnectionLost(Exception):
+class ConnectionLostError(Exception):
     """The connection broke before the answer was whole."""
 
     def __init__(self, reason: str, *, is_stale: bool, was_sent: bool = True, was_slow: bool = False) -> None:
@@ -55,13 +55,13 @@ class Connection:
             return self._read(data)
         except (TimeoutError, BlockingIOError) as error:  # the latter is how the kernel reports it
             self.close()
-            raise ConnectionLost(
+            raise ConnectionLostError(
                 f"no answer within {timeout_s:g} s", is_stale=False, was_slow=True
             ) from error
-        except (OSError, EOFError, MalformedAnswer) as error:
+        except (OSError, EOFError, MalformedAnswerError) as error:
             self.close()
             is_stale = not is_first and not data
-            raise ConnectionLost(str(error) or type(error).__name__, is_stale=is_stale) from error
+            raise ConnectionLostError(str(error) or type(error).__name__, is_stale=is_stale) from error
         except BaseException:  # an interrupt: the answer may still come, and has no caller
             self.close()
             raise
@@ -134,7 +134,7 @@ class Pool:
             connection = self._take() if is_repeatable else self._open()
             try:
                 answer = connection.exchange(head, content, timeout_s)
-            except ConnectionLost as lost:
+            except ConnectionLostError as lost:
                 if lost.is_stale:
                     continue
                 raise
@@ -151,7 +151,7 @@ class Pool:
         try:
             return Connection(self._connect())
         except OSError as error:
-            raise ConnectionLost(error.strerror or str(error), is_stale=False, was_sent=False) from error
+            raise ConnectionLostError(error.strerror or str(error), is_stale=False, was_sent=False) from error
 
     def _give_back(self, connection: Connection) -> None:
         if connection.is_kept:

@@ -93,7 +93,7 @@ class Head:
     unix_socket: str = ""
 
 
-class MalformedAnswer(Exception):
+class MalformedAnswerError(Exception):
     """What came back is not HTTP."""
 
 
@@ -117,13 +117,13 @@ def read_head(data: bytes | bytearray) -> tuple[Head, int] | None:
     end = data.find(_HEAD_END)
     if end < 0:
         if len(data) > 65_536:
-            raise MalformedAnswer("the response head is too long")
+            raise MalformedAnswerError("the response head is too long")
         return None
     lines = bytes(data[:end]).split(b"\r\n")
     try:
         status = int(lines[0].split(b" ", 2)[1])
     except (IndexError, ValueError):
-        raise MalformedAnswer(f"not an HTTP answer: {lines[0][:60]!r}") from None
+        raise MalformedAnswerError(f"not an HTTP answer: {lines[0][:60]!r}") from None
     length: int | None = 0
     is_kept = lines[0].startswith(b"HTTP/1.1")
     unix_socket = b""
@@ -152,7 +152,7 @@ def read_chunks(data: bytes | bytearray, start: int) -> bytes | None:
         try:
             size = int(bytes(data[at:line_end]).split(b";")[0], 16)
         except ValueError:
-            raise MalformedAnswer("a chunk's size is not a number") from None
+            raise MalformedAnswerError("a chunk's size is not a number") from None
         at = line_end + 2
         if len(data) < at + size + 2:
             return None

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.error_codes import error_of
-from tidemill.core.errors import BusyError, DiskFull, TidemillError
+from tidemill.core.errors import BusyError, DiskFullError, TidemillError
 
 _FIRST_WAIT_S = 0.01
 _LONGEST_WAIT_S = 2.0
@@ -24,12 +24,6 @@ _REFUSED_FOR_NOW = frozenset((429, 503))
 # id for an hour, and the last attempt takes time as well.
 _REQUEST_ID_KEPT_S = 3_000.0
 _LOST_ON_THE_WAY = frozenset((502, 504))  # a proxy's: the broker may have done it all the same
-
-
-class Unreachable(TidemillError):
-    """The broker did not answer in time. Whether the request took effect is not known."""
-
-    code = "unreachable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +60,7 @@ def busy_ones(answers: Sequence[object]) -> list[int]:
     return [
         index
         for index, answer in enumerate(answers)
-        if isinstance(answer, BusyError) and not isinstance(answer, DiskFull)
+        if isinstance(answer, BusyError) and not isinstance(answer, DiskFullError)
     ]
 
 

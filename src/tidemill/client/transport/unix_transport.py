@@ -19,7 +19,7 @@ import struct
 import threading
 
 from tidemill.client.transport.async_connection import AsyncPool, Streams
-from tidemill.client.transport.connection import ConnectionLost, Pool
+from tidemill.client.transport.connection import ConnectionLostError, Pool
 from tidemill.client.transport.endpoint import Answer, Endpoint
 from tidemill.core.addresses import is_this_machine, local_door_address
 from tidemill.core.clock import stopwatch_s
@@ -71,7 +71,7 @@ class UnixTransport:
         if pool is not None and len(content) <= LOCAL_REQUEST_BYTES_MAX:
             try:
                 return pool.exchange(head, content, timeout_s, is_repeatable=is_repeatable)
-            except ConnectionLost as lost:
+            except ConnectionLostError as lost:
                 self._leave(pool)
                 if lost.was_slow:
                     raise  # the caller has waited long enough
@@ -118,7 +118,7 @@ class AsyncUnixTransport:
         if pool is not None and len(content) <= LOCAL_REQUEST_BYTES_MAX:
             try:
                 return await pool.exchange(head, content, timeout_s, is_repeatable=is_repeatable)
-            except ConnectionLost as lost:
+            except ConnectionLostError as lost:
                 self._leave(pool)
                 if lost.was_slow:
                     raise  # the caller has waited long enough

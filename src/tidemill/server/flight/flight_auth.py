@@ -15,12 +15,12 @@ from pyarrow import flight
 
 from tidemill.core.addresses import BROKER_HEADER
 from tidemill.core.errors import (
-    BrokerClosed,
+    BrokerClosedError,
     BusyError,
-    Forbidden,
+    ForbiddenError,
     TidemillError,
-    TooManyRequests,
-    Unauthorized,
+    TooManyRequestsError,
+    UnauthorizedError,
 )
 from tidemill.server.flight.flight_limits import FlightLimits
 from tidemill.server.rejects import REJECTS
@@ -34,14 +34,14 @@ class Authorizer(Protocol):
     """Decides on each call. Must be thread-safe."""
 
     def authorize(self, authorization: str, verb: Verb, topic: str | None) -> None:
-        """Return if the caller with this `authorization` header may; raise `Unauthorized` or `Forbidden`.
+        """Raise `UnauthorizedError` or `ForbiddenError` unless the caller with this header may.
 
         A topic of None means all of them.
         """
         ...
 
     def user_of(self, authorization: str) -> str:
-        """The name of the caller with this header, empty without authentication; raises `Unauthorized`."""
+        """The caller with this header, empty without authentication; `UnauthorizedError` if unknown."""
         ...
 
 
@@ -106,7 +106,7 @@ class BearerFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # py
         try:
             self._authorizer.user_of(authorization)
             self._limits.enter()
-        except (Unauthorized, TooManyRequests) as error:
+        except (UnauthorizedError, TooManyRequestsError) as error:
             raise refusal_of(error) from None
         return _Bearer(authorization, self._limits)
 
@@ -120,11 +120,11 @@ def refusal_of(error: TidemillError) -> Exception:
     """An error that Flight can carry; its code is in `extra_info`."""
     REJECTS.add("flight", error.code)
     kind = flight.FlightServerError
-    if isinstance(error, Unauthorized):
+    if isinstance(error, UnauthorizedError):
         kind = flight.FlightUnauthenticatedError
-    elif isinstance(error, Forbidden):
+    elif isinstance(error, ForbiddenError):
         kind = flight.FlightUnauthorizedError
-    elif isinstance(error, BusyError | BrokerClosed):
+    elif isinstance(error, BusyError | BrokerClosedError):
         kind = flight.FlightUnavailableError
     extra = json.dumps({"code": error.code, "message": str(error)}).encode()
     refusal: Exception = kind(str(error), extra_info=extra)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from tidemill.core.errors import TooManyRequests
+from tidemill.core.errors import TooManyRequestsError
 from tidemill.server.flight.flight_traffic import caller_of
 from tidemill.server.security.rates import Rates
 
@@ -28,10 +28,10 @@ class FlightLimits:
         self._calls = 0
 
     def enter(self) -> None:
-        """A call begins; `TooManyRequests` if there are enough."""
+        """A call begins; `TooManyRequestsError` if there are enough."""
         with self._lock:
             if self._calls >= self._calls_max:
-                raise TooManyRequests(
+                raise TooManyRequestsError(
                     f"call limit reached: {self._calls} Flight calls are in flight; retry later"
                 )
             self._calls += 1
@@ -46,7 +46,7 @@ class FlightLimits:
         return max(0, self._calls - self._calls_max * 3 // 4)
 
     def spend(self, user: str, context: Any) -> None:
-        """Count a call or a batch of it; `TooManyRequests` if its client comes too often."""
+        """Count a call or a batch of it; `TooManyRequestsError` if its client comes too often."""
         if self._rates is not None:
             address, _, _ = caller_of(context.peer()).partition(" ")
             self._rates.spend(f"user {user}" if user else f"address {address}")

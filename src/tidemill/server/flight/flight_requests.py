@@ -24,7 +24,7 @@ from tidemill.broker.query.table_conditions import Condition
 from tidemill.broker.query.table_parts import PARTS_MAX
 from tidemill.broker.query.table_schemas import FOREVER_MS, Wanted
 from tidemill.broker.send.admission import check_topic_name
-from tidemill.core.errors import MalformedRequest, RequestError
+from tidemill.core.errors import MalformedRequestError, RequestError
 from tidemill.core.limits import QUEUES_PER_TOPIC_MAX
 from tidemill.core.model import SEQ_MAX, Handle
 from tidemill.log.arrays import I64
@@ -47,23 +47,27 @@ def put_topic_of(descriptor: Any) -> str | None:
     if descriptor.descriptor_type == flight.DescriptorType.CMD:
         said = _object(descriptor.command)
         if unknown := sorted(set(said) - {"topic"}):
-            raise MalformedRequest(f"unknown fields {unknown} in the command of a put; it may name a topic")
+            raise MalformedRequestError(
+                f"unknown fields {unknown} in the command of a put; it may name a topic"
+            )
         return _text(said, "topic")
     path = [part.decode("utf-8", "replace") for part in descriptor.path]
     if len(path) > 1:
-        raise MalformedRequest("the path of a put is one topic, or empty where a column names the topics")
+        raise MalformedRequestError(
+            "the path of a put is one topic, or empty where a column names the topics"
+        )
     return path[0] if path else None
 
 
 def wanted_of(said: dict[str, Any]) -> Wanted:
     """The rows and columns that a ticket requests."""
     if unknown := sorted(set(said) - set(_FIELDS)):
-        raise MalformedRequest(f"unknown fields {unknown}; known are {sorted(_FIELDS)}")
+        raise MalformedRequestError(f"unknown fields {unknown}; known are {sorted(_FIELDS)}")
     columns, queues = said.get("columns", []), said.get("queues", [])
     if not isinstance(columns, list) or not all(type(name) is str for name in columns):
-        raise MalformedRequest("columns must be a list of names")
+        raise MalformedRequestError("columns must be a list of names")
     if not isinstance(queues, list) or not all(_is_queue(queue) for queue in queues):
-        raise MalformedRequest("queues must be a list of queues' numbers")
+        raise MalformedRequestError("queues must be a list of queues' numbers")
     wanted = Wanted(
         _text(said, "table") or "",
         _text(said, "topic"),
@@ -86,7 +90,7 @@ def parts_of(said: dict[str, Any]) -> int:
     """Into how many parts the command of a flight info wants the table cut; taken out of the command."""
     count = said.pop(_PARTS, 1)
     if type(count) is not int or not 1 <= count <= PARTS_MAX:
-        raise MalformedRequest(f"parts must be a whole number from 1 to {PARTS_MAX}")
+        raise MalformedRequestError(f"parts must be a whole number from 1 to {PARTS_MAX}")
     return int(count)
 
 
@@ -158,14 +162,14 @@ def _object(data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         said = None
     if not isinstance(said, dict):
-        raise MalformedRequest("a ticket or command is a JSON object; see docs/flight.md")
+        raise MalformedRequestError("a ticket or command is a JSON object; see docs/flight.md")
     return said
 
 
 def _text(said: dict[str, Any], name: str) -> str | None:
     value = said.get(name)
     if value is not None and type(value) is not str:
-        raise MalformedRequest(f"{name} must be a text")
+        raise MalformedRequestError(f"{name} must be a text")
     return value
 
 
@@ -174,7 +178,7 @@ def _number(said: dict[str, Any], name: str, default: int) -> int:
     if value is None:
         return default
     if type(value) is not int or not -FOREVER_MS <= value <= FOREVER_MS:
-        raise MalformedRequest(f"{name} must be a whole number")
+        raise MalformedRequestError(f"{name} must be a whole number")
     return int(value)
 
 
@@ -186,7 +190,7 @@ def _places(said: dict[str, Any], name: str) -> dict[int, int]:
         for queue, at in places.items()
     )
     if not is_right:
-        raise MalformedRequest(f"{name} must map each queue's number to an offset")
+        raise MalformedRequestError(f"{name} must map each queue's number to an offset")
     return {int(queue): at for queue, at in places.items()}
 
 
@@ -201,7 +205,7 @@ def _conditions(said: dict[str, Any]) -> tuple[Condition, ...]:
         for row in given
     )
     if not is_right or len(given) > _CONDITIONS_MAX:
-        raise MalformedRequest(
+        raise MalformedRequestError(
             f'where is a list of at most {_CONDITIONS_MAX} conditions like ["lateness_ms", ">", 50]'
         )
     return tuple(Condition(*row) for row in given)

@@ -27,16 +27,16 @@ from tidemill.broker.broker import Broker
 from tidemill.broker.change.canceller import ANSWERS
 from tidemill.broker.query.table_schemas import Wanted
 from tidemill.broker.send.batch_bounds import check_whole
-from tidemill.broker.send.bulk import BulkReceipt
+from tidemill.broker.send.bulk import TableResult
 from tidemill.broker.send.bulk_columns import check_columns, texts
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import (
-    BodyTooLarge,
-    BrokerClosed,
-    Forbidden,
+    BodyTooLargeError,
+    BrokerClosedError,
+    ForbiddenError,
     RequestError,
     TidemillError,
-    Unauthorized,
+    UnauthorizedError,
 )
 from tidemill.core.limits import FRAME_ROWS_MAX
 from tidemill.core.request_ids import REQUEST_ID_NAME, request_key
@@ -136,7 +136,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             if chunk.data is not None:
                 yield chunk.data, chunk.app_metadata
 
-    def _put(self, context: Any, batch: pa.RecordBatch, topic: str | None, number: int) -> BulkReceipt:
+    def _put(self, context: Any, batch: pa.RecordBatch, topic: str | None, number: int) -> TableResult:
         try:
             self._count(context)
             with self._writes:
@@ -210,7 +210,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
     def _require_open(self) -> None:
         if self._is_closing:
-            raise BrokerClosed("the broker is stopping; retry later")
+            raise BrokerClosedError("the broker is stopping; retry later")
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -246,9 +246,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         for wanted in (Wanted("pending"), Wanted("history"), *(Wanted("messages", name) for name in topics)):
             try:
                 self._authorizer.authorize(authorization_of(context), Verb.LOOK, wanted.topic)
-            except Forbidden:
+            except ForbiddenError:
                 continue
-            except Unauthorized as error:
+            except UnauthorizedError as error:
                 raise refusal_of(error) from None
             yield _info([wanted], _path(wanted))
 
@@ -299,13 +299,13 @@ def _stream_in(body: Any) -> list[pa.RecordBatch]:
         raise RequestError(f"the action's body is not an Arrow stream: {error}") from None
     # Its answers leave all at once, and rows of nulls need no bytes in the request.
     if (rows := sum(batch.num_rows for batch in batches)) > FRAME_ROWS_MAX:
-        raise BodyTooLarge(
+        raise BodyTooLargeError(
             f"an action has {rows} rows; it takes {FRAME_ROWS_MAX} in all, an exchange as many in each batch"
         )
     return batches
 
 
-def _receipt_content(receipt: BulkReceipt, number: int) -> pa.Buffer:
+def _receipt_content(receipt: TableResult, number: int) -> pa.Buffer:
     """The answer to a batch: an Arrow stream with its rows' ids, seqs and times, and notes if any."""
     facts = {"broker": receipt.broker, "batch": str(number)}
     columns = [

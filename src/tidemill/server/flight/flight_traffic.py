@@ -26,7 +26,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from tidemill.core.clock import stopwatch_s
-from tidemill.core.errors import TooManyRequests
+from tidemill.core.errors import TooManyRequestsError
 from tidemill.core.limits import KIB, MIB
 
 OUT_BYTES_MAX = 256 * MIB
@@ -138,14 +138,14 @@ class FlightTraffic:
 
     @contextmanager
     def making(self) -> Iterator[None]:
-        """Make a batch: begins when bytes are free, `TooManyRequests` when none were for `wait_s`."""
+        """Make a batch: begins when bytes are free, `TooManyRequestsError` when none were for `wait_s`."""
         turn = object()
         with self._has_space:
             self._turns.append(turn)
             try:
                 if not self._has_space.wait_for(lambda: self._is_turn(turn), self.wait_s):
                     waiting = f"{self.out_bytes} response bytes wait for Flight clients that do not read"
-                    raise TooManyRequests(f"{waiting}; retry later")
+                    raise TooManyRequestsError(f"{waiting}; retry later")
                 self._making += 1
             finally:
                 self._turns.remove(turn)

@@ -20,11 +20,11 @@ from tidemill.broker.consume.receipts import decode_receipt
 from tidemill.broker.consume.retries import SendBackAnswer
 from tidemill.broker.consume.retry_rule import pause_after
 from tidemill.core.errors import (
-    IllegalHandle,
-    IllegalInvisibility,
-    InvalidReceipt,
+    IllegalHandleError,
+    IllegalLeaseError,
+    InvalidAckTokenError,
     RequestError,
-    TooManyRequests,
+    TooManyRequestsError,
 )
 from tidemill.core.limits import HOUR_MS
 from tidemill.core.model import Delivery
@@ -47,7 +47,7 @@ _DEADLINE_MARGIN_UNASKED_S = 1.5
 _SIMULATED_WAIT_S = 0.5
 _ATTEMPTS_KEPT = 4096
 _NO_MESSAGE = status(Code.MESSAGE_NOT_FOUND)
-_INVALID = InvalidReceipt(
+_INVALID = InvalidAckTokenError(
     "the receipt is not, or no longer, valid; the message was settled or delivered again"
 )
 
@@ -139,7 +139,7 @@ class Consuming:
         """Return messages untried that exceed the response budget."""
         try:
             reserve(delivery.message.body for delivery in found)
-        except TooManyRequests:
+        except TooManyRequestsError:
             receipts = [delivery.receipt for delivery in found]
             await self._call(partial(self._broker.change_invisibility, receipts, 0, is_untried=True))
             raise
@@ -249,7 +249,7 @@ class Consuming:
         invisible_ms = _duration_ms(request.invisible_duration)
         if not 0 <= invisible_ms <= _INVISIBLE_MS_MAX:
             which = "too large" if invisible_ms > 0 else "too small"
-            raise IllegalInvisibility(f"the invisible time of {invisible_ms} ms is {which}; use 0 to 12 h")
+            raise IllegalLeaseError(f"the invisible time of {invisible_ms} ms is {which}; use 0 to 12 h")
         if self._leases.holds(receipt):
             # A push consumer failed on it. Not its time counts but the group's: it may know an older table,
             # or none (Node's client), and would spin on a failing message if its pause were nothing.
@@ -277,7 +277,7 @@ class Consuming:
         """Whether it is a receipt of the group; raises if the caller may not settle it."""
         try:
             named, topic, queue_id, *_ = decode_receipt(receipt)
-        except IllegalHandle:
+        except IllegalHandleError:
             return False
         require(RECEIVE, topic=self._broker.receiver.received_as(topic, queue_id), group=named)
         return named == group
@@ -301,7 +301,7 @@ def _poll_of(request: Any, call: Call) -> _Poll:
         invisible_ms = _duration_ms(request.invisible_duration)
         if not 0 < invisible_ms <= _INVISIBLE_MS_MAX:
             which = "too large" if invisible_ms > 0 else "too small"
-            raise IllegalInvisibility(f"the invisible time of {invisible_ms} ms is {which}; use 1 ms to 12 h")
+            raise IllegalLeaseError(f"the invisible time of {invisible_ms} ms is {which}; use 1 ms to 12 h")
     return _Poll(
         topic=resource_name(request.message_queue.topic),
         group=resource_name(request.group),

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidemill.broker.send.admission import GROUP_TOPIC_PREFIXES
-from tidemill.core.errors import EmptyBody, IllegalFilter, MalformedRequest
+from tidemill.core.errors import EmptyBodyError, IllegalFilterError, MalformedRequestError
 from tidemill.core.model import NO_TIME_MS, Delivery, Draft, MessageType, StoredMessage, TopicType
 from tidemill.core.property_names import (
     CARRIED_PROPERTIES,
@@ -122,10 +122,10 @@ def draft_of(message: Any) -> Draft:
     """What a client sends, as the broker takes it."""
     system = message.system_properties
     if system.message_type in _UNSUPPORTED:
-        raise MalformedRequest(f"{_UNSUPPORTED[system.message_type]} messages are not supported")
+        raise MalformedRequestError(f"{_UNSUPPORTED[system.message_type]} messages are not supported")
     body = message.body
     if not body:
-        raise EmptyBody("the body is empty; send at least one byte")
+        raise EmptyBodyError("the body is empty; send at least one byte")
     properties = dict(message.user_properties)
     at_ms = milliseconds(system.delivery_timestamp) if system.HasField("delivery_timestamp") else None
     steering = take_steering(properties, at_ms) if properties else Steering(at_ms)
@@ -158,13 +158,15 @@ def draft_of(message: Any) -> Draft:
 def tag_filter_of(expression: Any) -> Callable[[str], bool] | None:
     """Which tags a consumer wants; None for all."""
     if expression.type == definition.FilterType.SQL:
-        raise IllegalFilter("SQL filters are not supported; filter by tag, for example `A || B`")
+        raise IllegalFilterError("SQL filters are not supported; filter by tag, for example `A || B`")
     text = expression.expression.strip()
     if not text or text == "*":
         return None
     tags = {tag.strip() for tag in text.split("||")} - {""}  # empty parts mean nothing, as in RocketMQ
     if not tags:
-        raise IllegalFilter(f"filter {text[:80]!r} names no tag; write `A || B`, or `*` for all messages")
+        raise IllegalFilterError(
+            f"filter {text[:80]!r} names no tag; write `A || B`, or `*` for all messages"
+        )
     return tags.__contains__
 
 

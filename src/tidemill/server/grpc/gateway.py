@@ -19,7 +19,7 @@ from typing import Any
 
 from tidemill.broker.broker import Broker
 from tidemill.broker.send.admission import GROUP_TOPIC_PREFIXES
-from tidemill.core.errors import RequestError, TidemillError, UnknownTopic
+from tidemill.core.errors import RequestError, TidemillError, UnknownTopicError
 from tidemill.core.limits import FRAME_BYTES_MAX, KIB
 from tidemill.server.grpc.check_backs import CheckBacks
 from tidemill.server.grpc.consuming import Consuming
@@ -162,9 +162,11 @@ class Gateway:
         if topic is not None:
             return topic
         if name.startswith(GROUP_TOPIC_PREFIXES):
-            raise UnknownTopic(f"no topic {name!r}: the broker makes it with the group's first message there")
+            raise UnknownTopicError(
+                f"no topic {name!r}: the broker makes it with the group's first message there"
+            )
         if not self._creates_topics:
-            raise UnknownTopic(
+            raise UnknownTopicError(
                 f"No topic route info in name server for the topic: {name}; create it with "
                 f"`tidemill topics create {name}`, or serve with --auto-create"
             )

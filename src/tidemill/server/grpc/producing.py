@@ -17,16 +17,16 @@ from tidemill.broker.broker import Broker
 from tidemill.broker.send.planned_send import Answer
 from tidemill.core.byte_budget import ByteBudget
 from tidemill.core.errors import (
-    AlreadyReleased,
+    AlreadyReleasedError,
     BusyError,
-    MalformedRequest,
+    MalformedRequestError,
     RequestError,
-    TooManyRequests,
-    UnknownMessage,
-    UnknownTransaction,
+    TooManyRequestsError,
+    UnknownMessageError,
+    UnknownTransactionError,
 )
 from tidemill.core.limits import MIB
-from tidemill.core.model import NO_TIME_MS, CancelAnswer, Draft, Handle, Once, Receipt
+from tidemill.core.model import NO_TIME_MS, CancelAnswer, Draft, Handle, Once, SendResult
 from tidemill.server.batching import Batcher
 from tidemill.server.grpc.conversion import draft_of, is_transaction, resource_name
 from tidemill.server.grpc.framing import Call
@@ -44,7 +44,7 @@ _WAITING_MAX = 20_000
 _OWNERS_MAX = 100_000
 _ANY_SEQ = -1  # of no message: it is looked for by its id
 
-_Reply = Receipt | RequestError | BusyError
+_Reply = SendResult | RequestError | BusyError
 
 
 class Producing:
@@ -92,7 +92,7 @@ class Producing:
 
     def _take(self, size: int) -> None:
         if self._batcher.waiting > _WAITING_MAX or not self._in_flight.take(size):
-            raise TooManyRequests(
+            raise TooManyRequestsError(
                 f"send limit reached: {self._batcher.waiting} sends waiting, {self._in_flight.held} bytes in "
                 "flight; retry later"
             )
@@ -114,7 +114,7 @@ class Producing:
         require(CANCEL, topic=topic)
         named = marker.user_properties[DELETE_KEY].removeprefix(f"{topic}+")
         await self._cancel(Handle(self._broker.id, topic, named, _ANY_SEQ))
-        return Receipt(marker.system_properties.message_id, topic, None, NO_TIME_MS)
+        return SendResult(marker.system_properties.message_id, topic, None, NO_TIME_MS)
 
     async def _replace(self, draft: Draft) -> _Reply:
         send_each = partial(self._broker.send_each, creates_topics=self._creates_topics)
@@ -123,14 +123,14 @@ class Producing:
 
     async def _send_several(self, messages: Sequence[Any], client_id: str) -> Sequence[_Reply]:
         if not messages or len({resource_name(message.topic) for message in messages}) > 1:
-            raise MalformedRequest("a send has at least one message, and all of one topic")
+            raise MalformedRequestError("a send has at least one message, and all of one topic")
         kinds = {is_transaction(message) for message in messages}
         if len(kinds) > 1:
-            raise MalformedRequest("a send has either messages of transactions or others, not both")
+            raise MalformedRequestError("a send has either messages of transactions or others, not both")
         if kinds == {True}:
             drafts = [draft_of(message) for message in messages]
             begin = partial(self._broker.transactions.begin, creates_topics=self._creates_topics)
-            receipts: list[Receipt] = await self._call(begin, drafts)
+            receipts: list[SendResult] = await self._call(begin, drafts)
             self.owners.update(((receipt.topic, receipt.id), client_id) for receipt in receipts)
             while len(self.owners) > _OWNERS_MAX:
                 self.owners.popitem(last=False)
@@ -152,7 +152,9 @@ class Producing:
         require(CANCEL, topic=resource_name(request.topic))
         handle = Handle.parse(request.recall_handle)
         if handle.topic != resource_name(request.topic):
-            raise UnknownMessage(f"the handle is of topic {handle.topic!r}, not of {request.topic.name!r}")
+            raise UnknownMessageError(
+                f"the handle is of topic {handle.topic!r}, not of {request.topic.name!r}"
+            )
         await self._cancel(handle)
         return service.RecallMessageResponse(status=OK, message_id=handle.id)
 
@@ -160,9 +162,11 @@ class Producing:
         """Return if the message is cancelled, now or before."""
         (answer,) = await self._call(self._broker.cancel, [handle])
         if answer is CancelAnswer.RELEASED:
-            raise AlreadyReleased(f"message {handle.id} is already released; it cannot be recalled any more")
+            raise AlreadyReleasedError(
+                f"message {handle.id} is already released; it cannot be recalled any more"
+            )
         if answer is CancelAnswer.UNKNOWN:
-            raise UnknownMessage(f"message {handle.id} is not known here")
+            raise UnknownMessageError(f"message {handle.id} is not known here")
 
     # -- transactions -----------------------------------------------------------------------------
 
@@ -170,7 +174,7 @@ class Producing:
         topic, message_id = resource_name(request.topic), request.transaction_id
         require(SEND, topic=topic)
         if not message_id:
-            raise UnknownTransaction("the transaction id is empty; pass the one that the send returned")
+            raise UnknownTransactionError("the transaction id is empty; pass the one that the send returned")
         transactions = self._broker.transactions
         if request.resolution == definition.TransactionResolution.COMMIT:
             await self._call(transactions.commit, topic, message_id)
@@ -183,7 +187,7 @@ class Producing:
 
 
 def _reply_to_send(messages: Sequence[Any], replies: Sequence[_Reply]) -> Any:
-    if len(replies) == 1 and isinstance(replies[0], Receipt):
+    if len(replies) == 1 and isinstance(replies[0], SendResult):
         return _reply_to_one(replies[0])
     entries = [_entry(message, reply) for message, reply in zip(messages, replies, strict=True)]
     codes = {entry.status.code for entry in entries}
@@ -192,7 +196,7 @@ def _reply_to_send(messages: Sequence[Any], replies: Sequence[_Reply]) -> Any:
 
 
 def _entry(message: Any, reply: _Reply) -> Any:
-    if not isinstance(reply, Receipt):
+    if not isinstance(reply, SendResult):
         message_id = message.system_properties.message_id
         return service.SendResultEntry(status=status_of(reply), message_id=message_id)
     handle = "" if reply.handle is None else str(reply.handle)
@@ -216,7 +220,7 @@ _MESSAGE_ID, _TRANSACTION_ID, _OFFSET, _RECALL_HANDLE = 2, 3, 4, 5
 _ENTRIES = 2
 
 
-def _reply_to_one(receipt: Receipt) -> bytes:
+def _reply_to_one(receipt: SendResult) -> bytes:
     message_id = receipt.id.encode()
     ids = _bytes_field(_MESSAGE_ID, message_id) + _bytes_field(_TRANSACTION_ID, message_id)
     if receipt.handle is not None:

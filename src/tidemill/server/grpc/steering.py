@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tidemill.core.errors import IllegalDelay, IllegalLevel, IllegalProperty
+from tidemill.core.errors import IllegalDelayError, IllegalLevelError, IllegalPropertyError
 from tidemill.core.model import Once
 
 DELETE_KEY = "TIMER_DEL_UNIQKEY"
@@ -57,7 +57,7 @@ def take_steering(properties: dict[str, str], delivery_timestamp_ms: int | None)
         times_ms.add(delivery_timestamp_ms)
     if len(delays_ms) + len(times_ms) + (level > 0) > 1:
         said = _said(given, delivery_timestamp_ms)
-        raise IllegalDelay(f"conflicting times: {said}; give only one of them")
+        raise IllegalDelayError(f"conflicting times: {said}; give only one of them")
     at_ms, delay_ms = (ms.pop() if ms else None for ms in (times_ms, delays_ms))
     jitter_ms = _number(_JITTER, given[_JITTER]) if _JITTER in names else 0
     return Steering(at_ms, delay_ms, level, once, jitter_ms)
@@ -74,7 +74,7 @@ def _said(given: Mapping[str, str], delivery_timestamp_ms: int | None) -> str:
 def _number(name: str, text: str) -> int:
     if not _is_whole(text):
         unit = "seconds" if _UNIT_MS.get(name) == 1000 else "milliseconds"
-        raise IllegalDelay(f"{name} is {text[:40]!r}; {_say(unit)}")
+        raise IllegalDelayError(f"{name} is {text[:40]!r}; {_say(unit)}")
     return int(text)
 
 
@@ -83,7 +83,7 @@ def _level(given: Mapping[str, str]) -> int:
     if text is None:
         return 0
     if not _is_whole(text):
-        raise IllegalLevel(f"{_LEVEL} is {text[:40]!r}; {_say('the level')}")
+        raise IllegalLevelError(f"{_LEVEL} is {text[:40]!r}; {_say('the level')}")
     return int(text)
 
 
@@ -96,7 +96,7 @@ def _once(given: Mapping[str, str]) -> Once:
     if text is None:
         return Once.NO
     if text.lower() not in _ONCE_VALUES:
-        raise IllegalProperty(f"{_ONCE} is {text[:40]!r}; use `keep` or `replace`")
+        raise IllegalPropertyError(f"{_ONCE} is {text[:40]!r}; use `keep` or `replace`")
     return _ONCE_VALUES[text.lower()]
 
 

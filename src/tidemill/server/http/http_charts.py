@@ -17,7 +17,7 @@ from tidemill.broker.query.due_windows import STEPS_MAX
 from tidemill.broker.query.message_history import MessageStory
 from tidemill.broker.query.metrics_history import BOUNDS_MS
 from tidemill.core.clock import stopwatch_s
-from tidemill.core.errors import RequestError, UnknownMessage
+from tidemill.core.errors import RequestError, UnknownMessageError
 from tidemill.core.limits import KIB, MIB
 from tidemill.core.model import Handle
 from tidemill.server.http.chart_models import (
@@ -170,7 +170,7 @@ def message_routes(broker: Broker) -> APIRouter:
         require(LOOK, topic=topic)
         story = broker.views.messages.story(topic, message_id, seq)
         if story is None:
-            raise UnknownMessage(
+            raise UnknownMessageError(
                 f"no timed message {message_id!r} is known in topic {topic!r}; it may be past its retention"
             )
         reserve([story.message.body[:body_limit]])

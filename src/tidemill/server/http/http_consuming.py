@@ -25,7 +25,7 @@ from tidemill.broker.broker import Broker
 from tidemill.broker.consume.receipts import decode_receipt
 from tidemill.broker.consume.receiver import TagFilter
 from tidemill.core.clock import stopwatch_s
-from tidemill.core.errors import TidemillError, TooManyRequests
+from tidemill.core.errors import TidemillError, TooManyRequestsError
 from tidemill.core.limits import MIB
 from tidemill.core.model import Delivery
 from tidemill.core.property_names import split_properties
@@ -93,7 +93,7 @@ class Consumers:
         """Return messages untried that exceed the response budget."""
         try:
             reserve(delivery.message.body for delivery in found)
-        except TooManyRequests:
+        except TooManyRequestsError:
             receipts = [delivery.receipt for delivery in found]
             await self._call(self._broker.change_invisibility, receipts, 0, is_untried=True)
             raise
@@ -241,7 +241,7 @@ def _delivery_out(delivery: Delivery) -> dict[str, object]:
 
 
 def require_receipts(broker: Broker, receipts: list[str]) -> None:
-    """`Forbidden` unless the caller may settle all of these."""
+    """`ForbiddenError` unless the caller may settle all of these."""
     if caller() is not None:
         for group, topic, queue_id in {decode_receipt(receipt)[:3] for receipt in receipts}:
             require(RECEIVE, topic=broker.receiver.received_as(topic, queue_id), group=group)

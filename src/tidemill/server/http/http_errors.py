@@ -14,36 +14,36 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from tidemill.core.errors import (
-    BodyTooLarge,
+    BodyTooLargeError,
     BusyError,
-    DiskFull,
-    Forbidden,
-    IdInUse,
+    DiskFullError,
+    ForbiddenError,
+    IdInUseError,
     RequestError,
-    RequestIdReused,
+    RequestIdReusedError,
     TidemillError,
-    TopicExists,
-    TopicInUse,
-    Unauthorized,
-    UnknownMessage,
-    UnknownTopic,
+    TopicExistsError,
+    TopicInUseError,
+    UnauthorizedError,
+    UnknownMessageError,
+    UnknownTopicError,
 )
 from tidemill.server.http.wrong_fields import body_model, unread_body, what_is_wrong
 from tidemill.server.rejects import REJECTS
 
 # The first class that fits counts, so the special stands before its family.
 _STATUS: tuple[tuple[type[TidemillError], int], ...] = (
-    (Unauthorized, 401),
-    (Forbidden, 403),
-    (UnknownTopic, 404),
-    (UnknownMessage, 404),
-    (TopicExists, 409),
-    (TopicInUse, 409),
-    (IdInUse, 409),
-    (BodyTooLarge, 413),
-    (RequestIdReused, 422),
+    (UnauthorizedError, 401),
+    (ForbiddenError, 403),
+    (UnknownTopicError, 404),
+    (UnknownMessageError, 404),
+    (TopicExistsError, 409),
+    (TopicInUseError, 409),
+    (IdInUseError, 409),
+    (BodyTooLargeError, 413),
+    (RequestIdReusedError, 422),
     (RequestError, 400),
-    (DiskFull, 507),
+    (DiskFullError, 507),
     (BusyError, 429),
     (TidemillError, 503),  # storage, corruption, closed: the operator must act, the client may retry later
 )

@@ -16,8 +16,8 @@ from fastapi import APIRouter, Depends, Header, Request
 from tidemill.broker.broker import Broker
 from tidemill.broker.change.canceller import NewTime, To
 from tidemill.broker.send.planned_send import Answer
-from tidemill.core.errors import IllegalHandle, IllegalRequestId, RequestError
-from tidemill.core.model import NO_OFFSET, NO_TIME_MS, CancelAnswer, Draft, Handle, Once, Receipt
+from tidemill.core.errors import IllegalHandleError, IllegalRequestIdError, RequestError
+from tidemill.core.model import NO_OFFSET, NO_TIME_MS, CancelAnswer, Draft, Handle, Once, SendResult
 from tidemill.core.request_ids import REQUEST_ID_NAME, RequestKey, request_key
 from tidemill.server.http.http_models import (
     AnswerOut,
@@ -52,7 +52,7 @@ async def _request_key(request: Request, idempotency_key: _IdempotencyKey = None
         return None
     count = len(request.headers.getlist(_REQUEST_ID_HEADER))
     if count > 1:
-        raise IllegalRequestId(
+        raise IllegalRequestIdError(
             f"the request has {count} Idempotency-Key headers, the limit is 1; nothing was changed. "
             "Send one header, with the id of this request"
         )
@@ -88,7 +88,7 @@ def send_routes(broker: Broker) -> APIRouter:
             return ManyOut(answers=[AnswerOut(receipt=receipt_out(receipt)) for receipt in receipts])
         answers = []
         for answer in _sent_each(broker, request.messages):
-            if isinstance(answer, Receipt):
+            if isinstance(answer, SendResult):
                 answers.append(AnswerOut(receipt=receipt_out(answer)))
             else:
                 REJECTS.add("http", answer.code)
@@ -201,7 +201,7 @@ def _body(message: MessageIn) -> bytes:
         raise RequestError(f"body_base64 is not base64: {error}") from None
 
 
-def receipt_out(receipt: Receipt) -> ReceiptOut:
+def receipt_out(receipt: SendResult) -> ReceiptOut:
     return ReceiptOut(
         message_id=receipt.id,
         topic=receipt.topic,
@@ -235,7 +235,7 @@ def _handles(request: ChoiceIn) -> list[Handle]:
         require(CANCEL, topic=topic)
     for handle in handles:
         if not -1 <= handle.seq < _SEQ_MAX:
-            raise IllegalHandle(f"not a handle: its seq is {handle.seq}; pass the handle of the send")
+            raise IllegalHandleError(f"not a handle: its seq is {handle.seq}; pass the handle of the send")
     return handles
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from tidemill.broker.send.column_send import Answers
 from tidemill.core.addresses import LOCAL_DOOR_HEADER
-from tidemill.core.errors import BodyTooLarge, RequestError, TidemillError
+from tidemill.core.errors import BodyTooLargeError, RequestError, TidemillError
 from tidemill.core.limits import FRAME_BYTES_MAX
 from tidemill.core.send_batch import SendColumns, decode_columns
 from tidemill.server.batching import Batcher
@@ -84,5 +84,5 @@ async def _body(receive: Receive) -> bytes:
         parts.append(event.get("body", b""))
         size += len(parts[-1])
         if size > FRAME_BYTES_MAX:
-            raise BodyTooLarge(f"a batch has over {FRAME_BYTES_MAX} bytes; send it in parts")
+            raise BodyTooLargeError(f"a batch has over {FRAME_BYTES_MAX} bytes; send it in parts")
     return b"".join(parts)

@@ -36,7 +36,7 @@ from tidemill.broker.health import Health, Remedy, text_of
 from tidemill.broker.identity import require_broker
 from tidemill.broker.loop import let_services_in
 from tidemill.core.clock import Clock, SystemClock, stopwatch_s
-from tidemill.core.errors import DiskError, DiskFull, TidemillError
+from tidemill.core.errors import DiskError, DiskFullError, TidemillError
 from tidemill.core.parent_watch import when_untied
 from tidemill.log.disk import RealDisk
 from tidemill.server.app import App, Opened
@@ -98,7 +98,7 @@ class BrokerProcess:
             broker = await asyncio.to_thread(self._open_broker)
             self._flight = await asyncio.to_thread(self._open_flight, broker, authority)
         except (TidemillError, OSError) as error:
-            if self._plan.is_again and isinstance(error, DiskError | DiskFull):
+            if self._plan.is_again and isinstance(error, DiskError | DiskFullError):
                 self._give_up(f"opening: {error}", event="fault")
             else:
                 self._give_up(_words_of(error))

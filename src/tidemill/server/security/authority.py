@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 
 from tidemill.core.clock import Clock, SystemClock, stopwatch_s
-from tidemill.core.errors import RequestError, Unauthorized
+from tidemill.core.errors import RequestError, UnauthorizedError
 from tidemill.server.process.serve_plan import ServePlan
 from tidemill.server.security.permissions import NO_USERS, Permissions, User, hash_of, parse_permissions
 from tidemill.server.security.signatures import user_of
@@ -63,14 +63,14 @@ class Authority:
         """The user of an HTTP or Flight call, by its header `authorization: Bearer TOKEN`."""
         scheme, _, token = authorization.strip().partition(" ")
         if scheme.lower() != _BEARER or not token.strip():
-            raise Unauthorized(
+            raise UnauthorizedError(
                 "authentication required; send the header Authorization: Bearer TOKEN (the command line "
                 "takes it from TIDEMILL_TOKEN, the Python client as token=)"
             )
         hashed = hash_of(token.strip())
         user = self._current().by_token_hash.get(hashed)
         if user is None or not hmac.compare_digest(user.token_hash, hashed):
-            raise Unauthorized("unknown token; use one that the permissions file of the broker names")
+            raise UnauthorizedError("unknown token; use one that the permissions file of the broker names")
         return user
 
     def _current(self) -> Permissions:

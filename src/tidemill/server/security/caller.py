@@ -47,7 +47,7 @@ def may_compare(group: str, topic: str) -> bool:
 
 
 def require(verb: Verb, *, topic: str | None = None, group: str | None = None) -> None:
-    """Return if the caller may; `Forbidden` if not."""
+    """Return if the caller may; `ForbiddenError` if not."""
     user = _caller.get()
     if user is not None:
         user.require(verb, topic=topic, group=group)

@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
-from tidemill.core.errors import BusyError, Forbidden, TidemillError, Unauthorized
+from tidemill.core.errors import BusyError, ForbiddenError, TidemillError, UnauthorizedError
 from tidemill.server.asgi import Receive, Scope, Send
 from tidemill.server.grpc.framing import Status, Stream
 from tidemill.server.grpc.protocol import SERVICE, service
@@ -94,13 +94,13 @@ class Guard:
             rates.require(address)
         try:
             return find()
-        except Unauthorized:
+        except UnauthorizedError:
             rates.spend(address)
             raise
 
 
 def _refuse_other_sites(method: str, relation: str, origin: str, host: str) -> None:
-    """`Forbidden` if a browser sends a request that changes something from a page of another site.
+    """`ForbiddenError` if a browser sends a request that changes something from a page of another site.
 
     Any web page can make its browser send requests to a broker on the same machine. Only browsers send these
     headers; where they do not state the relation, the origin is compared.
@@ -109,7 +109,7 @@ def _refuse_other_sites(method: str, relation: str, origin: str, host: str) -> N
         return
     is_own = relation in _OWN_SITE if relation else not origin or origin.partition("://")[2] == host
     if not is_own:
-        raise Forbidden("cross-site request rejected; use the broker's own dashboard")
+        raise ForbiddenError("cross-site request rejected; use the broker's own dashboard")
 
 
 def _payer(user: User | None, peer: str) -> str:
@@ -157,7 +157,7 @@ async def _refuse_grpc(path: str, error: TidemillError, stream: Stream) -> None:
 async def _refuse_http(error: TidemillError, send: Send) -> None:
     content = error_bytes(error)
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
-    if isinstance(error, Unauthorized):
+    if isinstance(error, UnauthorizedError):
         headers.append(_CHALLENGE)
     elif isinstance(error, BusyError):
         headers.append((b"retry-after", b"1"))

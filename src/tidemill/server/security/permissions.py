@@ -19,7 +19,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from tidemill.core.durations import parse_duration_ms
-from tidemill.core.errors import Forbidden, RequestError
+from tidemill.core.errors import ForbiddenError, RequestError
 
 SKEW_MS = 5 * 60_000
 _ALL = "*"
@@ -84,26 +84,28 @@ class User:
         return any(verb in rule.verbs and rule.topics.is_all for rule in self.rules)
 
     def require(self, verb: Verb, *, topic: str | None = None, group: str | None = None) -> None:
-        """Return if the user may; `Forbidden` if not."""
+        """Return if the user may; `ForbiddenError` if not."""
         refusal = self.refusal(verb, topic=topic, group=group)
         if refusal is not None:
             raise refusal
 
-    def refusal(self, verb: Verb, *, topic: str | None = None, group: str | None = None) -> Forbidden | None:
+    def refusal(
+        self, verb: Verb, *, topic: str | None = None, group: str | None = None
+    ) -> ForbiddenError | None:
         """Why the user may not; None if it may."""
         if self.may(verb, topic=topic, group=group):
             return None
         where = "" if topic is None else f" on topic {topic!r}"
         whom = "" if group is None else f" as group {group!r}"
-        return Forbidden(
+        return ForbiddenError(
             f"user {self.name!r} may not {verb}{where}{whom}; the permissions file must allow it"
         )
 
-    def refusal_to_send(self, topic: str, *, replaces: bool) -> Forbidden | None:
+    def refusal_to_send(self, topic: str, *, replaces: bool) -> ForbiddenError | None:
         """The same for a send. Replacing moves a pending message of any sender, as reschedule does."""
         refusal = self.refusal(Verb.SEND, topic=topic)
         if refusal is None and replaces and not self.may(Verb.CANCEL, topic=topic):
-            return Forbidden(
+            return ForbiddenError(
                 f"user {self.name!r} may not replace messages that wait in topic {topic!r}; the permissions "
                 f"file must allow {Verb.CANCEL} too"
             )
@@ -111,7 +113,7 @@ class User:
 
     def require_everywhere(self, verb: Verb) -> None:
         if not self.may_everywhere(verb):
-            raise Forbidden(
+            raise ForbiddenError(
                 f"user {self.name!r} may not {verb} on all topics; name one that is allowed, or let the "
                 f"permissions file allow {verb} on all"
             )
@@ -119,7 +121,7 @@ class User:
     def require_any(self, topic: str) -> None:
         """Return if the user may do anything at all with a topic."""
         if not any(topic in rule.topics for rule in self.rules):
-            raise Forbidden(
+            raise ForbiddenError(
                 f"user {self.name!r} may do nothing with topic {topic!r}; the permissions file must allow it"
             )
 

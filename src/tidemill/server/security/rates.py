@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from tidemill.core.clock import stopwatch_s
-from tidemill.core.errors import TooManyRequests
+from tidemill.core.errors import TooManyRequestsError
 
 _BURST_SECONDS = 2.0
 _CLIENTS_MAX = 10_000
@@ -34,7 +34,7 @@ class Rates:
         return len(self._buckets)
 
     def spend(self, client: str) -> None:
-        """Take a token; `TooManyRequests` if there is none."""
+        """Take a token; `TooManyRequestsError` if there is none."""
         with self._lock:
             now_s = self._now_s()
             tokens = self._tokens(client, now_s)
@@ -47,7 +47,7 @@ class Rates:
             raise self._refusal(client)
 
     def require(self, client: str) -> None:
-        """Return if there is a token, and leave it; `TooManyRequests` if there is none."""
+        """Return if there is a token, and leave it; `TooManyRequestsError` if there is none."""
         with self._lock:
             is_within = self._tokens(client, self._now_s()) >= 1
         if not is_within:
@@ -57,7 +57,7 @@ class Rates:
         tokens, counted_s = self._buckets.get(client, (self._burst, now_s))
         return min(self._burst, tokens + (now_s - counted_s) * self._per_second)
 
-    def _refusal(self, client: str) -> TooManyRequests:
-        return TooManyRequests(
+    def _refusal(self, client: str) -> TooManyRequestsError:
+        return TooManyRequestsError(
             f"more than {self._per_second:g} calls a second from {client}; slow down and try again"
         )

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tidemill.core.durations import parse_time_ms, zone_offset_ms
-from tidemill.core.errors import RequestError, Unauthorized
+from tidemill.core.errors import RequestError, UnauthorizedError
 from tidemill.server.security.permissions import Permissions, User
 
 _SCHEME = "MQv2-HMAC-SHA1"
@@ -45,13 +45,13 @@ class Signature:
         parts = dict(_pairs(rest))
         access_key = parts.get("Credential", "").split("/", 1)[0]
         if not authorization or (scheme == _SCHEME and not access_key):
-            raise Unauthorized("authentication required; give the client an access key and a secret key")
+            raise UnauthorizedError("authentication required; give the client an access key and a secret key")
         if scheme != _SCHEME:
-            raise Unauthorized(f"the authorization is not a signature of the kind {_SCHEME}")
+            raise UnauthorizedError(f"the authorization is not a signature of the kind {_SCHEME}")
         try:
             return cls(access_key, bytes.fromhex(parts.get("Signature", "")))
         except ValueError:
-            raise Unauthorized("the signature is not written in hexadecimal digits") from None
+            raise UnauthorizedError("the signature is not written in hexadecimal digits") from None
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:
@@ -61,26 +61,26 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
 
 
 def user_of(permissions: Permissions, authorization: str, date_time: str, now_ms: int) -> User:
-    """The user who signed; `Unauthorized` if unknown, or if the signature is too old."""
+    """The user who signed; `UnauthorizedError` if unknown, or if the signature is too old."""
     signature = Signature.parse(authorization)
     user = permissions.by_access_key.get(signature.access_key, _UNKNOWN_USER)
     ours = hmac.digest(user.secret_key, date_time.encode("utf-8", "surrogateescape"), "sha1")
     if not hmac.compare_digest(ours, signature.digest) or user is _UNKNOWN_USER:
-        raise Unauthorized("the signature is wrong: access key or secret key do not match")
+        raise UnauthorizedError("the signature is wrong: access key or secret key do not match")
     _require_fresh(permissions, date_time, now_ms)
     return user
 
 
 def _require_fresh(permissions: Permissions, date_time: str, now_ms: int) -> None:
     if not _TIME.match(date_time):
-        raise Unauthorized(_NOT_A_TIME)
+        raise UnauthorizedError(_NOT_A_TIME)
     try:
         ahead_ms = parse_time_ms(date_time, now_ms) - now_ms
     except (RequestError, OverflowError, ValueError):
-        raise Unauthorized(_NOT_A_TIME) from None
+        raise UnauthorizedError(_NOT_A_TIME) from None
     offsets_ms = (0,) if _EXACT_OFFSET.search(date_time) else _offsets_ms(permissions, now_ms)
     if not any(abs(ahead_ms - offset_ms) <= permissions.skew_ms for offset_ms in offsets_ms):
-        raise Unauthorized(
+        raise UnauthorizedError(
             f"the signature has expired: its time differs from the broker's by more than "
             f"{permissions.skew_ms // 1000} s; set the client's clock"
         )

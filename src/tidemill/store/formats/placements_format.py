@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidemill.core.errors import NewerFormat
+from tidemill.core.errors import NewerFormatError
 from tidemill.core.model import NEVER_ROLLED, NOT_COUNTED
 from tidemill.log.arrays import U16
 
@@ -32,9 +32,9 @@ def trips_kind_of(trips: U16) -> int:
 
 
 def check_trips_kind(trips_kind: int) -> None:
-    """Raise `NewerFormat` for an unknown value."""
+    """Raise `NewerFormatError` for an unknown value."""
     if trips_kind > TRIPS_EACH:
-        raise NewerFormat(f"a record has placements of unknown kind {trips_kind}; use a newer Tidemill")
+        raise NewerFormatError(f"a record has placements of unknown kind {trips_kind}; use a newer Tidemill")
 
 
 def trips_of(trips_kind: int, count: int) -> U16:

@@ -10,7 +10,7 @@ import threading
 from contextlib import closing
 from pathlib import Path
 
-from tidemill.core.errors import DiskFull
+from tidemill.core.errors import DiskFullError
 from tidemill.core.limits import MIB
 from tidemill.log.disk import Disk
 
@@ -42,15 +42,15 @@ class Ballast:
         return self._held == self._size
 
     def require_whole(self) -> None:
-        """Return if the ballast is whole or can be made whole; `DiskFull` if not."""
+        """Return if the ballast is whole or can be made whole; `DiskFullError` if not."""
         if self.is_whole:
             return
         with self._lock, closing(self._disk.open(self._path, create=True)) as file:
             try:
                 file.preallocate(self._size)
-            except DiskFull as error:
+            except DiskFullError as error:
                 free_bytes = max(0, self._disk.free_bytes(self._path.parent))
-                raise DiskFull(
+                raise DiskFullError(
                     f"the disk is full: {self._size - file.size():,} more bytes are needed to keep releases "
                     f"going, {free_bytes:,} are free; free space on that disk"
                 ) from error
@@ -60,7 +60,7 @@ class Ballast:
         """Make it whole if there is space."""
         try:
             self.require_whole()
-        except DiskFull:
+        except DiskFullError:
             return False
         return True
 

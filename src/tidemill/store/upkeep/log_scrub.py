@@ -6,7 +6,7 @@ are never read. Each step is bounded by bytes and by frames, and takes no lock b
 
 from __future__ import annotations
 
-from tidemill.core.errors import DamagedFrame
+from tidemill.core.errors import DamagedFrameError
 from tidemill.core.limits import DAY_MS, MIB
 from tidemill.store.damaged_messages import frames_between
 from tidemill.store.message_store import MessageStore
@@ -61,5 +61,5 @@ class LogScrub:
         for offset in sorted({start, *frames_between(self._store, start, stop)}):
             try:
                 self._store.log.frame(offset)
-            except DamagedFrame as error:
+            except DamagedFrameError as error:
                 self._store.damaged.note(error)

@@ -95,7 +95,7 @@ class TimerLog:
         self._end_index = self._found_end()
 
     def append(self, units: Units) -> None:
-        """Put `units` at the end. Raises `DiskFull` with any part of them written."""
+        """Put `units` at the end. Raises `DiskFullError` with any part of them written."""
         done = 0
         while done < len(units):
             segment, row = divmod(self._end_index, self._per_segment)

@@ -6,7 +6,7 @@ Leaves to others: which slots are pending (the cursor), what the positions lead 
 Invariants:
 - a read returns a row for every tick asked, valid or not; `speaks_for` says which;
 - a slot is written only where the file already has disk space, because a full disk found by a write
-  through a map would end the process instead of raising `DiskFull`;
+  through a map would end the process instead of raising `DiskFullError`;
 - a slot is read through the map only where the file has disk space too: a file system in memory (tmpfs) gives
   a hole its space as soon as it is looked at through a map, and ends the process where there is none left.
 """
@@ -76,7 +76,7 @@ class Wheel:
         return self.read(np.arange(from_tick, until_tick, dtype=np.int64))
 
     def write(self, ticks: Longs, rows: Slots) -> None:
-        """Put a row for each tick; the ticks must lie within one lap. Raises `DiskFull` before any is put."""
+        """Put a row for each tick, all within one lap; `DiskFullError` before any is put."""
         if not len(ticks):
             return
         numbers = ticks % self._slots
