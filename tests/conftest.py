@@ -9,12 +9,16 @@ from __future__ import annotations
 import gc
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hypothesis_examples import register_quick
+from helpers.hypothesis_examples import register_quick
+
+if TYPE_CHECKING:
+    from helpers.small_broker import SmallBroker
 
 # They start processes, whole brokers or a browser, or wait in real time.
 _SLOW = (
@@ -22,13 +26,12 @@ _SLOW = (
     "benchmarks",
     "browser",
     "deploy",
+    "integration",
     "pipeline",
     "spark",
     "test_docs.py",
     "test_docs_site.py",
     "unit/cli/test_damaged_files.py",
-    "unit/client",
-    "unit/server",
 )
 
 # Before anything of ours is imported: a developer's own settings must not change what a test sees.
@@ -63,6 +66,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _is_slow(path: Path) -> bool:
     return not {path, *path.parents}.isdisjoint(_SLOW_PATHS)
+
+
+@pytest.fixture
+def make_small(tmp_path: Path) -> Iterator[Callable[..., SmallBroker]]:
+    """Makes small brokers with settings of the test's own; all are checked at the end."""
+    from helpers.small_broker import SmallBroker
+
+    made: list[SmallBroker] = []
+
+    def make(**settings: Any) -> SmallBroker:
+        made.append(SmallBroker(tmp_path / f"data-{len(made)}", **settings))
+        return made[-1]
+
+    yield make
+    for small in made:
+        small.check()
+        small.close()
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[SmallBroker]:
+    """An empty small broker, checked against its own log when the test is over."""
+    from helpers.small_broker import SmallBroker
+
+    small = SmallBroker(tmp_path / "data")
+    yield small
+    small.check()
+    small.close()
 
 
 _MANY_MORE = 300

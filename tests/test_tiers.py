@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from hypothesis_examples import QUICK, examples
+from helpers.hypothesis_examples import QUICK, examples
 
 _ROOT = Path(__file__).resolve().parent.parent
 _TESTS = _ROOT / "tests"
@@ -40,6 +40,17 @@ def test_the_directories_that_are_slow_exist() -> None:
 def test_the_page_names_every_directory_of_tests() -> None:
     named = set(re.findall(r"^\| `tests/(\w+)/", _PAGE, re.MULTILINE))
     assert {path.relative_to(_TESTS).parts[0] for path in _TESTS.glob("*/**/test_*.py")} == named
+
+
+_NOT_IN_UNIT = re.compile(
+    r"^\s*(?:import|from) (threading|multiprocessing|subprocess|socket|uvicorn|helpers\.http_broker)\b", re.M
+)
+
+
+def test_unit_tests_start_no_thread_no_process_and_no_server() -> None:
+    files = (_TESTS / "unit").rglob("*.py")
+    found = {path.name: names for path in files if (names := _NOT_IN_UNIT.findall(path.read_text()))}
+    assert not found, "these belong in tests/integration"
 
 
 @pytest.fixture

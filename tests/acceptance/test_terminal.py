@@ -11,7 +11,7 @@ import pytest
 import tidemill
 from acceptance.serving import Served
 from acceptance.terminal import PATIENCE_S, terminal
-from http_broker import HttpBroker, http_broker
+from helpers.http_broker import HttpBroker, http_broker
 
 
 @pytest.fixture

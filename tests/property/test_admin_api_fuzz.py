@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import response_schema_conformance
 
-from asgi_caller import AsgiCaller
-from hypothesis_examples import examples
-from small_broker import SmallBroker
+from helpers.asgi_caller import AsgiCaller
+from helpers.hypothesis_examples import examples
+from helpers.small_broker import SmallBroker
 from tidemill.server.http.http_api import admin_app
 
 # These move the clock by years or write wherever they are told to.

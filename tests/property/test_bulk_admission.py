@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from hypothesis_examples import examples
-from small_broker import SmallBroker
+from helpers.hypothesis_examples import examples
+from helpers.small_broker import SmallBroker
 from tidemill.core.errors import RequestError
 from tidemill.core.model import Draft
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hypothesis_examples import examples
-from small_broker import SmallBroker
+from helpers.hypothesis_examples import examples
+from helpers.small_broker import SmallBroker
 from tidemill.core.config import TIMER_STORES
 from tidemill.core.model import CancelAnswer, Draft, Handle, TopicType
 from tidemill.testing.heap_timer import HeapTimer

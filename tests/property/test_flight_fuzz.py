@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pyarrow import flight
 
-from hypothesis_examples import examples
-from small_broker import SmallBroker
+from helpers.hypothesis_examples import examples
+from helpers.small_broker import SmallBroker
 from tidemill.core.errors import TidemillError
 from tidemill.server.flight.flight_requests import (
     cancel_columns,

@@ -12,8 +12,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hypothesis_examples import examples
-from small_broker import SmallBroker
+from helpers.hypothesis_examples import examples
+from helpers.small_broker import SmallBroker
 from tidemill.server.grpc.framing import Status
 from tidemill.server.grpc.gateway import Gateway
 from tidemill.server.grpc.protocol import SERVICE, Code, service

@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hypothesis_examples import examples
-from small_broker import SmallBroker
+from helpers.hypothesis_examples import examples
+from helpers.small_broker import SmallBroker
 from tidemill.core.model import CancelAnswer, Draft, Handle, TopicType
 from tidemill.store.formats.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
 from tidemill.store.level_queues import LevelQueues

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hypothesis_examples import examples
-from small_broker import SmallBroker
+from helpers.hypothesis_examples import examples
+from helpers.small_broker import SmallBroker
 from tidemill.client.transport.endpoint import read_head
 from tidemill.core.addresses import local_door_address
 from tidemill.core.model import Draft

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypothesis_examples import examples
+from helpers.hypothesis_examples import examples
 from tidemill.store.formats.entry_format import ENTRY
 from tidemill.store.formats.queue_format import QUEUE_ROW
 from tidemill.store.formats.row_check import salts_of, seal, sealed_mask

@@ -10,13 +10,12 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from hypothesis_examples import examples
+from helpers.hypothesis_examples import examples
 
 # The harness belongs to the unit tests; pytest's importlib mode puts no test directory on the path.
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "timer"))
 
-from timer_harness import NOT_FAR, STORES, ShardHarness, WatchedEngine
-
+from helpers.timer_harness import NOT_FAR, STORES, ShardHarness, WatchedEngine
 from tidemill.store.formats.entry_format import FLAG_NEAR
 from tidemill.testing import FaultPlan, FaultyDisk, SimulatedCrash
 from tidemill.timer.check import check_timer

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from hypothesis_examples import examples
+from helpers.hypothesis_examples import examples
 from tidemill.core.errors import CorruptionError
 from tidemill.core.model import TRIPS_MAX
 from tidemill.log.disk import RealDisk

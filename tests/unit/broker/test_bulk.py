@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from small_broker import START_MS
+from helpers.small_broker import START_MS
 from tidemill.core.errors import (
     BodyTooLargeError,
     DiskFullError,

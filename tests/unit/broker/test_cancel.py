@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from small_broker import START_MS
+from helpers.small_broker import START_MS
 from tidemill.core.model import CancelAnswer, Draft, Handle
 
 CANCELLED, RELEASED = CancelAnswer.CANCELLED, CancelAnswer.RELEASED

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tidemill
-from small_broker import SmallBroker
+from helpers.small_broker import SmallBroker
 from tidemill.broker.level_table import with_level_table
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import CorruptionError, StorageError

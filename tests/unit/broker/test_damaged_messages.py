@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from damaged_log import damage_frame, damage_message, place_in_queue, place_of_seq
-from small_broker import RETENTION_MS, START_MS, SmallBroker
+from helpers.log_damage import damage_frame, damage_message, place_in_queue, place_of_seq
+from helpers.small_broker import RETENTION_MS, START_MS, SmallBroker
 from tidemill.broker.query.table_schemas import Wanted
 from tidemill.core.errors import DamagedFrameError
 from tidemill.core.limits import KIB

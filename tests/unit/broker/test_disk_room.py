@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from small_broker import STORE
+from helpers.small_broker import STORE
 from tidemill.broker.broker import Broker
 from tidemill.core.errors import DiskFullError
 from tidemill.core.limits import KIB

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from small_broker import START_MS, STORE
+from helpers.small_broker import START_MS, STORE
 from tidemill.core.errors import DiskFullError, PartlyStoredError
 from tidemill.core.limits import KIB
 from tidemill.core.model import Draft, Once

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from small_broker import SmallBroker
+from helpers.small_broker import SmallBroker
 
 _LATER_MS = 60_000
 

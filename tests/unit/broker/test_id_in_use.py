@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hypothesis_examples import examples
+from helpers.hypothesis_examples import examples
 from tidemill.core.errors import IdInUseError
 from tidemill.core.limits import FRAME_ROWS_MAX, HOUR_MS
 from tidemill.core.model import Draft, Once, SendResult

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from small_broker import START_MS
+from helpers.small_broker import START_MS
 from tidemill.broker.send.column_send import PlainAnswers
 from tidemill.broker.send.jitter import drawn_each, drawn_ms, drawn_rows
 from tidemill.core.errors import IllegalDelayError, RequestError, TooManyRequestsError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from small_broker import START_MS
+from helpers.small_broker import START_MS
 from tidemill.broker.backup import back_up
 from tidemill.broker.broker import Broker
 from tidemill.broker.control.kept_clock import KeptClock

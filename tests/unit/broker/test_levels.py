@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from small_broker import START_MS
+from helpers.small_broker import START_MS
 from tidemill.broker.send import sender as sender_module
 from tidemill.core.errors import IllegalLevelError, RequestError
 from tidemill.core.model import CancelAnswer, Draft, Via

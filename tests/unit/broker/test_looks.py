@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from small_broker import START_MS
+from helpers.small_broker import START_MS
 from tidemill.broker.control.step_log import StepLog
 from tidemill.broker.query import message_history, wheel_picture
 from tidemill.broker.query.metrics_history import MetricsHistory, Sample

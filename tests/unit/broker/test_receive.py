@@ -8,7 +8,7 @@ from dataclasses import astuple
 
 import pytest
 
-from small_broker import START_MS
+from helpers.small_broker import START_MS
 from tidemill.core.limits import ANSWER_BYTES_MAX, BODY_BYTES_MAX, MIB
 from tidemill.core.model import Draft, StoredMessage, TopicType, Via
 

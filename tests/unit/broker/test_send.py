@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from small_broker import START_MS
+from helpers.small_broker import START_MS
 from tidemill.core.errors import RequestError, UnknownTopicError, WrongMessageTypeError
 from tidemill.core.model import NO_OFFSET, NO_QUEUE, Draft, Once, SendResult, TopicType
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from small_broker import START_MS
+from helpers.small_broker import START_MS
 from tidemill.core.errors import (
     IllegalIdError,
     TidemillError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from small_broker import START_MS, TIMER
+from helpers.small_broker import START_MS, TIMER
 from tidemill.broker.query.table_schemas import Wanted
 from tidemill.core.model import Via
 

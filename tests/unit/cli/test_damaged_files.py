@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import tidemill
-from small_broker import STORE, TIMER
+from helpers.small_broker import STORE, TIMER
 from tidemill.broker.broker import Broker, Sizes
 from tidemill.broker.control.holds import Holds, HoldsState
 from tidemill.broker.control.kept_clock import KeptClock

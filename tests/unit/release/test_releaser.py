@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from small_broker import RETENTION_MS, START_MS
+from helpers.small_broker import RETENTION_MS, START_MS
 from tidemill.broker.query.table_conditions import Condition
 from tidemill.broker.query.table_schemas import Wanted
 from tidemill.core.model import Draft, Via

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from small_broker import START_MS, SmallBroker
+from helpers.small_broker import START_MS, SmallBroker
 from tidemill.core.limits import MINUTE_MS
 from tidemill.log.arrays import Rows
 from tidemill.release import sweeper

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from asgi_caller import AsgiCaller
-from small_broker import START_MS, SmallBroker
+from helpers.asgi_caller import AsgiCaller
+from helpers.small_broker import START_MS, SmallBroker
 from tidemill.core.errors import IdInUseError
 from tidemill.core.model import Draft, Handle, SendResult
 from tidemill.core.send_answers import decode_answers

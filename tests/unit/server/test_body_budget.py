@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import leaping_loop
+from helpers import simulated_loop
 from tidemill.server.body_budget import BodyBudget, BodyRefused
 
 
@@ -96,7 +96,7 @@ def test_a_body_that_comes_too_slowly_is_refused(
         assert refused.value.status_code == 408
         return asyncio.get_running_loop().time()
 
-    assert leaping_loop.run(ended_s()) == pytest.approx(ends_s)
+    assert simulated_loop.run(ended_s()) == pytest.approx(ends_s)
     assert budget.held == 0
 
 
@@ -106,13 +106,13 @@ def test_a_body_that_comes_too_slowly_is_refused(
 )
 def test_a_body_that_comes_fast_enough_is_taken(size: int, every_s: float, count: int) -> None:
     budget = BodyBudget(1 << 30, 1 << 30)
-    assert len(leaping_loop.run(_read(budget, _slow_caller(size, every_s, count)))) == size * count
+    assert len(simulated_loop.run(_read(budget, _slow_caller(size, every_s, count)))) == size * count
 
 
 def test_a_body_is_whole_in_time_at_whatever_rate_it_comes() -> None:
     budget = BodyBudget(1 << 30, 1 << 30)
     with pytest.raises(BodyRefused, match="not complete within 120 seconds"):
-        leaping_loop.run(_read(budget, _slow_caller(2_000, 1, 1_000)))
+        simulated_loop.run(_read(budget, _slow_caller(2_000, 1, 1_000)))
 
 
 @pytest.mark.parametrize(("announced", "is_refused"), [(b"1000", False), (b"1001", True), (b"x", False)])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from small_broker import SmallBroker
+from helpers.small_broker import SmallBroker
 from tidemill.core.model import Draft
 from tidemill.server.grpc import check_backs
 from tidemill.server.grpc.check_backs import CheckBacks

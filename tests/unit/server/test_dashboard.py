@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import tidemill.server
-from asgi_caller import AsgiCaller
-from small_broker import START_MS
+from helpers.asgi_caller import AsgiCaller
+from helpers.small_broker import START_MS
 from tidemill.server.http.dashboard import PREFIX, Dashboard
 from tidemill.server.http.http_api import admin_app
 

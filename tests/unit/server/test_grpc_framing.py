@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import leaping_loop
+from helpers import simulated_loop
 from tidemill.server.grpc import framing as grpc_framing
 from tidemill.server.grpc.framing import (
     Call,
@@ -316,7 +316,7 @@ def test_a_message_comes_at_a_minimum_rate(
         await service(client.scope, client.receive, client.send)
         return client.status(), asyncio.get_running_loop().time()
 
-    status, at_s = leaping_loop.run(run())
+    status, at_s = simulated_loop.run(run())
     assert status is (Status.OK if ends_s is None else Status.DEADLINE_EXCEEDED)
     assert ends_s is None or at_s == pytest.approx(ends_s)
 

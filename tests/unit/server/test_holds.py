@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from asgi_caller import AsgiCaller
-from small_broker import START_MS
+from helpers.asgi_caller import AsgiCaller
+from helpers.small_broker import START_MS
 from tidemill.server.http.http_api import admin_app
 
 _NOTHING = {"releases_since_ms": None, "absorbing_since_ms": None}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.core import Metric
 
-from asgi_caller import AsgiCaller
-from small_broker import START_MS, SmallBroker
+from helpers.asgi_caller import AsgiCaller
+from helpers.small_broker import START_MS, SmallBroker
 from tidemill.core.model import Draft
 from tidemill.server import pipeline_metrics
 from tidemill.server.http.http_api import admin_app

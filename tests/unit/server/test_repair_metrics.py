@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from small_broker import SmallBroker
+from helpers.small_broker import SmallBroker
 from tidemill.server.metrics import BrokerCollector
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from small_broker import START_MS
+from helpers.small_broker import START_MS
 from tidemill.core.errors import IllegalDelayError, IllegalLevelError
 from tidemill.core.model import Once, TopicType
 from tidemill.server.grpc.conversion import message_of

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from small_broker import SmallBroker
+from helpers.small_broker import SmallBroker
 from tidemill.core.errors import DamagedFrameError
 from tidemill.core.model import Draft
 from tidemill.log.disk import RealDisk

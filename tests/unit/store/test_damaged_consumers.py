@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from small_broker import SmallBroker
+from helpers.small_broker import SmallBroker
 from tidemill.cli.rebuild import rebuild
 from tidemill.core.errors import CorruptionError
 from tidemill.core.model import Draft

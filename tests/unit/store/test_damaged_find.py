@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from small_broker import SmallBroker
+from helpers.small_broker import SmallBroker
 from tidemill.core.errors import BusyError
 from tidemill.core.model import Draft
 from tidemill.log.disk import RealDisk

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from small_broker import START_MS, SmallBroker
+from helpers.small_broker import START_MS, SmallBroker
 from tidemill.core.errors import CorruptionError, NewerFormatError
 from tidemill.core.model import CancelAnswer, Draft
 from tidemill.log.checkpoint import Checkpoint

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from derived_parts import lone_indexes
+from helpers.store_parts import lone_indexes
 from tidemill.core.model import TopicType, Via
 from tidemill.log.disk import RealDisk
 from tidemill.log.frame import decode_frame

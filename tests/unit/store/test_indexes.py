@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from derived_parts import lone_indexes
+from helpers.store_parts import lone_indexes
 from tidemill.core.errors import CorruptionError
 from tidemill.core.model import MessageType, StoredMessage, TopicType
 from tidemill.log.frame import Frame, frame_bytes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from damaged_log import damage_frame, damage_message, place_in_queue
-from small_broker import SmallBroker
+from helpers.log_damage import damage_frame, damage_message, place_in_queue
+from helpers.small_broker import SmallBroker
 from tidemill.core.limits import DAY_MS
 from tidemill.store.damaged_messages import DamageCounts, damage_counts, damaged_messages
 from tidemill.store.upkeep.log_scrub import LogScrub

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from small_broker import SmallBroker
+from helpers.small_broker import SmallBroker
 from tidemill.core.errors import CorruptionError, StorageError
 from tidemill.core.model import Draft, Once, TopicType
 

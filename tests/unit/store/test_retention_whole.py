@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from small_broker import RETENTION_MS, START_MS, SmallBroker
+from helpers.small_broker import RETENTION_MS, START_MS, SmallBroker
 from tidemill.core.model import CancelAnswer, Draft, TopicType
 from tidemill.store.formats.frames import Kind
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from small_broker import START_MS, STORE, SmallBroker
+from helpers.small_broker import START_MS, STORE, SmallBroker
 from tidemill.broker.salvage import MESSAGES_NAME, REPORT_NAME, salvage
 from tidemill.core.errors import (
     CorruptionError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from derived_parts import base_at, lone_queues
+from helpers.store_parts import base_at, lone_queues
 from tidemill.store import topic_queues as module
 from tidemill.store.formats.queue_format import QUEUE_ROW
 from tidemill.store.topic_queues import Publication

@@ -1,16 +1,10 @@
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-# The harness is shared with tests/property; pytest's importlib mode puts no test directory on the path.
-sys.path.insert(0, str(Path(__file__).parent))
-
-from timer_harness import SMALL, STORES, ShardHarness
-
+from helpers.timer_harness import SMALL, STORES, ShardHarness
 from tidemill.timer.settings import StoreKind
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from timer_harness import SMALL, EntryList
 
+from helpers.timer_harness import SMALL, EntryList
 from tidemill.core.errors import DirectoryLockedError, DiskFullError
 from tidemill.log.disk import RealDisk
 from tidemill.store.formats.entry_format import FLAG_NEAR

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from timer_harness import SMALL, STORES, ShardHarness
 
+from helpers.timer_harness import SMALL, STORES, ShardHarness
 from tidemill.core.errors import DirectoryLockedError
 from tidemill.log.disk import RealDisk
 from tidemill.store.formats.entry_format import FLAG_LEVEL, FLAG_NEAR

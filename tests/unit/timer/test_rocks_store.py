@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from timer_harness import SMALL, ShardHarness, WatchedEngine
 
+from helpers.timer_harness import SMALL, ShardHarness, WatchedEngine, rocks_keys_on_disk
 from tidemill.core.errors import CorruptionError, DiskFullError
 from tidemill.log.disk import RealDisk
 from tidemill.timer.check import check_timer
 from tidemill.timer.cursor import encode_cursor
 from tidemill.timer.rocksdb import rocks_store
-from tidemill.timer.rocksdb.rocks_check import all_keys
 from tidemill.timer.rocksdb.rocks_format import (
     KEY_BYTES,
     NO_KEY,
     TIMER_KEY,
     decode_note,
     encode_note,
-    first_key_at,
     timer_keys,
 )
 from tidemill.timer.settings import StepLimits, StoreKind
@@ -35,21 +29,12 @@ START = 1_000
 ROCKS = replace(SMALL, store=StoreKind.ROCKSDB)
 
 
-def _keys_on_disk(shard: ShardHarness) -> np.ndarray:
-    keys = RealDisk().sorted_keys(shard.directory / "shard-000" / "rocksdb", KEY_BYTES, read_only=True)
-    try:
-        parts = list(all_keys(keys, first_key_at(0)))
-    finally:
-        keys.close()
-    return np.concatenate(parts) if parts else np.empty(0, TIMER_KEY)
-
-
 def test_keys_sort_by_due_time_and_hold_topic_id_and_seq(rocks_shard):
     shard = rocks_shard
     shard.run(START)
     shard.add((START + 9) * 1000, (START + 4) * 1000 + 5, (START + 4) * 1000 + 4)
     shard.run(START)
-    found = _keys_on_disk(shard)
+    found = rocks_keys_on_disk(shard)
     entries = shard.entries.rows(0, 3)
     assert found["seq"].tolist() == [2, 1, 0]
     assert found["due_ms"].tolist() == entries["deliver_at_ms"][::-1].tolist()
@@ -69,9 +54,9 @@ def test_nothing_is_rolled_however_far_it_is(rocks_shard):
     shard.run(START)
     shard.add((START + 10_000_000) * 1000)
     shard.run(START + 1)
-    before = _keys_on_disk(shard).tolist()
+    before = rocks_keys_on_disk(shard).tolist()
     shard.run(START + 9_999_999)
-    assert _keys_on_disk(shard).tolist() == before
+    assert rocks_keys_on_disk(shard).tolist() == before
     assert len(shard.run(START + 10_000_001)) == 1
 
 
@@ -120,7 +105,7 @@ def test_keys_of_a_step_that_did_not_end_are_given_to_nobody(rocks_shard, monkey
         patched.setattr(keys, "_put", dies_in_the_middle)
         with pytest.raises(DiskFullError):
             shard.step(START)
-    assert len(_keys_on_disk(shard)) == 3 + 4
+    assert len(rocks_keys_on_disk(shard)) == 3 + 4
     shard.check()
     # Time goes on, but the rest is not absorbed yet: what was left of it must not be handed over.
     assert shard.step(START + 5, seq=3).handed_over_count == 3
@@ -182,7 +167,7 @@ def test_drained_keys_are_dropped_in_bulk(rocks_shard, monkeypatch):
         shard.add(*[(tick + 2) * 1000 + n for n in range(4)])
         shard.run(tick)
         shard.check()
-    assert len(_keys_on_disk(shard)) <= 3 * 4 + 10 + 4
+    assert len(rocks_keys_on_disk(shard)) <= 3 * 4 + 10 + 4
     shard.reopen()
     shard.run(START + 40)
     assert sorted(shard.handed) == shard.expect(START + 40)
@@ -230,42 +215,3 @@ def test_check_finds_what_is_wrong(tmp_path):
     findings = " ".join(check_timer(RealDisk(), shard.directory))
     for finding in ("file is behind", "a slot was begun", "the next due tick is", "waits twice"):
         assert finding in findings
-
-
-_VICTIM = """
-import sys
-sys.path.insert(0, {tests!r})
-from timer_harness import ShardHarness
-from tidemill.timer.settings import StoreKind, TimerSettings
-from pathlib import Path
-shard = ShardHarness(Path({directory!r}), TimerSettings(1000, 1, store=StoreKind.ROCKSDB)).open()
-tick = 1_000
-while True:
-    shard.add(*[(tick + 5 + n % 50) * 1000 for n in range(5_000)])
-    shard.run(tick)
-    tick += 1
-    print(len(shard.entries), len(shard.handed), flush=True)
-"""
-
-
-@pytest.mark.slow
-def test_a_process_killed_in_the_middle_of_its_steps_leaves_a_whole_store(tmp_path):
-    """A real kill -9, at whatever RocksDB was doing then."""
-    directory, tests = tmp_path / "timer", Path(__file__).parent
-    script = _VICTIM.format(tests=str(tests), directory=str(directory))
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as victim:
-        assert victim.stdout is not None
-        for _ in range(8):
-            victim.stdout.readline()
-        os.kill(victim.pid, signal.SIGKILL)
-        said = victim.stdout.read().splitlines()
-    absorbed = int(said[-1].split()[0]) if said else 5_000 * 8
-    assert check_timer(RealDisk(), directory, is_crashed=True) == []
-    shard = ShardHarness(directory, replace(ROCKS, slots=1 << 20)).open()
-    cursor = shard.engines[0].cursor
-    assert cursor.seq >= absorbed
-    waiting = _keys_on_disk(shard)
-    known = waiting[waiting["seq"] < cursor.seq]
-    assert len(np.unique(known["seq"])) == len(known)
-    shard.close()
-    shard.check()

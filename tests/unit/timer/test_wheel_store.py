@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from timer_harness import SMALL, ShardHarness, WatchedEngine
 
+from helpers.timer_harness import SMALL, ShardHarness, WatchedEngine
 from tidemill.core.errors import DiskFullError
 from tidemill.testing import FaultPlan, FaultyDisk, SimulatedCrash
 from tidemill.timer.check import check_timer

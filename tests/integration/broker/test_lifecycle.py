@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tidemill
-from small_broker import START_MS, SmallBroker
+from helpers.small_broker import START_MS, SmallBroker
 from tidemill.broker.broker import Broker
 from tidemill.broker.identity import DIRECTORY_FORMAT, broker_id_of
 from tidemill.core.errors import (
@@ -186,7 +186,6 @@ def test_the_timer_directory_can_be_deleted_at_any_time(small, is_kill):
     }
 
 
-@pytest.mark.slow
 def test_forty_simulated_days_pass_in_seconds(make_small):
     small = make_small(retention_ms=90 * DAY_MS, lead_ms=60_000, timer=TimerSettings())
     dues = {b"%d" % i: 1_000 + i * 40 * DAY_MS // 100 for i in range(100)}

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 import tidemill
-from small_broker import SmallBroker
+from helpers.small_broker import SmallBroker
 from tidemill.broker.backup import CopyProgress, back_up
 from tidemill.core.errors import DiskFullError, RequestError, SyncFailedError
 from tidemill.core.limits import MIB

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import tidemill
-from http_broker import HttpBroker, http_broker
+from helpers.http_broker import HttpBroker, http_broker
 from tidemill.client.answers import Holds
 from tidemill.core.clock import SimulatedClock
 from tidemill.core.config import BrokerSettings

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from acceptance.command_line import make_directory
-from small_broker import SmallBroker
+from helpers.small_broker import SmallBroker
 from tidemill.cli.dump import FileKind
 from tidemill.cli.main import run
 from tidemill.core.model import Draft
@@ -23,8 +23,6 @@ from tidemill.store.formats.find_format import RunHeader, encode_run_header
 from tidemill.timer.attempt_format import ATTEMPT_FORMAT, ATTEMPT_NAME, encode_attempt
 from tidemill.timer.ready_format import ReadyHeader, Runner, encode_ready
 from tidemill.timer.ready_row_format import READY
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

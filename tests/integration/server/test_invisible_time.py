@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from consumer_call import ConsumerCall, DeliveryStream
+from helpers.grpc_call import ConsumerCall, DeliveryStream
 from tidemill.core.errors import IllegalLeaseError
 from tidemill.core.limits import HOUR_MS
 from tidemill.server.grpc.consuming import Consuming

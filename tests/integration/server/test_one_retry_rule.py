@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tidemill
-from asgi_caller import AsgiCaller
-from consumer_call import ConsumerCall, DeliveryStream
-from small_broker import SmallBroker
+from helpers.asgi_caller import AsgiCaller
+from helpers.grpc_call import ConsumerCall, DeliveryStream
+from helpers.small_broker import SmallBroker
 from tidemill.broker.consume.retries import SendBackAnswer
 from tidemill.broker.consume.retry_rule import pause_after
 from tidemill.client.answers import Message

@@ -34,7 +34,6 @@ class _Struck(Exception):
     pass
 
 
-@pytest.mark.slow
 def test_it_can_be_set_after_any_interrupt() -> None:
     closing = Closing()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from small_broker import START_MS
+from helpers.small_broker import START_MS
 from tidemill.broker.control.holds import HOLDS_FORMAT, HoldsState, decode_holds, encode_holds
 from tidemill.broker.query.wait_views import WaitView
 from tidemill.core.errors import CorruptionError, RequestError, SyncFailedError

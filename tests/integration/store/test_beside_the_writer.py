@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from small_broker import RETENTION_MS
+from helpers.small_broker import RETENTION_MS
 from tidemill.core.errors import StorageError
 from tidemill.store import index_checkpoint, message_store
 from tidemill.store.find.find_index import FindIndex

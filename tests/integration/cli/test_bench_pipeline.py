@@ -24,7 +24,6 @@ def test_an_impossible_master_is_refused(capsys: pytest.CaptureFixture[str]) -> 
     assert "spark-master 'nowhere' is unknown" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(bool(why_not_spark()), reason=f"Spark cannot run here: {why_not_spark()}")
 def test_a_quick_run_has_every_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "pipeline", "--quick", "--json", "--data", str(tmp_path)]) == 0

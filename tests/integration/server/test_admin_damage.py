@@ -8,10 +8,10 @@ import json
 
 import pytest
 
-from asgi_caller import AsgiCaller
-from damaged_log import damage_frame, damage_message, place_in_queue
-from http_broker import http_broker
-from small_broker import START_MS, SmallBroker
+from helpers.asgi_caller import AsgiCaller
+from helpers.http_broker import http_broker
+from helpers.log_damage import damage_frame, damage_message, place_in_queue
+from helpers.small_broker import START_MS, SmallBroker
 from tidemill import AsyncClient, Client
 from tidemill.cli.main import run
 from tidemill.server.http.http_api import admin_app

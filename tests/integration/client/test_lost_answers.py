@@ -9,7 +9,7 @@ import threading
 import pytest
 
 import tidemill
-from http_broker import http_broker
+from helpers.http_broker import http_broker
 from tidemill.client.transport.endpoint import read_head
 from tidemill.client.transport.retrying import Patience, RetryPolicy, error_in, is_worth_a_retry
 from tidemill.core.clock import SimulatedClock

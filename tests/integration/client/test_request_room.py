@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import tidemill
-from http_broker import http_broker
+from helpers.http_broker import http_broker
 from tidemill.client.send.request_limits import BYTES_MAX, MESSAGES_MAX, in_requests
 from tidemill.client.tables.flight_link import _BATCH_BYTES, _framed
 from tidemill.core.limits import BODY_BYTES_MAX, FRAME_BYTES_MAX, MIB
@@ -40,7 +40,6 @@ def test_every_draft_has_an_id_and_what_is_none_goes_along_to_be_refused() -> No
     assert part[0].id and part[1].id and part[2] == "no draft"
 
 
-@pytest.mark.slow
 def test_more_bytes_than_a_request_may_have_are_sent_in_several(tmp_path, monkeypatch) -> None:
     with http_broker(tmp_path / "data") as served, tidemill.Client(served.endpoint, retry_for=0) as client:
         sizes, carry = [], client._carry
@@ -55,7 +54,6 @@ def test_more_bytes_than_a_request_may_have_are_sent_in_several(tmp_path, monkey
         assert max(sizes) < FRAME_BYTES_MAX
 
 
-@pytest.mark.slow
 def test_more_handles_than_a_request_may_have_are_cancelled_in_several(tmp_path) -> None:
     async def cancel(count: int) -> list[CancelAnswer]:
         async with tidemill.AsyncClient(served.endpoint, retry_for=0) as client:

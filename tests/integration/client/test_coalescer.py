@@ -189,7 +189,6 @@ class _TimeLimit(Exception):
     """What a handler of a signal may raise."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [_TimeLimit, KeyboardInterrupt])
 def test_many_interrupts_of_the_main_thread_reach_no_other(kind) -> None:
     is_over, others, went_wrong = threading.Event(), [0] * 6, []

@@ -13,7 +13,7 @@ import threading
 import pytest
 
 import tidemill
-from http_broker import http_broker
+from helpers.http_broker import http_broker
 from tidemill.client.slots import Slots
 from tidemill.core.errors import ForbiddenError, RequestError, TidemillError
 
@@ -355,7 +355,6 @@ app.run()
 """
 
 
-@pytest.mark.slow
 def test_a_second_ctrl_c_ends_the_process_though_a_function_is_busy(served) -> None:
     with tidemill.Client(served.endpoint) as client:
         client.send("t", b"x")

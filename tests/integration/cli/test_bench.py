@@ -19,7 +19,6 @@ def test_a_workload_has_the_count_asked_for_and_lies_in_the_future() -> None:
     assert {len(body) for body in made[1]["body"].to_pylist()} == {100}
 
 
-@pytest.mark.slow
 def test_the_quick_bench_gives_every_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "engine", "--quick", "--json", "--data", str(tmp_path)]) == 0
     figures = json.loads(capsys.readouterr().out)
@@ -30,7 +29,6 @@ def test_the_quick_bench_gives_every_figure(tmp_path: Path, capsys: pytest.Captu
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
 def test_the_quick_bench_of_levels_gives_every_figure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

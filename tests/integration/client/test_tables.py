@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import tidemill
-from http_broker import http_broker
+from helpers.http_broker import http_broker
 from tidemill.core.clock import SimulatedClock
 from tidemill.core.errors import IdInUseError, IllegalPropertyError, RequestError
 from tidemill.core.limits import DAY_MS

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tidemill
-from small_broker import SmallBroker
+from helpers.small_broker import SmallBroker
 from tidemill.core.errors import StorageError
 from tidemill.core.model import Draft
 from tidemill.testing import FaultPlan, FaultyDisk, SimulatedCrash

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from small_broker import START_MS, SmallBroker
+from helpers.small_broker import START_MS, SmallBroker
 from tidemill.client.tables.flight_link import FlightLink
 from tidemill.client.transport.endpoint import Endpoint
 from tidemill.client.transport.retrying import RetryPolicy

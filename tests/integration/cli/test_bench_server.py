@@ -47,7 +47,6 @@ def test_asking_for_ghz_where_there_is_none_says_what_to_do(
     assert "ghz is not on the path" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_the_quick_bench_gives_every_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "server", "--quick", "--json", "--data", str(tmp_path)]) == 0
     figures = json.loads(capsys.readouterr().out)

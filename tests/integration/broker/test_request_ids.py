@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from small_broker import START_MS
+from helpers.small_broker import START_MS
 from tidemill.broker.change.requests import NamedRows, fingerprint, parts_of
 from tidemill.core.errors import IllegalRequestIdError, RequestIdReusedError
 from tidemill.core.limits import HOUR_MS, MINUTE_MS

@@ -14,8 +14,6 @@ from tidemill.broker.control.eviction import free_shard
 from tidemill.log.disk import RealDisk
 from tidemill.timer.shard_lock import LOCK_NAME, process_started, take_shard_lock
 
-pytestmark = pytest.mark.slow
-
 _HOLD = """
 import fcntl, os, sys
 fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)

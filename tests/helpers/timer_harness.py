@@ -13,6 +13,8 @@ from tidemill.testing.heap_timer import HeapTimer
 from tidemill.timer.check import check_timer
 from tidemill.timer.engine import ShardEngine, StepOutcome, StepTarget
 from tidemill.timer.ready_format import Runner
+from tidemill.timer.rocksdb.rocks_check import all_keys
+from tidemill.timer.rocksdb.rocks_format import KEY_BYTES, TIMER_KEY, first_key_at
 from tidemill.timer.settings import StepLimits, StoreKind, TimerSettings
 from tidemill.timer.target import raise_epoch
 
@@ -149,3 +151,13 @@ class ShardHarness:
     def check(self) -> None:
         findings = check_timer(self.disk, self.directory)
         assert not findings, findings
+
+
+def rocks_keys_on_disk(shard: ShardHarness) -> np.ndarray:
+    """Every key of the first shard's RocksDB, in order."""
+    keys = RealDisk().sorted_keys(shard.directory / "shard-000" / "rocksdb", KEY_BYTES, read_only=True)
+    try:
+        parts = list(all_keys(keys, first_key_at(0)))
+    finally:
+        keys.close()
+    return np.concatenate(parts) if parts else np.empty(0, TIMER_KEY)
