@@ -186,5 +186,5 @@ class SmallBroker:
             "topics": self.broker.views.topics(),
             "queues": {topic.name: self.in_topic(topic.name) for topic in indexes.topics},
             "consumers": consumers.state.as_dict(),
-            "halves": dict(indexes.open_halves),
+            "halves": dict(indexes.open_transactions),
         }

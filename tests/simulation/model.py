@@ -372,7 +372,7 @@ class Model:
     def check_halves(self, broker: Broker) -> None:
         """Open transactions are those the model has; an end that was cut short happened or did not."""
         found = {
-            broker.store.message(half.place).body: half for half in broker.store.indexes.open_halves.values()
+            broker.store.message(half.place).body: half for half in broker.store.open_transactions.values()
         }
         if self.ending is not None:
             body, is_commit = self.ending

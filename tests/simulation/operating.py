@@ -68,7 +68,7 @@ class Operating:
             body, life, message.id, (), "", "", set(), self.world.model.turn, 0
         )
         try:
-            self.world.broker.store.writer.finish(
+            self.world.broker.store.finish(
                 self.world.broker.store.writer.put_halves([message], self.world.now_ms)
             )
         except DiskFullError:
@@ -83,7 +83,7 @@ class Operating:
         if not self.world.model.halves:
             return
         body = self.world.random.choice(list(self.world.model.halves))
-        half = next(h for h in store.indexes.open_halves.values() if store.message(h.place).body == body)
+        half = next(h for h in store.open_transactions.values() if store.message(h.place).body == body)
         message = None
         if self.world.random.random() < 0.6:
             due = self.world.random.choice((NO_TIME_MS, self.world.now_ms + 20_000))
@@ -93,7 +93,7 @@ class Operating:
                 body, known.topic, message.id, (), "", "", due_set(due), self.world.model.turn, 0
             )
         self.world.model.ending = (body, message is not None)
-        store.writer.finish(store.writer.end_half(half, message, self.world.now_ms))
+        store.finish(store.writer.end_half(half, message, self.world.now_ms))
         self.world.model.ending = None
         del self.world.model.halves[body]
         if message is not None:

@@ -55,7 +55,7 @@ class Shown:
             rows,
             store.queues.ends(),
             {topic.id: topic.name for topic in indexes.topics},
-            {(half.topic_id, half.message_id) for half in indexes.open_halves.values()},
+            {(half.topic_id, half.message_id) for half in indexes.open_transactions.values()},
         )
 
 

@@ -68,7 +68,7 @@ def _state_of(broker: Broker) -> dict[str, Any]:
         "ends": {queue: end for queue, end in store.queues.ends().items() if end},
         "due": broker.views.forecast(horizon_ms=9_000_000),
         "pending": broker.views.pending(limit=1 << 30),
-        "halves": indexes.open_halves,
+        "halves": indexes.open_transactions,
         "base": indexes.base(),
         "groups": broker.views.groups(),
         "found": {

@@ -124,7 +124,7 @@ def _copy_all(broker: Broker, source: Path, target: Path, progress: CopyProgress
     """Make the copy, under the upkeep lock."""
     disk, store = broker.disk, broker.store
     with store.writer.lock:
-        log_end = store.writer.finish_all()
+        log_end = store.finish_all()
         starts = store.log.segment_starts()
         consumers = store.consumers.snapshot(log_end)
         pending = sum(store.indexes.due_counts.pending(topic.id) for topic in store.indexes.topics)

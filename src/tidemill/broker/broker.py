@@ -105,7 +105,7 @@ class Broker:
             if isinstance(error, DiskFullError):
                 raise too_small(error, self.settings.segment_bytes) from error
             raise
-        self.health.when_stopped(self.store.writer.notifier.announce)
+        self.health.when_stopped(self.store.notifier.announce)
         if has_threads:
             for service in self._services:
                 service.start()
@@ -157,7 +157,7 @@ class Broker:
         self._canceller, self._transactions = Canceller(*parts), Transactions(*parts)
         self.receiver = Receiver(self.store, self.topics, now_ms)
         self._settler = Acks(self.store, self.receiver, now_ms)
-        self._long_poll = LongPoll(self.receiver, self.store.writer.notifier, self.clock, self.require_open)
+        self._long_poll = LongPoll(self.receiver, self.store.notifier, self.clock, self.require_open)
         self.dead_letters = DeadLetters(self.store, self.topics, now_ms)
         self._retries = Retries(*parts, self._settler)
         self._views = Views(self.store, self.topics, self.id, now_ms)
@@ -199,7 +199,7 @@ class Broker:
         return wake_ms
 
     def _sync_step(self, now_ms: int) -> int:
-        self.store.writer.finish_all()
+        self.store.finish_all()
         self.store.consumers.sync()
         return now_ms + _SYNC_EVERY_MS
 
@@ -213,7 +213,7 @@ class Broker:
         """Move a simulated clock; returns when everything due by then is in its topic, or is held."""
         self._require_not_closed()
         require_whole("until_ms", until_ms, 0, SEQ_MAX)
-        self.store.writer.finish_all()  # the pipeline reads only what is safe, also where answers do not wait
+        self.store.finish_all()  # the pipeline reads only what is safe, also where answers do not wait
         services = [self._release_service, self._turn_service, self._keep_service]
         SimulatedTime(self.clock, self._timer, self.releaser, services).advance_to(until_ms)
 
@@ -357,7 +357,7 @@ class Broker:
 
     def check(self, scratch: Path, on_progress: Progress | None = None) -> list[str]:
         """Every invariant of the directory, checked; findings in words. No writer may be active."""
-        self.store.writer.finish_all()
+        self.store.finish_all()
         return [
             *check_store(self.store, RealDisk(), scratch, on_progress),
             *self._timer.check(),
@@ -373,7 +373,7 @@ class Broker:
         for service in self._services:
             service.stop()
         self.releaser.close()
-        self.store.writer.notifier.announce()
+        self.store.notifier.announce()
         try:
             if self.health.fault is not None:  # what is in memory may be wrong: nothing of it is written
                 self._timer.close()

@@ -46,7 +46,7 @@ class Maintenance:
     def step(self, now_ms: int) -> int:
         """Do what is due; periods are measured on the boot clock, which does not leap."""
         self._store.look_for_room()
-        self._store.writer.publish()  # what could not be published before, if no other call follows
+        self._store.publish()  # what could not be published before, if no other call follows
         boot_ms = self._boot_ms()
         if boot_ms - self._retained_at_ms >= min(_RETENTION_EVERY_MS, self._settings.retention_ms):
             self._retained_at_ms = boot_ms

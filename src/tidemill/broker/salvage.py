@@ -195,7 +195,7 @@ class _Salvage:
             possibly_moved=doubts.counts["moved"],
             possibly_ended=[
                 OpenTransactionDoubt(topics.get(half.topic_id, ""), half.message_id)
-                for half in store.indexes.open_halves.values()
+                for half in store.indexes.open_transactions.values()
                 if first_damage is not None and half.place >> 16 < _last_damage(copy)
             ],
             consumer_damages=[asdict(damage) for damage in consumers.damages],

@@ -87,7 +87,7 @@ class Releaser:
         self._pacing = Pacing(0) if clock.is_simulated else Pacing()
         self._window = CommitWindow(
             store.settings.commits_in_flight if store.settings.is_sync else 1,
-            store.writer.finish,
+            store.finish,
             self.figures.note,
             has_pool=has_threads and not clock.is_simulated,
             on_trouble=wake,

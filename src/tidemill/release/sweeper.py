@@ -116,7 +116,7 @@ class Sweeper:
         known = held() if pending else None
         found = surplus(pending, self._minutes_of(known, end_minute), known.spilled) if known else {}
         self.missing_count = sum(found.values())
-        safe_seq, self._safe_seq_before = self._safe_seq_before, self._store.writer.safe_seq()
+        safe_seq, self._safe_seq_before = self._safe_seq_before, self._store.safe_seq()
         minutes = self._rule.decide(found, self._clock.boot_ms())
         if minutes is None or known is None:
             return None

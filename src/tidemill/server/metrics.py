@@ -241,7 +241,7 @@ class BrokerCollector(Collector):
             self._broker.releaser.lateness.histogram,
         )
         yield _histogram(
-            "commit_seconds", "Time of one sync of the commit log.", self._broker.store.writer.sync_durations
+            "commit_seconds", "Time of one sync of the commit log.", self._broker.store.sync_durations
         )
 
     def _settings(self) -> Iterator[Metric]:

@@ -25,7 +25,7 @@ class PollRegistry:
         if self._polls is not None:
             return self._polls()
         if self._own is None:
-            self._own = LongPolls(self._broker.store.writer.notifier, self._broker.receiver.has_news)
+            self._own = LongPolls(self._broker.store.notifier, self._broker.receiver.has_news)
         return self._own
 
     @property

@@ -135,7 +135,7 @@ def _compare_indexes(used: Indexes, fresh: Indexes) -> list[str]:
         findings.append("the level queues differ from the log")
     if any(used.due_counts.pending(topic.id) != fresh.due_counts.pending(topic.id) for topic in fresh.topics):
         findings.append("the number of pending messages of a topic differs from the log")
-    if used.open_halves != fresh.open_halves:
+    if used.open_transactions != fresh.open_transactions:
         findings.append("open transactions differ from the log")
     return findings
 

@@ -69,7 +69,7 @@ def held_by_damage(store: MessageStore) -> int | None:
     frames = store.damaged.since(store.log.head)
     if not frames:
         return None
-    halves = {half.place >> 16 for half in list(store.indexes.open_halves.values())}
+    halves = {half.place >> 16 for half in list(store.indexes.open_transactions.values())}
     return next(
         (
             frame.offset
@@ -98,7 +98,7 @@ def damaged_messages(store: MessageStore) -> Iterator[DamagedMessage]:
                     stored_at_ms=int(row["released_at_ms"]) if int(row["seq"]) == NO_SEQ else NO_TIME_MS,
                     released_at_ms=int(row["released_at_ms"]),
                 )
-        for half in list(store.indexes.open_halves.values()):
+        for half in list(store.indexes.open_transactions.values()):
             if half.place >> 16 == frame.offset:
                 yield DamagedMessage(
                     frame=frame,

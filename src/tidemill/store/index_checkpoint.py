@@ -74,7 +74,7 @@ def note_indexes(indexes: Indexes, offset: int) -> NotedIndexes:
         indexes.base(),
         indexes.near_floor,
         indexes.level_floor,
-        indexes.open_halves.copy(),
+        indexes.open_transactions.copy(),
         indexes.ledger.begin_copy(),
         indexes.due_counts.snapshot(None),
     )
@@ -107,7 +107,7 @@ def restore_indexes(indexes: Indexes, content: bytes) -> int:
     indexes.due_counts = DueCounts.decode(content[ledger_end:])
     indexes.near_floor = head["near_floor"]
     indexes.level_floor = head.get("level_floor", indexes.ledger.next_seq)  # without one: no levels yet
-    indexes.open_halves = OpenTransactions(
+    indexes.open_transactions = OpenTransactions(
         {key: OpenHalf(**half) for key, half in head["open_halves"].items()}
     )
     return int(head["offset"])

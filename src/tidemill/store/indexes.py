@@ -91,7 +91,7 @@ class Indexes:
     topics: TopicTable = field(default_factory=TopicTable)
     due_counts: DueCounts = field(default_factory=DueCounts)
     totals: Totals = field(default_factory=Totals)
-    open_halves: OpenTransactions = field(default_factory=OpenTransactions)
+    open_transactions: OpenTransactions = field(default_factory=OpenTransactions)
     levels: LevelQueues = field(init=False)
     near_floor: int = 0
     level_floor: int = 0
@@ -174,7 +174,7 @@ class Indexes:
         self.topics.next_topic_id = max(self.topics.next_topic_id, int(base.totals.get("next_topic_id", 1)))
         self.due_counts = DueCounts()
         self.totals = Totals.from_dict(base.totals)
-        self.open_halves = OpenTransactions()
+        self.open_transactions = OpenTransactions()
 
     def base(self) -> Base:
         """The base frame for a segment that begins at this point of the log."""
@@ -200,7 +200,7 @@ class Indexes:
         self._cancel_topic(topic.id, change.cancel_below_seq)
         self.totals.count_cancelled(np.array([topic.id]), np.array([change.cancelled_count]))
         self.topics.remove(topic.id)
-        self.open_halves.forget_topic(topic.id)
+        self.open_transactions.forget_topic(topic.id)
         return Effects(forgotten_topic_id=topic.id)
 
     def _cancel_topic(self, topic_id: int, below_seq: int) -> None:
@@ -241,11 +241,11 @@ class Indexes:
         for row, message in enumerate(half.section.messages()):
             place = frame.offset << 16 | row
             # One that replaces another was open when it was written, though that one may have been cut since.
-            self.open_halves.open(OpenHalf(place, message.topic_id, message.id, message.stored_at_ms))
+            self.open_transactions.open(OpenHalf(place, message.topic_id, message.id, message.stored_at_ms))
         return NO_EFFECTS
 
     def _apply_end(self, frame: Frame, end: End) -> Effects:
-        self.open_halves.end(end.half_place)
+        self.open_transactions.end(end.half_place)
         if end.section is None:
             return NO_EFFECTS
         return self._apply_messages(end.section, frame.offset, frame.end, frame.stamp_ms)

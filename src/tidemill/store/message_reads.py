@@ -43,11 +43,21 @@ class KeyedMessage:
 
 
 class MessageReads:
-    """Reads of a store. Thread-safe, but for the finding: call that under the writer lock."""
+    """Reads of a store. Thread-safe, but for the finding: call that under the writer lock.
+
+    Of the indexes, topics and single states of the ledger may be read at any time, the rest under the lock.
+    """
 
     def __init__(self, log: SegmentedLog, indexes: Indexes) -> None:
         self.log = log
         self.indexes = indexes
+        self.topics = indexes.topics
+        self.ledger = indexes.ledger
+        self.entries = indexes.entries
+        self.levels = indexes.levels
+        self.find = indexes.find
+        self.due_counts = indexes.due_counts
+        self.open_transactions = indexes.open_transactions
         self.damaged = DamagedFrames()
         self._sections: OrderedDict[int, tuple[Frame, Section]] = OrderedDict()
         self._sections_lock = threading.Lock()  # protects _sections
@@ -110,7 +120,7 @@ class MessageReads:
 
     def are_readable(self, seqs: I64) -> Flags:
         """Which of these timed messages, none of which is cut, read back."""
-        frames = self.indexes.entries.take(seqs)["place"] >> np.uint64(16)
+        frames = self.entries.take(seqs)["place"] >> np.uint64(16)
         damaged = [offset for offset in np.unique(frames).tolist() if not self._reads_back(offset)]
         return np.isin(frames, np.array(damaged, np.uint64), invert=True)
 
@@ -138,7 +148,7 @@ class MessageReads:
 
     def entry(self, seq: int) -> Rows:
         """The entry of a seq at or above the head."""
-        row: Rows = self.indexes.entries.take(np.array([seq]))[0]
+        row: Rows = self.entries.take(np.array([seq]))[0]
         return row
 
     # -- finding ----------------------------------------------------------------------------------
@@ -199,7 +209,7 @@ class MessageReads:
 
     def _candidates(self, hashed: int, *, is_pending: bool = False) -> list[int]:
         """Seqs, newest first, that may be meant. A key pushed on a thousand times has a thousand refs."""
-        refs, ledger = self._refs(hashed), self.indexes.ledger
+        refs, ledger = self._refs(hashed), self.ledger
         seqs = refs[refs < PLACE_BIT].astype(np.int64)
         seqs = seqs[(seqs >= ledger.head_seq) & (seqs < ledger.next_seq)]
         states = ledger.states(seqs)
@@ -208,7 +218,7 @@ class MessageReads:
 
     def _refs(self, hashed: int) -> U64:
         """What may be meant, ascending, each once: a message may have the same key several times."""
-        refs: U64 = np.unique(self.indexes.find.find(hashed))
+        refs: U64 = np.unique(self.find.find(hashed))
         return refs
 
     def _place_of(self, seq: int) -> int:

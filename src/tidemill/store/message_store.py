@@ -1,28 +1,37 @@
 """The interface of the store layer: the log and indexes of one data directory, opened, read, kept and closed.
 
-Owns the parts and their wiring: commit log, consumer log, indexes, queues, ballast, checkpoints. Writing
-goes through `writer` (commit_log.py) and `consumers` (consumer_log.py); this module reads messages back,
-finds them, and takes checkpoints; `moving.py` reschedules, `head_cut.py` applies retention. It knows no
-clock: the caller passes the time.
+Owns the parts and their wiring: commit log, consumer log, indexes, queues, ballast, checkpoints. A change of
+the commit log takes two steps:
+
+    with store.write() as tx:         # holds the writer lock; never syncs
+        appended = tx.put(messages, now_ms)
+    store.finish(appended)            # waits until it is durable, and publishes
+
+A reader that needs several things of one moment holds `store.read()`. The layers above use neither the lock
+nor `indexes` in any other way. Consumer state is written through `consumers` (consumer_log.py).
+
+This module also takes checkpoints; `message_reads.py` reads messages back and finds them, `moving.py`
+reschedules, `head_cut.py` applies retention. It knows no clock: the caller passes the time.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from tidemill.core.errors import DiskFullError
+from tidemill.core.histogram import Histogram
 from tidemill.core.limits import DAY_MS, MIB, SEGMENT_BYTES
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
 from tidemill.log.group_commit import GroupCommit
 from tidemill.log.segments import SegmentedLog
 from tidemill.store.checkpoint_origin import origin_of, require_own
-from tidemill.store.commit_log import CommitLog
+from tidemill.store.commit_log import Appended, CommitLog
 from tidemill.store.consumers.consumer_log import CONSUMERS_NAME, ConsumerLog
 from tidemill.store.damage import Repairs
 from tidemill.store.derivation import Derivation
@@ -32,9 +41,11 @@ from tidemill.store.formats.frames import Kind
 from tidemill.store.index_checkpoint import INDEX_FORMAT, note_indexes
 from tidemill.store.indexes import Indexes, IndexSizes
 from tidemill.store.message_reads import MessageReads
+from tidemill.store.publishing import Publisher
 from tidemill.store.recovery import Progress, recover, settlements_in
 from tidemill.store.topic_histograms import DELAY_BOUNDS_MS, TopicHistogram, TopicNames
 from tidemill.store.topic_queues import TopicQueues
+from tidemill.store.totals import Totals
 from tidemill.store.upkeep.ballast import BALLAST_BYTES, Ballast
 
 OnFault = Callable[[str, BaseException], None]  # the part it happened in, and what
@@ -83,12 +94,8 @@ class MessageStore(MessageReads):
         self.indexes = Indexes.create(
             disk, index_directory, self.ballast.throw_some, sizes, derivation, self.repairs
         )
-        queues, chunk_rows, make_room = (
-            index_directory / "queues",
-            sizes.queue_chunk_rows,
-            self.ballast.throw_some,
-        )
-        self.queues = TopicQueues(disk, queues, make_room, chunk_rows, derivation, self.repairs)
+        queues, chunk_rows = index_directory / "queues", sizes.queue_chunk_rows
+        self.queues = TopicQueues(disk, queues, self.ballast.throw_some, chunk_rows, derivation, self.repairs)
         self.consumers = ConsumerLog(
             disk,
             directory / CONSUMERS_NAME,
@@ -110,9 +117,11 @@ class MessageStore(MessageReads):
         self._clamp_consumers()
         self.ballast.fill()
         self.disk_space = DiskSpace(disk, directory, self.log, self.ballast)
-        self.writer = self._make_writer(partial(on_fault, "commit log"))
+        self._publisher = self._make_publisher(partial(on_fault, "commit log"))
+        self.notifier = self._publisher.notifier
+        self.writer = CommitLog(self.log, self.indexes, self.disk_space, self._publisher)
         self.disk_space.look()
-        self._find_upkeep = FindUpkeep(self.indexes.find, self.log, self.writer.lock, self.writer.finish_all)
+        self._find_upkeep = FindUpkeep(self.indexes.find, self.log, self.read(), self.finish_all)
         with suppress(DiskFullError):  # the maintenance service derives the rest when there is space again
             self._find_upkeep.derive_lost()
         self._begun: dict[int, int | None] = {}  # when segments were begun, as far as asked for
@@ -124,11 +133,11 @@ class MessageStore(MessageReads):
         self.requested_delays = TopicHistogram(self.topic_names, DELAY_BOUNDS_MS)
         self.indexes.requested_delays = self.requested_delays
 
-    def _make_writer(self, on_fault: Callable[[BaseException], None]) -> CommitLog:
+    def _make_publisher(self, on_fault: Callable[[BaseException], None]) -> Publisher:
         in_flight, is_sync = self.settings.commits_in_flight, self.settings.is_sync
-        commit = GroupCommit(self.log, in_flight_max=in_flight, is_sync=is_sync, on_fault=on_fault)
-        settle = self.consumers.settle_from_commit_log
-        return CommitLog(self.log, commit, self.indexes, self.queues, self.disk_space, settle, on_fault)
+        self._commit = GroupCommit(self.log, in_flight_max=in_flight, is_sync=is_sync, on_fault=on_fault)
+        settle, safe_seq = self.consumers.settle_from_commit_log, self.indexes.ledger.next_seq
+        return Publisher(self.log, self._commit, self.queues, settle, on_fault, safe_seq)
 
     def _opening(self) -> tuple[int, bytes]:
         (payload,) = self.indexes.base().parts()
@@ -142,12 +151,54 @@ class MessageStore(MessageReads):
             else:
                 self.consumers.state.clamp(group_queue, self.queues.end((topic_id, queue_id)))
 
+    # -- writing and reading ----------------------------------------------------------------------
+
+    def write(self) -> CommitLog:
+        """The right to append, for a `with` block. No sync is waited for in it: `finish` comes after."""
+        return self.writer
+
+    def read(self) -> AbstractContextManager[object]:
+        """The writer lock, for a `with` block: the indexes do not change in it."""
+        return self.writer.lock
+
+    def finish(self, appended: Appended | None) -> None:
+        """Return when the frame, if there is one, may be acknowledged and its queue rows are visible."""
+        if appended is not None:
+            self._publisher.finish(appended.end)
+
+    def finish_written(self) -> None:
+        """Return when every frame appended so far may be acknowledged and is visible."""
+        self._publisher.finish(self.log.written_end)
+
+    def finish_all(self) -> int:
+        """Make everything appended so far safe and visible, whatever the durability; returns the end."""
+        end = self.log.written_end
+        self._publisher.finish_synced(end)
+        return end
+
+    def publish(self) -> None:
+        """Make visible what may be acknowledged and was not, because a disk was full."""
+        self._publisher.publish()
+
+    def safe_seq(self) -> int:
+        """Every seq below this one survives a power cut; the pipeline reads no further."""
+        return self._publisher.safe_seq()
+
+    @property
+    def sync_durations(self) -> Histogram:
+        """How long the syncs of the commit log took."""
+        return self._commit.sync_durations
+
+    @property
+    def totals(self) -> Totals:
+        return self.indexes.totals
+
     # -- keeping ----------------------------------------------------------------------------------
 
     def look_for_room(self) -> None:
         """Fill up what is kept back, see whether sends can be taken again, and say if they soon cannot."""
         self.ballast.fill()
-        with self.writer.lock:
+        with self.read():
             self.log.pool.look_again()
             self.disk_space.look()
 
@@ -166,11 +217,11 @@ class MessageStore(MessageReads):
     def _save_checkpoint(self) -> None:
         """Under the lock it is only noted how things are: all that takes long goes on beside the writer."""
         self._move_near_floor()
-        with self.writer.lock:
+        with self.read():
             self.indexes.move_level_floor()
             noted = note_indexes(self.indexes, self.log.written_end)
         content = replace(noted, origin=origin_of(self.log, noted.offset)).encode()
-        self.writer.finish_all()
+        self.finish_all()
         # What is in memory is read from the log again at the next opening. A damaged frame could not be.
         damaged = self.damaged.since(self.log.head)
         self._find_upkeep.save(is_needed=any(frame.offset >= self.indexes.find.covers for frame in damaged))
@@ -189,17 +240,17 @@ class MessageStore(MessageReads):
         end_seq = self.indexes.ledger.next_seq
         has_more = True
         while has_more:
-            with self.writer.lock:
+            with self.read():
                 has_more = self.indexes.move_near_floor(end_seq, _FLOOR_ROWS)
 
     def _sync_entries(self) -> None:
         entries = self.indexes.entries
-        with self.writer.lock:
+        with self.read():
             begun = entries.begin_sync()
         try:
             begun.run()
         except BaseException:
-            with self.writer.lock:
+            with self.read():
                 entries.undo_sync(begun)
             raise
 
@@ -227,7 +278,7 @@ class MessageStore(MessageReads):
 
     def close(self) -> None:
         """Make everything safe, take a checkpoint and let go of the files."""
-        self.writer.finish_all()
+        self.finish_all()
         self.checkpoint()
         self.release_files()
 

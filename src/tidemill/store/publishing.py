@@ -1,9 +1,12 @@
-"""What waits until its frame may be acknowledged: queue rows and settlements, made visible in log order.
+"""What follows an append: waiting until the frame is safe, and making its effects visible in log order.
 
-Owns the effects of frames that were applied and are not safe yet.
+Owns the effects of frames that were applied and may not be acknowledged yet (queue rows, settlements), how
+far seqs are safe, and the fault that stopped the store. None of it needs the writer lock.
 
-Invariant: effects are published in log order, each once, only below the acknowledged end. One that cannot be
-published stays the first; the next call tries it again.
+Invariants:
+- effects are published in log order, each once, only below the acknowledged end; one that cannot be published
+  stays the first, and the next call tries it again;
+- after a fault nothing more is appended: only opening the store again can find out what is true.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from tidemill.core.errors import StorageError
 from tidemill.log.group_commit import GroupCommit
+from tidemill.log.segments import SegmentedLog
 from tidemill.store.formats.frames import Settlement
 from tidemill.store.indexes import Effects
 from tidemill.store.queue_notifier import QueueNotifier
@@ -20,38 +25,74 @@ from tidemill.store.topic_queues import TopicQueues
 
 
 class Publisher:
-    """Publishes the effects of frames. Thread-safe; `add` is called in log order."""
+    """Waits for frames and publishes them. Thread-safe; `add` is called in log order."""
 
     def __init__(
         self,
+        log: SegmentedLog,
         commit: GroupCommit,
         queues: TopicQueues,
         settle: Callable[[Sequence[Settlement]], None],
-        notifier: QueueNotifier,
+        on_fault: Callable[[BaseException], None],
+        safe_seq: int,
     ) -> None:
-        self._lock = threading.Lock()  # protects the order of publications
+        self.notifier = QueueNotifier()
+        self.fault: BaseException | None = None
+        self._log = log
         self._commit = commit
         self._queues = queues
         self._settle = settle
-        self._notifier = notifier
-        self._waiting: deque[tuple[int, Effects]] = deque()
+        self._on_fault = on_fault
+        self._lock = threading.Lock()  # protects the order of publications
+        self._unpublished: deque[tuple[int, Effects]] = deque()  # frame end, what it does outside the indexes
+        self._safe_lock = threading.Lock()  # protects _safe_seq
+        self._unsafe: deque[tuple[int, int]] = deque()  # frame end, next seq after it
+        self._safe_seq = safe_seq
 
-    def add(self, end: int, effects: Effects) -> None:
-        """Keep the effects of the frame that ends there until it may be acknowledged."""
-        self._waiting.append((end, effects))
+    def add(self, end: int, effects: Effects, next_seq: int) -> None:
+        """Keep what a frame does until it may be acknowledged; `next_seq`: after it, 0 if it made no seq."""
+        self._unpublished.append((end, effects))
+        if next_seq:
+            self._unsafe.append((end, next_seq))
+
+    def stop(self, fault: BaseException) -> None:
+        """Report a fault after which nothing more may be appended."""
+        self.fault = fault
+        self._on_fault(fault)
+
+    def safe_seq(self) -> int:
+        """Every seq below this one survives a power cut; the pipeline reads no further."""
+        with self._safe_lock:
+            while self._unsafe and self._unsafe[0][0] <= self._log.synced_end:
+                _, self._safe_seq = self._unsafe.popleft()
+            return self._safe_seq
+
+    def finish(self, end: int) -> None:
+        """Return when the frames up to `end` may be acknowledged and are visible."""
+        self._commit.wait(end)
+        self.publish()
+
+    def finish_synced(self, end: int) -> None:
+        """Return when the frames up to `end` are synced, whatever the durability, and visible."""
+        self._commit.wait_synced(end)
+        self.publish()
 
     def publish(self) -> None:
         """Write the queue rows of every frame that may be acknowledged, in log order."""
         has_new_rows = False
-        with self._lock:
-            acknowledged = self._commit.acknowledged_end
-            while self._waiting and self._waiting[0][0] <= acknowledged:
-                _, effects = self._waiting[0]
-                self._take_effect(effects)
-                self._waiting.popleft()
-                has_new_rows = has_new_rows or effects.publication is not None
+        try:
+            with self._lock:
+                acknowledged = self._commit.acknowledged_end
+                while self._unpublished and self._unpublished[0][0] <= acknowledged:
+                    _, effects = self._unpublished[0]
+                    self._take_effect(effects)
+                    self._unpublished.popleft()
+                    has_new_rows = has_new_rows or effects.publication is not None
+        except StorageError as fault:  # not a full disk: that passes, and the next call tries again
+            self.stop(fault)
+            raise
         if has_new_rows:
-            self._notifier.announce()
+            self.notifier.announce()
 
     def _take_effect(self, effects: Effects) -> None:
         if effects.publication is not None:

@@ -42,7 +42,7 @@ def _broker(tmp_path, disk, commits_in_flight, **sizes):
 
 def _bodies(broker, count):
     """Bodies in the topic's queue, when there are `count` of them."""
-    notifier = broker.store.writer.notifier
+    notifier = broker.store.notifier
     queue = (broker.topics.require("t").id, 0)
     for _ in range(_PATIENCE_S * 10):
         known = notifier.count

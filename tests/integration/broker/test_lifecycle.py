@@ -345,7 +345,7 @@ def test_many_senders_and_cancellers_at_once_agree_with_the_log(tmp_path):
             worker.start()
         for worker in workers:
             worker.join(60)
-        notifier, seen = broker.store.writer.notifier, -1
+        notifier, seen = broker.store.notifier, -1
         while broker.status().pending and notifier.count != seen:
             seen = notifier.count
             notifier.wait(seen, 5_000)

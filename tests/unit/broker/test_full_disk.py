@@ -103,8 +103,8 @@ def test_a_table_of_several_frames_is_stored_whole_or_not_at_all(small):
 
 def test_when_others_take_the_room_midway_the_table_says_what_is_stored(small):
     table = pa.table({"body": [b"%d" % i for i in range(70_000)], "delay_ms": np.full(70_000, 50)})
-    writer = small.broker.store.writer
-    finish = writer.finish_written
+    store = small.broker.store
+    finish = store.finish_written
 
     def finish_and_fill_the_disk() -> None:
         finish()
@@ -115,12 +115,12 @@ def test_when_others_take_the_room_midway_the_table_says_what_is_stored(small):
                 small.disk.remove(small.directory / "log" / "taken")
         small.disk.capacity_bytes = small.disk.allocated_bytes(small.directory)
 
-    writer.finish_written = finish_and_fill_the_disk
+    store.finish_written = finish_and_fill_the_disk
     with pytest.raises(
         PartlyStoredError, match=r"The first 65,536 of 70,000 rows are stored; send the rest"
     ) as said:
         small.broker.send_table(table, topic="t")
-    del writer.finish_written
+    del store.finish_written
     assert len(said.value.receipt) == 65_536
     assert small.broker.status().pending == 65_536
     small.disk.capacity_bytes = None

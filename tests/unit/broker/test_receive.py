@@ -319,7 +319,7 @@ def test_what_waits_behind_one_that_is_out_is_waited_for_by_that_ones_lease(smal
 
 
 def test_a_lease_cut_short_and_a_place_in_line_are_announced_to_their_group(small):
-    notifier = small.broker.store.writer.notifier
+    notifier = small.broker.store.notifier
     notifier.listener = lambda: None
     _fifo(small, [b"1", b"2"])
     small.send("work", b"x")

@@ -260,12 +260,12 @@ def test_a_crash_in_the_middle_of_a_send_back_leaves_the_message_in_one_place(ma
         small.send("t", b"x")
         delivery = _one(small)
         small.broker.topics.retry_queue("g", small.broker.topics.require("t"))
-        writer = small.broker.store.writer
-        finish = writer.finish_written
-        writer.finish_written = lambda: (_ for _ in ()).throw(KeyboardInterrupt)
+        store = small.broker.store
+        finish = store.finish_written
+        store.finish_written = lambda: (_ for _ in ()).throw(KeyboardInterrupt)
         with pytest.raises(KeyboardInterrupt):
             small.broker.send_back([delivery.receipt])
-        writer.finish_written = finish
+        store.finish_written = finish
         small.kill_and_open(power_cut=power_cut)
         small.advance(40_000)
         assert _one(small).attempt == 2

@@ -108,5 +108,5 @@ class TestTransactions:
         (other,) = verbs.begin([_OTHERS["tag"]])
         assert again.id == "made"
         assert other.id != "made"
-        assert len(small.broker.store.indexes.open_halves) == 1
+        assert len(small.broker.store.indexes.open_transactions) == 1
         verbs.roll_back("orders", other.id)

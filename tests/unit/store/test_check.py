@@ -83,7 +83,7 @@ def _consume_the_future(small):
 
 
 def _open_a_half(small):
-    small.broker.store.indexes.open_halves["1:x"] = None
+    small.broker.store.indexes.open_transactions["1:x"] = None
 
 
 @pytest.mark.parametrize(

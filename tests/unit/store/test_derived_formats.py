@@ -110,7 +110,7 @@ def _indexes(directory: Path) -> Indexes:
     indexes.due_counts.add(np.array([1, 1], np.uint32), np.array([NOW_MS, NOW_MS + 90_000]), 1)
     indexes.totals.count_sent(np.array([1] * 6))
     indexes.near_floor, indexes.level_floor = 5, 6
-    indexes.open_halves.open(OpenHalf(9 << 16, 1, "half", NOW_MS))
+    indexes.open_transactions.open(OpenHalf(9 << 16, 1, "half", NOW_MS))
     return indexes
 
 
@@ -190,7 +190,7 @@ def test_a_golden_index_checkpoint_restores_the_state_it_was_made_for(tmp_path):
     assert restored.ledger.range_states(0, 6).tolist() == expected.ledger.range_states(0, 6).tolist()
     assert restored.due_counts.encode() == expected.due_counts.encode()
     assert (restored.near_floor, restored.level_floor) == (5, 6)
-    assert restored.open_halves == expected.open_halves
+    assert restored.open_transactions == expected.open_transactions
 
 
 def test_a_golden_find_run_is_found_in(tmp_path):

@@ -165,17 +165,17 @@ def test_transactions_open_move_and_end(feed):
     rows = feed.rows([half, replace(half, id="i")])
     place = feed.offset << 16
     feed.apply(Kind.HALF, Half(np.zeros(2, np.uint64), Section(memoryview(rows[0])), rows))
-    assert sorted(feed.indexes.open_halves) == ["1:h", "1:i"]
+    assert sorted(feed.indexes.open_transactions) == ["1:h", "1:i"]
     assert feed.states() == []
     rows = feed.rows([half])
     moved_to = feed.offset << 16
     feed.apply(Kind.HALF, Half(np.array([place], np.uint64), Section(memoryview(rows[0])), rows))
-    assert feed.indexes.open_halves["1:h"].place == moved_to
+    assert feed.indexes.open_transactions["1:h"].place == moved_to
     commit = feed.rows([_MESSAGE])
     feed.apply(Kind.END, End(moved_to, Section(memoryview(commit[0])), commit))
-    assert (sorted(feed.indexes.open_halves), feed.states()) == (["1:i"], ["pending"])
+    assert (sorted(feed.indexes.open_transactions), feed.states()) == (["1:i"], ["pending"])
     feed.apply(Kind.END, End(place | 1, None))
-    assert (feed.indexes.open_halves, feed.states()) == ({}, ["pending"])
+    assert (feed.indexes.open_transactions, feed.states()) == ({}, ["pending"])
 
 
 def test_deleting_a_topic_cancels_what_waits_for_it_below_the_seq(feed):

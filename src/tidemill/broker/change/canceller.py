@@ -117,7 +117,7 @@ class Canceller(WriteContext):
         with self._store.writer.lock:
             before = earlier(self._store, request, self._now_ms())
             codes = self._cancel(self._seqs_of(named), request, before)
-        self._store.writer.finish_written()
+        self._store.finish_written()
         return codes
 
     def _cancel(self, seqs: I64, request: Request | None, before: Earlier | None) -> U8:
@@ -158,7 +158,7 @@ class Canceller(WriteContext):
                 self._store.writer.cancel(seqs, self._now_ms(), request)
             else:
                 count = before.count
-        self._store.writer.finish_written()
+        self._store.finish_written()
         return count
 
     # -- reschedule -------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class Canceller(WriteContext):
             is_readable = self._store.are_readable(seqs[movable])
             damaged, movable = movable[~is_readable], movable[is_readable]
             moved |= self._move_rows(seqs, movable, to, request, before)
-        self._store.writer.finish_written()
+        self._store.finish_written()
         results = [Rescheduled(None, -1, ANSWERS[State(code)]) for code in codes.tolist()]
         for row in damaged.tolist():
             results[row] = Rescheduled(None, -1, CancelAnswer.DAMAGED)
@@ -227,7 +227,7 @@ class Canceller(WriteContext):
                     seqs = seqs[~np.isin(hashes, before.moved_ids())]
                 self._move(seqs, to, request, before)
                 count += len(seqs)
-        self._store.writer.finish_written()
+        self._store.finish_written()
         return count
 
     def _move(
@@ -262,7 +262,7 @@ class Canceller(WriteContext):
         for (start, end), part in zip(bounds, moving, strict=True):
             first = part.appended.first_seq
             new_seqs[start:end] = np.arange(first, first + end - start)
-            store.writer.finish(part.appended)
+            store.finish(part.appended)
             self._sender.hand_over(part.deliver_at_ms, first, part.flags)
         return new_seqs, due
 

@@ -58,7 +58,7 @@ class TopicAdmin:
                 )
             topic = Topic(self._store.indexes.topics.next_topic_id, name, topic_type, queues)
             appended = self._store.writer.change_topic(topic, self._now_ms())
-        self._store.writer.finish(appended)
+        self._store.finish(appended)
         return topic
 
     def require(self, name: str) -> Topic:
@@ -100,7 +100,7 @@ class TopicAdmin:
                     raise RequestError(f"group {group_name!r} retries messages of too many topics")
                 topic = replace(topic, queue_count=len(origins), origins=origins)
             appended = self._store.writer.change_topic(topic, self._now_ms())
-        self._store.writer.finish(appended)
+        self._store.finish(appended)
         return topic, topic.queue_count - 1
 
     def change(
@@ -119,7 +119,7 @@ class TopicAdmin:
                 release_rate_max=topic.release_rate_max if release_rate_max is None else release_rate_max,
             )
             appended = self._store.writer.change_topic(topic, self._now_ms())
-        self._store.writer.finish(appended)
+        self._store.finish(appended)
         self._wake()
         return topic
 
@@ -135,7 +135,7 @@ class TopicAdmin:
             appended = self._store.writer.change_topic(
                 topic, self._now_ms(), is_deleted=True, cancel_below_seq=self._store.indexes.ledger.next_seq
             )
-        self._store.writer.finish(appended)
+        self._store.finish(appended)
         with self._store.consumers.lock:
             self._store.consumers.state.forget_topic(topic.id)
         return waiting

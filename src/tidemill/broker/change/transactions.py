@@ -83,7 +83,7 @@ class Transactions(WriteContext):
                     fresh[half_key(topic.id, ids[-1])] = self._half(draft, topic, now_ms)
             if fresh:
                 self._store.writer.put_halves(list(fresh.values()), now_ms)
-        self._store.writer.finish_written()
+        self._store.finish_written()
         return ids
 
     def _first_with_id(
@@ -97,7 +97,7 @@ class Transactions(WriteContext):
         key = half_key(topic.id, message_id)
         if key in fresh:
             return True, fresh[key]
-        half = self._store.indexes.open_halves.get(key)
+        half = self._store.indexes.open_transactions.get(key)
         if half is not None:
             message = self._store.readable(half.place)
             return message is not None, message
@@ -107,13 +107,13 @@ class Transactions(WriteContext):
         """Store the message of a transaction; from now on it is like any other."""
         with self._store.writer.lock:
             topic = self._topics.require(topic_name)
-            half = self._store.indexes.open_halves.get(half_key(topic.id, message_id))
+            half = self._store.indexes.open_transactions.get(half_key(topic.id, message_id))
             if half is None:
                 return self._committed_before(topic, message_id)
             now_ms = self._now_ms()
             message, note = self._committed(self._store.message(half.place), now_ms)
             appended = self._store.writer.end_half(half, message, now_ms)
-        self._store.writer.finish(appended)
+        self._store.finish(appended)
         if note:
             self._sender.clamped_levels.add(topic.name, note)
         if message.deliver_at_ms == NO_TIME_MS:
@@ -127,7 +127,7 @@ class Transactions(WriteContext):
         """Drop the message of a transaction; one that was never begun, or dropped before, is no error."""
         with self._store.writer.lock:
             topic = self._topics.require(topic_name)
-            half = self._store.indexes.open_halves.get(half_key(topic.id, message_id))
+            half = self._store.indexes.open_transactions.get(half_key(topic.id, message_id))
             if half is None:
                 if self._is_stored(topic, message_id):
                     raise UnknownTransactionError(
@@ -136,18 +136,18 @@ class Transactions(WriteContext):
                     )
                 return
             appended = self._store.writer.end_half(half, None, self._now_ms())
-        self._store.writer.finish(appended)
+        self._store.finish(appended)
 
     def halves(self) -> list[OpenHalf]:
         """Those still open, as a rule the oldest first."""
         with self._store.writer.lock:
-            return list(self._store.indexes.open_halves.values())
+            return list(self._store.indexes.open_transactions.values())
 
     def read(self, half: OpenHalf) -> OpenTransaction | None:
         """What is asked about an open half; None if it has ended meanwhile, or its bytes are damaged."""
         with self._store.writer.lock:
             topic = self._store.indexes.topics.by_id(half.topic_id)
-            now = self._store.indexes.open_halves.get(half_key(half.topic_id, half.message_id))
+            now = self._store.indexes.open_transactions.get(half_key(half.topic_id, half.message_id))
             if topic is None or now is None:
                 return None
             message = self._store.readable(now.place)

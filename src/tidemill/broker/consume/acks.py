@@ -76,7 +76,7 @@ class Acks:
                 end = consumers.append(np.array(rows, CHANGE), self._now_ms())
         consumers.wait(end)
         if freed:
-            self._store.writer.notifier.announce(freed)
+            self._store.notifier.announce(freed)
         return answers
 
     def _frees_others(self, group_queue: GroupQueue, offset: int, visible_at_ms: int | None) -> bool:

@@ -83,7 +83,7 @@ class DeadLetters:
             settlement = Settlement(delivery.group, topic_id, queue_id, offset)
             appended = self._store.writer.send_back([letter], [settlement], self._now_ms())
             consumers.settling.add((group_queue, offset))
-        self._store.writer.finish(appended)
+        self._store.finish(appended)
         return True
 
     # -- looking ----------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ class DeadLetters:
                     settled += letters
         finally:
             self._let_go(group_name, letter_topic, [letter for letter in taken if letter not in settled])
-        self._store.writer.finish_written()
+        self._store.finish_written()
         return len(settled)
 
     def _take(
@@ -323,7 +323,9 @@ def bury(
         Settlement(group_name, group_queue[1], group_queue[2], offset) for group_queue, offset, _, _ in dead
     ]
     try:
-        store.writer.finish(store.writer.send_back(letters, settles, now_ms))
+        with store.write() as tx:
+            appended = tx.send_back(letters, settles, now_ms)
+        store.finish(appended)
     finally:
         with store.consumers.lock:
             store.consumers.settling.difference_update(

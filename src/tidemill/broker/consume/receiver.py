@@ -144,7 +144,7 @@ class Receiver:
             offset = self._store.queues.offset_at_time((topic.id, queue_id), to_ms)
             group_queue = (group.id, topic.id, queue_id)
             consumers.append(change_rows(ACT_CURSOR, group_queue, [offset], 0, 0), self._now_ms())
-        consumers.save(self._store.writer.finish_all())
+        consumers.save(self._store.finish_all())
 
     # -- receive ----------------------------------------------------------------------------------
 

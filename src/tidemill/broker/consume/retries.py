@@ -151,10 +151,10 @@ class Retries(WriteContext):
             first_seq = self._store.indexes.ledger.next_seq
             self._append([(g, message) for _, g, (message, _) in moved], now_ms)
             end = self._stay([(g, now_ms + pause[0]) for _, g, pause in staying], now_ms)
-        writer.finish_written()
+        self._store.finish_written()
         consumers.wait(end)
         self._hand_over([message for _, _, (message, _) in moved], first_seq)
-        writer.notifier.announce()
+        self._store.notifier.announce()
         seq = first_seq
         for index, g, (message, note) in moved:
             answers[index] = self._answer(g, message, seq, note)

@@ -305,7 +305,7 @@ class TimerController:
 
     def _absorb_end(self) -> int:
         """Entries below this may be absorbed: what is safe, and no more than a hold allows."""
-        return self.holds.absorb_end(self._store.writer.safe_seq())
+        return self.holds.absorb_end(self._store.safe_seq())
 
     @property
     def absorbed_end(self) -> int:
@@ -355,7 +355,7 @@ class TimerController:
             state=self._state.name,
             lag_ms=self._lag_ms(now_ms),
             takeovers=self.takeover_count,
-            unabsorbed=max(0, self._store.writer.safe_seq() - min(self.absorbed_ends)),
+            unabsorbed=max(0, self._store.safe_seq() - min(self.absorbed_ends)),
             since_ms=self._since_ms,
             problem=self._state.problem,
         )

@@ -153,7 +153,7 @@ class Views:
         pending = sum(counts.pending(topic.id) for topic in self._store.indexes.topics)
         waiting = self.pending(limit=1) if pending else []
         next_due_ms = waiting[0].deliver_at_ms if waiting else None
-        return CloseReport(pending, next_due_ms, len(self._store.indexes.open_halves))
+        return CloseReport(pending, next_due_ms, len(self._store.indexes.open_transactions))
 
     def _with_key(self, topic_id: int | None, key: str, from_ms: int, to_ms: int, limit: int) -> I64:
         ids = [topic_id] if topic_id is not None else [topic.id for topic in self._store.indexes.topics]

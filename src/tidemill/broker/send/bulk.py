@@ -321,7 +321,7 @@ class Bulk(WriteContext):
             first_seq = self._store.indexes.ledger.next_seq
             if len(fresh):
                 self._store.writer.put_batch(batch, now_ms)
-        self._store.writer.finish_written()
+        self._store.finish_written()
         seqs, due = repeats.seqs, repeats.due
         timed = fresh[due[fresh] != NO_TIME_MS]
         seqs[timed] = first_seq + np.arange(len(timed))

@@ -195,7 +195,7 @@ class ColumnSend(WriteContext):
                     plain.born_at_ms,
                 )
             )
-        self._store.writer.finish(appended)
+        self._store.finish(appended)
         count = len(plain.bodies)
         self._hand_over(plain, appended.first_seq, flags)
         dues_ms = [plain.due] * count if isinstance(plain.due, int) else plain.due.tolist()

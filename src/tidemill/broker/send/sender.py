@@ -104,7 +104,7 @@ class Sender:
                 batch.suspects = self._suspects(batch, drafts)
                 self._each(batch, drafts, is_all_or_none, lambda i, d: self._plan(batch, i, d, now_ms))
                 first_seq, offsets = self._append(batch, now_ms)
-            self._store.writer.finish_written()
+            self._store.finish_written()
             self._hand_over_held(batch.messages, first_seq)
             for part in batch.moved:
                 self.hand_over(part.deliver_at_ms, part.appended.first_seq, part.flags)

@@ -71,7 +71,7 @@ def _absorb(broker: Broker, timer_directory: Path) -> float:
     settings = BrokerSettings()
     entries = EntryFiles(disk, store.directory / "index" / "entries", store.settings.sizes.entry_chunk_rows)
     runner = EmbeddedRunner(disk, timer_directory, TimerSettings(), entries, lead_ms=settings.lead_ms)
-    now_ms, end_seq = broker.clock.now_ms(), store.writer.safe_seq()
+    now_ms, end_seq = broker.clock.now_ms(), store.safe_seq()
     disk.make_dir(timer_directory)
     runner.open(raise_epoch(disk, timer_directory, now_ms, end_seq), 0)
     try:

@@ -31,7 +31,7 @@ def wait_for(what: str, is_so: Callable[[], bool], every_s: float = _LOOK_EVERY_
 def wait_until_absorbed(broker: Broker) -> None:
     """Return when every shard of the timer has absorbed all that is safe."""
     until_s = stopwatch_s() + _PATIENCE_S
-    while _absorbed_seq(broker.directory) < broker.store.writer.safe_seq():
+    while _absorbed_seq(broker.directory) < broker.store.safe_seq():
         if stopwatch_s() > until_s:
             raise StorageError("the timer did not absorb what was sent; is the disk full or very slow?")
         threading.Event().wait(_LOOK_EVERY_S)

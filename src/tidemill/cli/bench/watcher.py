@@ -31,7 +31,7 @@ class Watcher:
 
     def wait_for(self, count: int, until_s: float) -> None:
         """Return when `count` messages were seen, or at the time given."""
-        notifier = self._broker.store.writer.notifier
+        notifier = self._broker.store.notifier
         while self.seen < count and wall_s() < until_s:
             known = notifier.count
             if not self._look():

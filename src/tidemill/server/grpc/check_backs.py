@@ -45,7 +45,7 @@ class CheckBacks:
 
     async def look(self) -> None:
         """Check the transactions that are due for it."""
-        if not self._broker.store.indexes.open_halves:
+        if not self._broker.store.indexes.open_transactions:
             self._asked.clear()
             return
         halves: list[OpenHalf] = await self._call(self._broker.transactions.halves)

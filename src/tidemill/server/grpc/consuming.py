@@ -79,7 +79,7 @@ class Consuming:
         self._executor = executor
         self._leases = leases
         self._loop = asyncio.get_running_loop()
-        self.polls = LongPolls(broker.store.writer.notifier, broker.receiver.has_news)
+        self.polls = LongPolls(broker.store.notifier, broker.receiver.has_news)
         self._acks: Batcher[str, bool] = Batcher(broker.ack, executor, in_flight_max=2, batch_max=1024)
         self._attempts: OrderedDict[str, list[str]] = OrderedDict()
         self._takes = asyncio.Semaphore(TAKES_MAX)

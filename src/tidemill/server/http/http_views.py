@@ -232,7 +232,7 @@ def group_routes(broker: Broker) -> APIRouter:
         """Let a group read a topic again from (or skip it to) the messages released at a time."""
         require(ADMIN, topic=request.topic, group=name)
         broker.receiver.reset(name, request.topic, request.to_ms)
-        broker.store.writer.notifier.announce()
+        broker.store.notifier.announce()
         return DoneOut()
 
     return routes

@@ -127,12 +127,14 @@ class Bridge:
             self._put(replace(topic, queue_count=max(topic.queue_count, queue_count)), stamp_ms, region)
 
     def _put(self, topic: Topic, stamp_ms: int, region: Region) -> None:
-        self._store.writer.change_topic(topic, stamp_ms)
+        with self._store.write() as tx:
+            tx.change_topic(topic, stamp_ms)
         region.topics.append(topic.name)
 
     def _delete(self, topic: Topic, stamp_ms: int, region: Region) -> None:
         end_seq = self._indexes.ledger.next_seq
-        self._store.writer.change_topic(topic, stamp_ms, is_deleted=True, cancel_below_seq=end_seq)
+        with self._store.write() as tx:
+            tx.change_topic(topic, stamp_ms, is_deleted=True, cancel_below_seq=end_seq)
         region.topics.append(topic.name)
 
     # -- numbers ----------------------------------------------------------------------------------
@@ -168,7 +170,8 @@ class Bridge:
             self._write(Gap(next_seq, next_seq, rows), stamp_ms)
 
     def _write(self, gap: Gap, stamp_ms: int) -> None:
-        self._store.writer.copy(Kind.GAP, gap.parts(), stamp_ms, GAP_FORMAT)
+        with self._store.write() as tx:
+            tx.copy(Kind.GAP, gap.parts(), stamp_ms, GAP_FORMAT)
 
 
 def _made_up(topic_id: int, queue_count: int) -> Topic:

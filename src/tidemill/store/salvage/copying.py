@@ -167,7 +167,8 @@ class LogCopy:
         parts = self._parts(frame) if self.regions else [frame.payload]
         if frame.kind in (Kind.END, Kind.HALF):
             parts = self._placed(frame)
-        appended = self._store.writer.copy(frame.kind, parts, frame.stamp_ms, frame.version)
+        with self._store.write() as tx:
+            appended = tx.copy(frame.kind, parts, frame.stamp_ms, frame.version)
         self.frame_count += 1
         if frame.kind == Kind.HALF:
             self._note_half(frame, appended.offset)
@@ -225,7 +226,7 @@ class LogCopy:
         end = self._store.log.written_end
         if end - self._synced_to < _SYNC_BYTES and not self._store.indexes.find.memory_is_full:
             return
-        self._store.writer.finish_all()
+        self._store.finish_all()
         self._synced_to = end
         if end - self._checkpoint_at >= _CHECKPOINT_BYTES or self._store.indexes.find.memory_is_full:
             self._store.checkpoint()
@@ -238,7 +239,7 @@ class LogCopy:
             self._bridge.raise_ends(queue_ends, self.stamp_ms or self._now_ms, region)
         if not self._store.log.written_end:
             self._bridge.write_state(self.stamp_ms or self._now_ms)
-        self._store.writer.finish_all()
+        self._store.finish_all()
 
 
 def _with_bytes_at(frame: Frame, old: I64, new: I64, at: int) -> list[Bytes]:

@@ -53,7 +53,7 @@ def cut_head(
             return []
         survivors, has_moved_all = _move_survivors(store, base.next_seq, now_ms, near_below_ms, on_moved)
         _move_halves(store, cut, now_ms)
-        store.writer.finish_all()
+        store.finish_all()
         with store.writer.lock:
             if not has_moved_all or _has_halves(store, cut):
                 return survivors  # the next time it is known what is damaged
@@ -73,7 +73,7 @@ def _old_segments(store: MessageStore, now_ms: int) -> list[SegmentUse]:
     sealed_by_ms = now_ms - store.settings.retention_ms
     old = list(takewhile(lambda segment: segment[1].stamp_ms <= sealed_by_ms, _sealed(store)))
     with store.writer.lock:
-        halves = [half.place >> 16 for half in store.indexes.open_halves.values()] if old else []
+        halves = [half.place >> 16 for half in store.indexes.open_transactions.values()] if old else []
     uses, first_seq = [], store.indexes.ledger.head_seq
     for start, frame in old:
         end_seq = Base.read(frame.payload).next_seq
@@ -120,7 +120,7 @@ def _base_at(store: MessageStore, segment_start: int) -> Base | None:
 
 
 def _has_halves(store: MessageStore, cut: int) -> bool:
-    return any(half.place >> 16 < cut for half in store.indexes.open_halves.values())
+    return any(half.place >> 16 < cut for half in store.indexes.open_transactions.values())
 
 
 def _held_from(store: MessageStore, now_ms: int) -> int | None:
@@ -163,7 +163,7 @@ def _move_survivors(
                 continue
             moved_now = re_enter(store, seqs, due, ReEnterReason.RETENTION, near_below_ms, now_ms)
         survivors.append(moved_now)
-        store.writer.finish(moved_now.appended)
+        store.finish(moved_now.appended)
         if on_moved is not None:
             on_moved(moved_now)
     return survivors, has_moved_all
@@ -171,7 +171,7 @@ def _move_survivors(
 
 def _move_halves(store: MessageStore, cut: int, now_ms: int) -> None:
     with store.writer.lock:
-        for half in list(store.indexes.open_halves.values()):
+        for half in list(store.indexes.open_transactions.values()):
             message = store.readable(half.place) if half.place >> 16 < cut else None
             if message is not None:
                 store.writer.put_halves([message], now_ms, [half.place])
