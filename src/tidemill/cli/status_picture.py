@@ -31,7 +31,7 @@ _WAITS_FOR = {
     "rate": "TOPIC may release only so many a second",
     "order": "FIFO, the timer has yet to hand over what may come before",
     "commit": "the disk is slow, all commits in flight are under way",
-    "room": "the disk is full",
+    "disk": "the disk is full",
     "sweep": "overdue and missing in the timer, being looked for",
     "hold": "releases are held",
     "absorb": "absorbing is held, and the timer had not taken them in",

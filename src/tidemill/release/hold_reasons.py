@@ -15,7 +15,7 @@ class HoldReason(StrEnum):
     RATE = "rate"  # its topic may release only so many a second
     ORDER = "order"  # a FIFO message: the timer has not handed over all that may come before it
     COMMIT = "commit"  # as many release records as may be under way are, and none is safe yet
-    DISK_SPACE = "room"  # a release record finds no space on the disk; retried, ever more rarely
+    DISK_SPACE = "disk"  # a release record finds no space on the disk; retried, ever more rarely
     SWEEP = "sweep"  # overdue, and neither the timer nor the releaser has it: a scan of the entries finds it
     HOLD = "hold"  # releases are held for the whole broker, until an operator resumes them
     ABSORB = "absorb"  # absorbing is held, and the timer had not taken it in; it goes after the resume

@@ -132,11 +132,11 @@ class BrokerCollector(Collector):
         yield _gauge("in_flight_send_bytes", "Bodies of sends not answered yet.", status.in_flight_bytes)
         rejects = CounterMetricFamily(
             "tidemill_rejects",
-            "Requests and messages refused, by protocol (label door: grpc, http, flight) and error code.",
-            labels=["door", "code"],
+            "Requests and messages refused, by protocol (grpc, http, flight) and error code.",
+            labels=["protocol", "code"],
         )
-        for (door, code), count in sorted(REJECTS.counts().items()):
-            rejects.add_metric([door, code], count)
+        for (protocol, code), count in sorted(REJECTS.counts().items()):
+            rejects.add_metric([protocol, code], count)
         yield rejects
 
     def _by_level(self, status: Status) -> Iterator[Metric]:

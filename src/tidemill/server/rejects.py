@@ -18,9 +18,9 @@ class Rejects:
         self._lock = threading.Lock()  # protects _counts
         self._counts: Counter[tuple[str, str]] = Counter()
 
-    def add(self, door: str, code: str) -> None:
+    def add(self, protocol: str, code: str) -> None:
         with self._lock:
-            self._counts[door, code] += 1
+            self._counts[protocol, code] += 1
 
     def counts(self) -> dict[tuple[str, str], int]:
         """A copy of how things stand."""

@@ -419,7 +419,7 @@ def test_status_metrics_and_health(http, small) -> None:
 
 def _rejects(http, code):
     found = re.search(
-        rf'tidemill_rejects_total{{code="{code}",door="http"}} (\d+)', http.get("/metrics").text
+        rf'tidemill_rejects_total{{code="{code}",protocol="http"}} (\d+)', http.get("/metrics").text
     )
     return int(found[1]) if found else 0
 

@@ -47,7 +47,7 @@ class LevelOut(BaseModel):
 class WaitOut(BaseModel):
     """Why messages that are due are not in their topic yet."""
 
-    waits_for: str = Field(description="pause, rate, order, commit, room, sweep, hold, absorb or clock")
+    waits_for: str = Field(description="pause, rate, order, commit, disk, sweep, hold, absorb or clock")
     topic: str = Field(description="the topic concerned; empty: the whole broker")
     messages: int
 

@@ -131,7 +131,7 @@ function actions(view, message) {
       fill(view.note, noteOf(view.said));
     }
     button.disabled = false;
-    await load(view).catch(() => {});  // refreshed shortly
+    await load(view).catch(() => {});  // the next refresh draws it
   };
   const cancel = h("button.danger", {
     onclick: () => {

@@ -4,13 +4,13 @@ import { count, span } from "./format.js";
 
 const AGE_SHOWN_MS = 1000;
 const UNEXPLAINED_SHOWN_MS = 10_000;
-const SHORT = { pause: "paused", rate: "rate limit", order: "FIFO order", commit: "slow disk", room: "disk full", sweep: "missing in the timer", hold: "releases held", absorb: "absorbing held", clock: "clock jumped" };
+const SHORT = { pause: "paused", rate: "rate limit", order: "FIFO order", commit: "slow disk", disk: "disk full", sweep: "missing in the timer", hold: "releases held", absorb: "absorbing held", clock: "clock jumped" };
 const WHY = {
   pause: (topic) => `${topic} is paused. They are released when it is resumed.`,
   rate: (topic) => `${topic} has a rate limit. They are released as the limit allows.`,
   order: () => "they are FIFO, and the timer has not handed over earlier messages of their groups yet.",
   commit: () => "the disk is slow: the maximum number of commits is in flight. They are released as those finish.",
-  room: () => "the disk is full. Free some space; the release is retried.",
+  disk: () => "the disk is full. Free some space; the release is retried.",
   sweep: () => "they are overdue and missing in the timer. A scan of the entries finds them within about a minute.",
   hold: () => "releases are held for the whole broker. They are released when releases are resumed.",
   absorb: () => "absorbing is held, and the timer had not taken them in. They are released when absorbing is resumed.",
