@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +16,7 @@ _SIZES = st.lists(st.integers(0, 30), max_size=30)
 def test_parts_keep_to_the_bounds_and_none_could_be_larger(sizes: list[int], count: int, limit: int) -> None:
     parts = list(split(sizes, count, limit, lambda size: size))
     assert [size for part in parts for size in part] == sizes
-    for part, following in zip(parts, [*parts[1:], None], strict=True):
+    for part, following in zip_longest(parts, parts[1:]):
         assert len(part) <= count
         assert sum(part) <= limit or len(part) == 1
         if following is not None:
