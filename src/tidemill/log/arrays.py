@@ -1,7 +1,8 @@
-"""Names of the array types that modules pass to each other."""
+"""Names of the array types that modules pass to each other, and copies of structured rows. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -37,10 +38,21 @@ def numbers_to(end: int) -> I64:
     return _FIRST_NUMBERS[:end] if end <= len(_FIRST_NUMBERS) else np.arange(end)
 
 
+# NumPy copies structured rows field by field. As plain bytes the same takes a twentieth of the time.
+
+
+def plain(rows: Rows) -> Rows:
+    """Rows as bytes without field names."""
+    return rows.view(np.dtype((np.void, rows.dtype.itemsize)))
+
+
 def picked(rows: Rows, which: I64 | Flags) -> Rows:
-    """A copy of some rows, by index or by mask. NumPy copies structured rows field by field; as plain bytes
-    the same takes a twentieth of the time."""
+    """A copy of some rows, by index or by mask."""
     indexes = np.flatnonzero(which) if which.dtype == np.bool_ else which
-    plain = rows.view(np.dtype((np.void, rows.dtype.itemsize)))
-    chosen: Rows = plain.take(indexes).view(rows.dtype)
+    chosen: Rows = plain(rows).take(indexes).view(rows.dtype)
     return chosen
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """The rows of all parts, one part behind the other; at least one part, all of one type."""
+    return np.concatenate([plain(part) for part in parts]).view(parts[0].dtype)

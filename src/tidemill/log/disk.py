@@ -21,16 +21,16 @@ import shutil
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from tidemill.core.errors import DirectoryLockedError, DiskError, DiskFullError, StorageError, SyncFailedError
+from tidemill.log.arrays import I64, U8, Rows
 from tidemill.log.sorted_keys import RocksKeys, SortedKeys
 
 Bytes = bytes | bytearray | memoryview
-ByteArray = npt.NDArray[np.uint8]
+ByteArray = U8
 Place = tuple[int, int]  # file system, and number of the file or directory in it
 
 
@@ -52,7 +52,7 @@ class DiskFile(Protocol):
         """Put `data` at `offset`, growing the file where needed."""
         ...
 
-    def scatter(self, row_indexes: npt.NDArray[np.int64], rows: npt.NDArray[Any]) -> None:
+    def scatter(self, row_indexes: I64, rows: Rows) -> None:
         """Put each fixed-width row at `index * rows.itemsize`; all inside the present size."""
         ...
 
@@ -220,12 +220,12 @@ class _RealFile:
                 view = view[written:]
                 offset += written
 
-    def scatter(self, row_indexes: npt.NDArray[np.int64], rows: npt.NDArray[Any]) -> None:
+    def scatter(self, row_indexes: I64, rows: Rows) -> None:
         size = self.size()
         if self._writable_map is None or len(self._writable_map) != size:
             self._writable_map = mmap.mmap(self._fd, size)
         whole = size // rows.itemsize
-        table: npt.NDArray[Any] = np.frombuffer(self._writable_map, rows.dtype, whole)
+        table: Rows = np.frombuffer(self._writable_map, rows.dtype, whole)
         table[row_indexes] = rows
 
     def map(self, length: int) -> ByteArray:

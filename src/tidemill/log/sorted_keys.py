@@ -20,10 +20,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from tidemill.core.errors import (
     CorruptionError,
@@ -34,6 +33,7 @@ from tidemill.core.errors import (
     SyncFailedError,
 )
 from tidemill.core.limits import MIB
+from tidemill.log.arrays import Rows
 from tidemill.log.rocksdb_records import require_readable
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-KeyRows = npt.NDArray[Any]
+KeyRows = Rows
 
 # How many keys pass in one call: a few milliseconds at most.
 _SLICE_KEYS = 4_096

@@ -25,7 +25,7 @@ from dataclasses import astuple, dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidemill.log.arrays import Rows
+from tidemill.log.arrays import Rows, joined, plain
 from tidemill.store.formats.entry_format import ENTRY
 from tidemill.timer.stages.admit import Batch, new_batch
 
@@ -91,14 +91,9 @@ def order_batch(order: Order, piece: Batch, scan_s: float = 0.0) -> pa.RecordBat
 
 def _packed(rows: Rows) -> pa.Array:
     """A binary column of one value."""
-    content = np.ascontiguousarray(_plain(rows)).view(np.uint8)
+    content = np.ascontiguousarray(plain(rows)).view(np.uint8)
     offsets = pa.py_buffer(np.array([0, len(content)], np.int32))
     return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(content)])
-
-
-def _plain(rows: Rows) -> Rows:
-    """As bytes without field names: NumPy copies and joins structured rows field by field."""
-    return rows.view(np.dtype((np.void, rows.dtype.itemsize)))
 
 
 def read_order(batches: Iterator[pa.RecordBatch]) -> tuple[Order, Batch, float] | None:
@@ -115,5 +110,4 @@ def read_order(batches: Iterator[pa.RecordBatch]) -> tuple[Order, Batch, float] 
             scan_s += batch.column("scan_s")[row].as_py()
     if order is None:
         return None
-    whole = np.concatenate([_plain(rows) for rows in entries]).view(ENTRY)
-    return order, new_batch(np.concatenate(seqs), whole), scan_s
+    return order, new_batch(np.concatenate(seqs), joined(entries)), scan_s

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tidemill.core.errors import DiskFullError, SyncFailedError
+from tidemill.log.arrays import I64, Rows
 from tidemill.log.disk import ByteArray, Bytes, DiskFile
 from tidemill.testing.faults import FaultInjector, SimulatedCrash
 from tidemill.testing.space import BLOCK_BYTES, FileSpace
@@ -70,7 +69,7 @@ class FaultyFile:
                     self._put(offset, whole[:done])
                 raise
 
-    def scatter(self, row_indexes: npt.NDArray[np.int64], rows: npt.NDArray[Any]) -> None:
+    def scatter(self, row_indexes: I64, rows: Rows) -> None:
         with self._faults.operation("scatter", self.path, f"{len(rows)} rows", is_write=True):
             node, size = self._node, self._node.real.size()
             offsets = np.asarray(row_indexes, np.int64) * rows.itemsize

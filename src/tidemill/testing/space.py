@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
+
+from tidemill.log.arrays import I64
 
 BLOCK_BYTES = 4096
 
@@ -37,7 +38,7 @@ class FileSpace:
             return length
         return max(0, missing[affordable] * BLOCK_BYTES - offset)
 
-    def missing_for_rows(self, offsets: npt.NDArray[np.int64], row_bytes: int) -> list[int]:
+    def missing_for_rows(self, offsets: I64, row_bytes: int) -> list[int]:
         """The blocks to allocate for rows of `row_bytes` (at most one block long) at `offsets`."""
         assert row_bytes <= BLOCK_BYTES, "a row must not span more than two blocks"
         ends = np.concatenate((offsets, offsets + (row_bytes - 1))) // BLOCK_BYTES

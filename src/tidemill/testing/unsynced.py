@@ -18,10 +18,9 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
+from tidemill.log.arrays import I64, Rows
 
 SECTOR_BYTES = 512
 
@@ -71,9 +70,7 @@ class UnsyncedChanges:
             _Change(_Pieces([offset], data), _Pieces([offset], replaced), size_before, size_after)
         )
 
-    def scattered(
-        self, offsets: npt.NDArray[np.int64], rows: npt.NDArray[Any], replaced: npt.NDArray[Any], size: int
-    ) -> None:
+    def scattered(self, offsets: I64, rows: Rows, replaced: Rows, size: int) -> None:
         places = offsets.tolist()
         self._changes.append(
             _Change(_Pieces(places, rows.tobytes()), _Pieces(places, replaced.tobytes()), size, size)

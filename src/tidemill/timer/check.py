@@ -16,9 +16,9 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from tidemill.core.errors import CorruptionError, NewerFormatError
+from tidemill.log.arrays import I64
 from tidemill.log.disk import Disk
 from tidemill.timer.cursor import Cursor
 from tidemill.timer.ready_files import ReadyFiles
@@ -32,8 +32,6 @@ from tidemill.timer.wheel.timer_log_format import NO_POSITION, Units, slot_ticks
 from tidemill.timer.wheel.wheel import Wheel
 from tidemill.timer.wheel.wheel_format import speaks_for
 from tidemill.timer.wheel.wheel_store import TIMER_LOG_NAME, WHEEL_NAME
-
-Longs = npt.NDArray[np.int64]
 
 
 def check_timer(disk: Disk, timer_directory: Path, *, is_crashed: bool = False) -> list[str]:
@@ -113,7 +111,7 @@ def _check_chains(
     yield from _check_slots(units[pending], ticks[pending], positions, wheel, settings, cursor, is_crashed)
 
 
-def _check_segments(log: TimerLog, cursor: Cursor, ticks: Longs, start_index: int) -> Iterator[str]:
+def _check_segments(log: TimerLog, cursor: Cursor, ticks: I64, start_index: int) -> Iterator[str]:
     mark, per_segment = cursor.mark, log.layout.units_per_segment
     for at, highest in enumerate(mark.segment_ticks):
         first = (mark.first_segment + at) * per_segment - start_index
@@ -123,7 +121,7 @@ def _check_segments(log: TimerLog, cursor: Cursor, ticks: Longs, start_index: in
 
 
 def _check_pending(
-    units: Units, ticks: Longs, positions: Longs, settings: TimerSettings, cursor: Cursor
+    units: Units, ticks: I64, positions: I64, settings: TimerSettings, cursor: Cursor
 ) -> Iterator[str]:
     waiting = ~((ticks == cursor.tick) & (positions > cursor.resume_position) & cursor.is_inside_slot)
     next_due = int(ticks[waiting].min()) if waiting.any() else None
@@ -140,8 +138,8 @@ def _check_pending(
 
 def _check_slots(
     units: Units,
-    ticks: Longs,
-    positions: Longs,
+    ticks: I64,
+    positions: I64,
     wheel: Wheel,
     settings: TimerSettings,
     cursor: Cursor,

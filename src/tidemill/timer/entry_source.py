@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from tidemill.log.arrays import I64
 from tidemill.store.formats.entry_format import Entries
 
 
@@ -25,6 +23,6 @@ class EntrySource(Protocol):
         """The entries `[first_seq, end_seq)`; a view where possible."""
         ...
 
-    def take(self, seqs: npt.NDArray[np.int64]) -> Entries:
+    def take(self, seqs: I64) -> Entries:
         """A copy of the entries of `seqs`, in that order."""
         ...

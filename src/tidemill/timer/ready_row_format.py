@@ -9,13 +9,12 @@ Little-endian.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
+
+from tidemill.log.arrays import Rows
 
 READY = np.dtype([("deliver_at_ms", "<i8"), ("seq", "<u8")])
 READY_BYTES = 16
 assert READY.itemsize == READY_BYTES
 
-ReadyRows = npt.NDArray[Any]
+ReadyRows = Rows

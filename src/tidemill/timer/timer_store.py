@@ -13,10 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from tidemill.log.arrays import U16
+from tidemill.log.arrays import I64, U16, Flags
 from tidemill.timer.cursor import Cursor, StoreMark
 from tidemill.timer.stages.admit import Batch
 
@@ -25,14 +22,14 @@ from tidemill.timer.stages.admit import Batch
 class Drained:
     """Timers whose slots have come, and how far that went."""
 
-    seqs: npt.NDArray[np.int64]
+    seqs: I64
     trips: U16
     tick: int
     resume_position: int
     # What the store says of each timer besides, where it has no checksum of its own: the log offset of the
     # message's frame, and whether the slot was only a stop on the way.
-    frames: npt.NDArray[np.int64] | None = None
-    rolls: npt.NDArray[np.bool_] | None = None
+    frames: I64 | None = None
+    rolls: Flags | None = None
 
     @property
     def open_tick(self) -> int:

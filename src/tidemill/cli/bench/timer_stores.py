@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from tidemill.cli.bench.own_usage import anonymous_mb, written_bytes
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import StorageError
 from tidemill.core.limits import DAY_MS, HOUR_MS, MINUTE_MS
+from tidemill.log.arrays import I64
 from tidemill.log.disk import RealDisk
 from tidemill.store.formats.entry_format import ENTRY, Entries
 from tidemill.store.upkeep.memory import give_back_memory, keep_memory_flat
@@ -86,7 +86,7 @@ class SyntheticEntries:
 
     head_seq = 0
 
-    def __init__(self, deliver_at_ms: npt.NDArray[np.int64]) -> None:
+    def __init__(self, deliver_at_ms: I64) -> None:
         count = len(deliver_at_ms)
         self._rows = np.zeros(count, ENTRY)
         self._rows["deliver_at_ms"] = deliver_at_ms
@@ -99,7 +99,7 @@ class SyntheticEntries:
     def rows(self, first_seq: int, end_seq: int) -> Entries:
         return self._rows[first_seq:end_seq]
 
-    def take(self, seqs: npt.NDArray[np.int64]) -> Entries:
+    def take(self, seqs: I64) -> Entries:
         return self._rows.take(seqs)
 
 

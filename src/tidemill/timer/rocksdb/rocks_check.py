@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from tidemill.log.arrays import U64
 from tidemill.log.disk import Disk
 from tidemill.log.sorted_keys import SortedKeys
 from tidemill.timer.cursor import Cursor
@@ -64,7 +64,7 @@ class _Waiting:
     """What a walk over the keys has seen of timers that wait."""
 
     next_due_tick: int | None = None
-    seqs: list[npt.NDArray[np.uint64]] = field(default_factory=list)
+    seqs: list[U64] = field(default_factory=list)
     strangers: int = 0
 
     def see(self, keys: TimerKeys, tick_ms: int, shard: int, shards: int) -> None:

@@ -19,16 +19,13 @@ Format 1. A key follows from the entry alone, so a timer absorbed twice is there
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from tidemill.core.errors import CorruptionError
+from tidemill.log.arrays import Rows, picked
 from tidemill.timer.cursor import Cursor, decode_cursor, encode_cursor
 from tidemill.timer.stages.admit import Batch
 from tidemill.timer.stages.order import order_by
-from tidemill.timer.stages.rows import chosen_rows
 
 TIMER_KEY = np.dtype([("due_ms", ">u8"), ("topic_id", ">u4"), ("id_hash", ">u8"), ("seq", ">u8")])
 KEY_BYTES = TIMER_KEY.itemsize
@@ -36,7 +33,7 @@ assert KEY_BYTES == 28
 
 NO_KEY = bytes(KEY_BYTES)
 
-TimerKeys = npt.NDArray[Any]
+TimerKeys = Rows
 
 
 def timer_keys(batch: Batch) -> TimerKeys:
@@ -47,7 +44,8 @@ def timer_keys(batch: Batch) -> TimerKeys:
     keys["id_hash"] = batch.entries["id_hash"]
     keys["seq"] = batch.seqs
     # Neighbours in time are neighbours in RocksDB: put in order, each finds its place three times faster.
-    return chosen_rows(keys, order_by(batch.entries["deliver_at_ms"].astype(np.int64)))
+    order, _ = order_by(batch.entries["deliver_at_ms"].astype(np.int64))
+    return picked(keys, order)
 
 
 def first_key_at(due_ms: int) -> bytes:

@@ -19,10 +19,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from tidemill.core.errors import CorruptionError
 from tidemill.core.model import NEVER_ROLLED
+from tidemill.log.arrays import I64
 from tidemill.log.disk import Disk
 from tidemill.log.sorted_keys import SortedKeys
 from tidemill.timer.cursor import FAR_FUTURE_TICK, Cursor, StoreMark
@@ -41,8 +41,6 @@ from tidemill.timer.settings import TimerSettings
 from tidemill.timer.stages.admit import Batch
 from tidemill.timer.timer_store import Drained
 from tidemill.timer.wheel.timer_log_format import NO_POSITION
-
-Longs = npt.NDArray[np.int64]
 
 ROCKS_NAME = "rocksdb"
 
@@ -156,11 +154,11 @@ class RocksStore:
         return first_key_at(tick * self._tick_ms)
 
 
-def _never_rolled(seqs: Longs, tick: int, resume_position: int) -> Drained:
+def _never_rolled(seqs: I64, tick: int, resume_position: int) -> Drained:
     return Drained(seqs, np.full(len(seqs), NEVER_ROLLED, np.uint16), tick, resume_position)
 
 
-def _known_seqs(keys: TimerKeys, cursor: Cursor) -> Longs:
+def _known_seqs(keys: TimerKeys, cursor: Cursor) -> I64:
     """Seqs of the timers that the cursor has absorbed."""
-    seqs: Longs = keys["seq"].astype(np.int64)
+    seqs: I64 = keys["seq"].astype(np.int64)
     return seqs[seqs < cursor.seq]

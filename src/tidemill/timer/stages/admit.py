@@ -10,37 +10,34 @@ Invariant: a range of seqs determines the result; asked again, it answers the sa
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tidemill.core.model import NEVER_ROLLED, NOT_COUNTED, TRIPS_MAX
-from tidemill.timer.stages.rows import chosen_rows, joined_rows
+from tidemill.log.arrays import I64, U16, Flags, Rows, joined, picked
 
 # Rows as the store's entry format has them; the stages use some of its columns by name.
-Entries = npt.NDArray[Any]
-Trips = npt.NDArray[np.uint16]
+Entries = Rows
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Entries with their seqs and trips (rolls + 1, 0 where not counted), side by side."""
 
-    seqs: npt.NDArray[np.int64]
+    seqs: I64
     entries: Entries
-    trips: Trips
+    trips: U16
 
     def __len__(self) -> int:
         return len(self.seqs)
 
-    def where(self, chosen: npt.NDArray[np.bool_]) -> Batch:
+    def where(self, chosen: Flags) -> Batch:
         if chosen.all():
             return self
-        return Batch(self.seqs[chosen], chosen_rows(self.entries, chosen), self.trips[chosen])
+        return Batch(self.seqs[chosen], picked(self.entries, chosen), self.trips[chosen])
 
 
-def new_batch(seqs: npt.NDArray[np.int64], entries: Entries) -> Batch:
+def new_batch(seqs: I64, entries: Entries) -> Batch:
     """Timers that the wheel has not had before."""
     return Batch(seqs, entries, np.full(len(seqs), NEVER_ROLLED, np.uint16))
 
@@ -71,6 +68,6 @@ def join(first: Batch, second: Batch) -> Batch:
         return second
     return Batch(
         np.concatenate((first.seqs, second.seqs)),
-        joined_rows(first.entries, second.entries),
+        joined((first.entries, second.entries)),
         np.concatenate((first.trips, second.trips)),
     )

@@ -9,14 +9,11 @@ Invariant: each timer that goes in comes out in exactly one of the two results.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from tidemill.log.arrays import I64, U16, Flags
 from tidemill.timer.ready_row_format import READY, ReadyRows
-from tidemill.timer.stages.admit import Batch, Trips
+from tidemill.timer.stages.admit import Batch
 from tidemill.timer.stages.place import is_due
-
-Longs = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 _KEY_BITS = 63
 
@@ -29,7 +26,7 @@ def split(batch: Batch, open_tick: int, tick_ms: int) -> tuple[Batch, Batch]:
     return batch.where(due), batch.where(~due)
 
 
-def agree(batch: Batch, frames: Longs, rolls: Flags, open_tick: int, tick_ms: int) -> bool:
+def agree(batch: Batch, frames: I64, rolls: Flags, open_tick: int, tick_ms: int) -> bool:
     """Whether timers are those of their entries: each names the frame that its entry does, and one whose slot
     has come without being due was rolled. An entry with no due time is damaged and says nothing."""
     entries = batch.entries
@@ -40,12 +37,12 @@ def agree(batch: Batch, frames: Longs, rolls: Flags, open_tick: int, tick_ms: in
     return not wrong.any() or not (wrong & (entries["deliver_at_ms"] != 0)).any()
 
 
-def hand_over(batch: Batch) -> tuple[ReadyRows, Trips]:
+def hand_over(batch: Batch) -> tuple[ReadyRows, U16]:
     """Ready rows sorted by (deliver-at, seq), distinct where the batch is; and the trips of each."""
     rows = np.empty(len(batch), READY)
     if not len(batch):
         return rows, batch.trips
-    deliver_at_ms: npt.NDArray[np.int64] = batch.entries["deliver_at_ms"].astype(np.int64)
+    deliver_at_ms: I64 = batch.entries["deliver_at_ms"].astype(np.int64)
     first_ms, first_seq = int(deliver_at_ms.min()), int(batch.seqs.min())
     ms_bits = (int(deliver_at_ms.max()) - first_ms).bit_length()
     seq_bits = (int(batch.seqs.max()) - first_seq).bit_length()

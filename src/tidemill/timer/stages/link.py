@@ -16,9 +16,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from tidemill.log.arrays import I64
 from tidemill.timer.stages.admit import Batch
+from tidemill.timer.stages.order import order_by
 from tidemill.timer.stages.place import Placement
 from tidemill.timer.wheel.timer_log_format import (
     MAGIC_DEFAULT,
@@ -31,39 +32,26 @@ from tidemill.timer.wheel.timer_log_format import (
 )
 from tidemill.timer.wheel.wheel_format import SLOT, SLOT_COUNT_MAX, Slots, speaks_for
 
-Longs = npt.NDArray[np.int64]
-
-# A sort key packs (slot offset, input row) into 63 bits.
-_KEY_BITS = 63
-
 
 @dataclass(frozen=True, slots=True)
 class Groups:
     """Rows in slot order: `order` says which input row comes when, group `i` begins at `starts[i]`."""
 
-    order: Longs
-    slot_ticks: Longs
-    starts: Longs
-    counts: Longs
+    order: I64
+    slot_ticks: I64
+    starts: I64
+    counts: I64
 
 
-def group_by_slot(slot_ticks: Longs) -> Groups:
+def group_by_slot(slot_ticks: I64) -> Groups:
     """Group rows by slot, keeping their order inside each slot."""
     count = len(slot_ticks)
     if not count:
         none = np.empty(0, np.int64)
         return Groups(none, none, none, none)
-    lowest = int(slot_ticks.min())
-    row_bits = count.bit_length()
-    assert (int(slot_ticks.max()) - lowest).bit_length() + row_bits <= _KEY_BITS
-    # Sorting one packed integer is several times faster than a stable argsort of the ticks.
-    keys = ((slot_ticks - lowest) << row_bits) | np.arange(count, dtype=np.int64)
-    keys.sort()
-    order = keys & ((1 << row_bits) - 1)
-    keys >>= row_bits
-    starts = np.concatenate(([0], np.flatnonzero(keys[1:] != keys[:-1]) + 1)).astype(np.int64)
-    counts = np.diff(starts, append=count)
-    return Groups(order, keys[starts] + lowest, starts, counts)
+    order, ticks = order_by(slot_ticks)
+    starts = np.concatenate(([0], np.flatnonzero(ticks[1:] != ticks[:-1]) + 1)).astype(np.int64)
+    return Groups(order, ticks[starts], starts, np.diff(starts, append=count))
 
 
 def link(

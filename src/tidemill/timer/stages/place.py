@@ -16,11 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
-Longs = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
+from tidemill.log.arrays import I64, Flags
 
 # Neighbours by seq share a roll slot, so that their units stay contiguous and slot writes stay few.
 _ROLL_GROUP_BITS = 4
@@ -30,18 +26,16 @@ _ROLL_GROUP_BITS = 4
 class Placement:
     """The slot of each timer, and which of them roll."""
 
-    slot_ticks: Longs
+    slot_ticks: I64
     rolls: Flags
 
 
-def is_due(deliver_at_ms: Longs, open_tick: int, tick_ms: int) -> Flags:
+def is_due(deliver_at_ms: I64, open_tick: int, tick_ms: int) -> Flags:
     """Which timers fall into a slot that takes no more units."""
     return deliver_at_ms < open_tick * tick_ms
 
 
-def place(
-    deliver_at_ms: Longs, seqs: Longs, open_tick: int, tick_ms: int, roll_window_slots: int
-) -> Placement:
+def place(deliver_at_ms: I64, seqs: I64, open_tick: int, tick_ms: int, roll_window_slots: int) -> Placement:
     """Slots for timers of which none is due."""
     slot_ticks = deliver_at_ms // tick_ms
     rolls = slot_ticks >= open_tick + roll_window_slots

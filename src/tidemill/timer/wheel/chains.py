@@ -21,8 +21,9 @@ from __future__ import annotations
 import numpy as np
 
 from tidemill.core.errors import CorruptionError
+from tidemill.log.arrays import I64
 from tidemill.timer.wheel.timer_log import TimerLog
-from tidemill.timer.wheel.timer_log_format import NO_POSITION, Longs
+from tidemill.timer.wheel.timer_log_format import NO_POSITION
 
 # Below this many units a round is slower than following the links one by one.
 _ROUND_UNITS_MIN = 256
@@ -32,7 +33,7 @@ _FOLLOWED_UNITS = 4096
 _CELLS_MAX = 1 << 21
 
 
-def walk_chains(log: TimerLog, head_positions: Longs, units_max: int | None = None) -> tuple[Longs, Longs]:
+def walk_chains(log: TimerLog, head_positions: I64, units_max: int | None = None) -> tuple[I64, I64]:
     """Indexes of the units on the chains that begin at `head_positions`, and the heads not reached.
 
     Without `units_max` every chain is walked to its end. With it the walk stops early, and the positions
@@ -40,7 +41,7 @@ def walk_chains(log: TimerLog, head_positions: Longs, units_max: int | None = No
     Raises `CorruptionError` if a link leads nowhere or forward.
     """
     heads = log.layout.indexes_at(head_positions)
-    found: list[Longs] = []
+    found: list[I64] = []
     count = 0
     block = 1
     while len(heads) and (units_max is None or count < units_max):
@@ -61,7 +62,7 @@ def walk_chains(log: TimerLog, head_positions: Longs, units_max: int | None = No
     return reached, log.layout.positions_of(heads)
 
 
-def _round(log: TimerLog, heads: Longs, block: int) -> tuple[Longs, Longs]:
+def _round(log: TimerLog, heads: I64, block: int) -> tuple[I64, I64]:
     """One block below every head: the indexes on the chain, and the next heads (-1 where it ended)."""
     if int(heads.min()) < log.start_index or int(heads.max()) >= log.end_index:
         raise CorruptionError("a TimerLog chain leads outside the log")
@@ -81,7 +82,7 @@ def _round(log: TimerLog, heads: Longs, block: int) -> tuple[Longs, Longs]:
     return cells[is_linked], next_heads
 
 
-def _follow(log: TimerLog, heads: Longs, budget: int) -> tuple[Longs, Longs]:
+def _follow(log: TimerLog, heads: I64, budget: int) -> tuple[I64, I64]:
     """Follow each chain link by link, `budget` units in all."""
     positions: list[int] = []
     left: list[int] = []

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemill.core.errors import CorruptionError
-from tidemill.log.arrays import U16
+from tidemill.log.arrays import I64, U8, U16
 from tidemill.log.disk import Disk, DiskFile
 from tidemill.timer.wheel.timer_log_format import (
     FRAME_OFFSET,
@@ -31,7 +31,6 @@ from tidemill.timer.wheel.timer_log_format import (
     STATE_OFFSET,
     UNIT,
     UNIT_BYTES,
-    Longs,
     SegmentLayout,
     Units,
     encode_blank,
@@ -50,7 +49,7 @@ class TimerLog:
         self._disk = disk
         self._directory = directory
         self._files: dict[int, DiskFile] = {}
-        self._maps: dict[int, npt.NDArray[np.uint8]] = {}
+        self._maps: dict[int, U8] = {}
         self._dirty: set[int] = set()
         disk.make_dir(directory)
         self._segments = sorted(int(name) // segment_bytes for name in disk.names(directory))
@@ -151,7 +150,7 @@ class TimerLog:
             done += count
         return units
 
-    def take(self, indexes: Longs) -> Units:
+    def take(self, indexes: I64) -> Units:
         """A copy of the units at `indexes`, in that order."""
         units = np.empty(len(indexes), UNIT)
         for segment, chosen, rows in self._by_segment(indexes):
@@ -160,19 +159,19 @@ class TimerLog:
             units[chosen] = mapped[:whole].view(UNIT).take(rows)
         return units
 
-    def prev_positions(self, indexes: Longs) -> Longs:
+    def prev_positions(self, indexes: I64) -> I64:
         """The prev_pos of the units at `indexes`; cheaper than taking them whole."""
         return self._column(indexes, PREV_POS_OFFSET, np.int64)
 
-    def seqs(self, indexes: Longs) -> Longs:
+    def seqs(self, indexes: I64) -> I64:
         """The seqs of the units at `indexes`."""
         return self._column(indexes, SEQ_OFFSET, np.int64)
 
-    def frames(self, indexes: Longs) -> Longs:
+    def frames(self, indexes: I64) -> I64:
         """The log offsets of the frames that hold the messages of the timers at `indexes`."""
         return self._column(indexes, FRAME_OFFSET, np.int64)
 
-    def trips_and_magic(self, indexes: Longs) -> tuple[U16, U16]:
+    def trips_and_magic(self, indexes: I64) -> tuple[U16, U16]:
         """How often the timers at `indexes` were placed, and their magic bits.
 
         Raises `CorruptionError` where these cannot be the bits of a timer.
@@ -249,7 +248,7 @@ class TimerLog:
         self._segments.remove(segment)
         self._disk.remove(self._path(segment))
 
-    def _mapped(self, segment: int, unit_count: int) -> npt.NDArray[np.uint8]:
+    def _mapped(self, segment: int, unit_count: int) -> U8:
         """A map of a segment that covers at least its first `unit_count` units."""
         mapped = self._maps.get(segment)
         if mapped is None or len(mapped) < unit_count * UNIT_BYTES:
@@ -261,7 +260,7 @@ class TimerLog:
                 raise CorruptionError(f"{file.path}: a chain leads past the end")
         return mapped
 
-    def _column(self, indexes: Longs, field_offset: int, kind: type[Number]) -> npt.NDArray[Number]:
+    def _column(self, indexes: I64, field_offset: int, kind: type[Number]) -> npt.NDArray[Number]:
         """One field of the units at `indexes`."""
         values = np.empty(len(indexes), kind)
         stored = values.dtype.newbyteorder(">")
@@ -272,7 +271,7 @@ class TimerLog:
             values[chosen] = column[rows]
         return values
 
-    def _by_segment(self, indexes: Longs) -> list[tuple[int, slice | Longs, Longs]]:
+    def _by_segment(self, indexes: I64) -> list[tuple[int, slice | I64, I64]]:
         """(segment, which of `indexes`, rows in it) for each segment that is touched."""
         if not len(indexes):
             return []
@@ -280,7 +279,7 @@ class TimerLog:
         low, high = int(segments.min()), int(segments.max())
         if low == high:
             return [(low, slice(None), indexes - low * self._per_segment)]
-        groups: list[tuple[int, slice | Longs, Longs]] = []
+        groups: list[tuple[int, slice | I64, I64]] = []
         for segment in np.unique(segments).tolist():
             chosen = np.flatnonzero(segments == segment)
             groups.append((segment, chosen, indexes[chosen] - segment * self._per_segment))

@@ -31,10 +31,10 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from tidemill.log.arrays import I64, Rows
 
 UNIT = np.dtype(
     [
@@ -69,8 +69,7 @@ _BLANK = struct.Struct(">iqI")
 _BLANK_MAGIC = 0xCBD43194
 assert _BLANK.size == BLANK_BYTES
 
-Units = npt.NDArray[Any]
-Longs = npt.NDArray[np.int64]
+Units = Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +90,17 @@ class SegmentLayout:
         segment, row = divmod(index, self.units_per_segment)
         return segment * self.segment_bytes + row * UNIT_BYTES
 
-    def indexes_at(self, positions: Longs) -> Longs:
+    def indexes_at(self, positions: I64) -> I64:
         """Indexes of the units at `positions`; -1 stays -1."""
         segment = positions // self.segment_bytes
         indexes = segment * self.units_per_segment + (positions - segment * self.segment_bytes) // UNIT_BYTES
         return np.where(positions < 0, NO_POSITION, indexes)
 
-    def positions_of(self, indexes: Longs) -> Longs:
+    def positions_of(self, indexes: I64) -> I64:
         segment = indexes // self.units_per_segment
         return segment * self.segment_bytes + (indexes - segment * self.units_per_segment) * UNIT_BYTES
 
-    def positions_from(self, first_index: int, count: int) -> Longs:
+    def positions_from(self, first_index: int, count: int) -> I64:
         """Positions of `count` units in a row; no division per unit."""
         positions = np.arange(count, dtype=np.int64)
         positions *= UNIT_BYTES
@@ -120,9 +119,9 @@ def encode_blank(segment_bytes: int) -> bytes:
     return _BLANK.pack(segment_bytes - used, 0, _BLANK_MAGIC)
 
 
-def slot_ticks_of(units: Units, tick_ms: int) -> Longs:
+def slot_ticks_of(units: Units, tick_ms: int) -> I64:
     """The tick of the slot each unit was put into."""
-    slot_ms: Longs = units["enqueue_ms"].astype(np.int64) + units["delayed_ms"]
+    slot_ms: I64 = units["enqueue_ms"].astype(np.int64) + units["delayed_ms"]
     return slot_ms // tick_ms
 
 

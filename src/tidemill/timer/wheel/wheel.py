@@ -16,13 +16,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from tidemill.core.errors import CorruptionError
+from tidemill.log.arrays import I64
 from tidemill.log.disk import Disk
 from tidemill.timer.wheel.wheel_format import SLOT, SLOT_BYTES, Slots, speaks_for
-
-Longs = npt.NDArray[np.int64]
 
 # Disk space is claimed in pieces of this many slots (256 KiB), so a wheel in little use stays small.
 _PIECE_SLOTS = 8192
@@ -52,7 +50,7 @@ class Wheel:
         self._is_known = np.zeros(pieces, np.bool_)
         self._is_hole = np.zeros(pieces, np.bool_)
 
-    def read(self, ticks: Longs) -> Slots:
+    def read(self, ticks: I64) -> Slots:
         """A copy of the rows for `ticks`."""
         numbers = ticks % self._slots
         pieces = numbers // _PIECE_SLOTS
@@ -75,7 +73,7 @@ class Wheel:
             return self._table[first : first + count].copy()
         return self.read(np.arange(from_tick, until_tick, dtype=np.int64))
 
-    def write(self, ticks: Longs, rows: Slots) -> None:
+    def write(self, ticks: I64, rows: Slots) -> None:
         """Put a row for each tick, all within one lap; `DiskFullError` before any is put."""
         if not len(ticks):
             return
@@ -117,7 +115,7 @@ class Wheel:
             self._is_hole[piece] = not np.frombuffer(data, np.uint8).any()
             self._is_known[piece] = True
 
-    def _claim(self, numbers: Longs) -> None:
+    def _claim(self, numbers: I64) -> None:
         """Put disk space behind every piece about to be written, by writing it back as it is."""
         for piece in np.unique(numbers // _PIECE_SLOTS).tolist():
             if piece not in self._claimed:

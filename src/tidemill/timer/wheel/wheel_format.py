@@ -15,10 +15,9 @@ nothing, the next lap overwrites. A file of zeros is therefore an empty wheel.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
+
+from tidemill.log.arrays import I64, Flags, Rows
 
 SLOT = np.dtype(
     [
@@ -34,10 +33,10 @@ assert SLOT.itemsize == SLOT_BYTES
 
 SLOT_COUNT_MAX = (1 << 31) - 1
 
-Slots = npt.NDArray[Any]
+Slots = Rows
 
 
-def speaks_for(slots: Slots, ticks: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+def speaks_for(slots: Slots, ticks: I64) -> Flags:
     """Which of `slots` hold units for the tick beside them."""
-    valid: npt.NDArray[np.bool_] = (slots["time"] == ticks) & (slots["num"] > 0)
+    valid: Flags = (slots["time"] == ticks) & (slots["num"] > 0)
     return valid

@@ -15,9 +15,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from tidemill.core.errors import CorruptionError
+from tidemill.log.arrays import I64, Flags
 from tidemill.log.disk import Disk
 from tidemill.timer.cursor import Cursor, StoreMark
 from tidemill.timer.settings import TimerSettings
@@ -30,8 +30,6 @@ from tidemill.timer.wheel.timer_log import TimerLog
 from tidemill.timer.wheel.timer_log_format import MAGIC_ROLL, NO_POSITION, Units, slot_ticks_of, whole_count
 from tidemill.timer.wheel.wheel import Wheel
 from tidemill.timer.wheel.wheel_format import SLOT, SLOT_COUNT_MAX, speaks_for
-
-Longs = npt.NDArray[np.int64]
 
 TIMER_LOG_NAME = "timer-log"
 WHEEL_NAME = "wheel"
@@ -167,7 +165,7 @@ class WheelStore:
         open_segment = self._log_end // self._settings.segment_bytes
         return min((s for s, highest in self._segment_ticks.items() if highest >= tick), default=open_segment)
 
-    def _drained(self, indexes: Longs, tick: int, resume_position: int) -> Drained:
+    def _drained(self, indexes: I64, tick: int, resume_position: int) -> Drained:
         """The timers of units."""
         # In log order the units lie closer together, and so do the entries they lead to.
         indexes.sort()
@@ -241,7 +239,7 @@ class WheelStore:
         restored["num"] = np.where(is_older, left, 0)
         self._wheel.write(groups.slot_ticks[touched], restored[touched])
 
-    def _leads_home(self, positions: Longs, ticks: Longs, end_index: int) -> npt.NDArray[np.bool_]:
+    def _leads_home(self, positions: I64, ticks: I64, end_index: int) -> Flags:
         """Which positions are those of a unit below `end_index` with the tick beside it."""
         indexes = self._log.layout.indexes_at(positions)
         known = (indexes >= self._log.start_index) & (indexes < end_index)

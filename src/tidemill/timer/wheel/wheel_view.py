@@ -14,16 +14,14 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from tidemill.core.errors import StorageError
+from tidemill.log.arrays import I64
 from tidemill.log.disk import Disk
 from tidemill.timer.settings import TimerSettings
 from tidemill.timer.target import shard_directory
 from tidemill.timer.wheel.wheel_format import SLOT, SLOT_BYTES, Slots, speaks_for
 from tidemill.timer.wheel.wheel_store import WHEEL_NAME
-
-Longs = npt.NDArray[np.int64]
 
 
 class WheelView:
@@ -34,7 +32,7 @@ class WheelView:
         self._directory = timer_directory
         self._settings = settings
 
-    def counts(self, from_tick: int, until_tick: int) -> Longs:
+    def counts(self, from_tick: int, until_tick: int) -> I64:
         """How many timers the slots of `[from_tick, until_tick)` hold; at most one lap of them."""
         count = min(until_tick - from_tick, self._settings.slots)
         ticks = np.arange(from_tick, from_tick + count, dtype=np.int64)
@@ -51,7 +49,7 @@ class WheelView:
     def _path(self, shard: int) -> Path:
         return shard_directory(self._directory, shard) / WHEEL_NAME
 
-    def _counts_of(self, shard: int, ticks: Longs) -> Longs | int:
+    def _counts_of(self, shard: int, ticks: I64) -> I64 | int:
         """The counts in the wheel of a shard; 0 while it is being made, or was set aside in a takeover."""
         try:
             file = self._disk.open(self._path(shard))
@@ -63,7 +61,7 @@ class WheelView:
             return _counts_in(file.map(file.size()).view(SLOT), ticks)
 
 
-def _counts_in(slots: Slots, ticks: Longs) -> Longs:
+def _counts_in(slots: Slots, ticks: I64) -> I64:
     first = int(ticks[0]) % len(slots) if len(ticks) else 0
     head = slots[first : first + len(ticks)]
     rows = head if len(head) == len(ticks) else np.concatenate((head, slots[: len(ticks) - len(head)]))
