@@ -28,12 +28,12 @@ quick: $(READY) ## while you work: style, layers, and the tests that are fast; a
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/lint-imports --no-logo
-	@$(QUICK_SEEDS) $(BIN)/pytest -q -n 2 --dist loadfile -m "not slow" --hypothesis-profile quick
+	@$(QUICK_SEEDS) $(BIN)/pytest -q -n 2 -m "not slow" --hypothesis-profile quick
 
 test: lint pytest ## everything CI runs: style, types, layers, tests; before you push
 
 full: lint $(READY_TESTS) ## test, and what is long: other languages' clients, Spark under faults, SEEDS=2000 simulations
-	@$(BIN)/pytest -q -n 3 --dist loadfile --ignore tests/simulation --durations 15
+	@$(BIN)/pytest -q -n 3 --ignore tests/simulation --durations 15
 	@TIDEMILL_SEEDS=$(SEEDS) TIDEMILL_DAMAGE_SEEDS=$(SEEDS) $(BIN)/pytest -q -n 2 tests/simulation --timeout 0
 
 lint: $(READY) ## style, types, layers
@@ -47,7 +47,7 @@ format: $(READY) ## put the source into the one layout
 	@$(BIN)/ruff format .
 
 pytest: $(READY_TESTS) ## the tests of `make test` alone
-	@$(BIN)/pytest -q -n 3 --dist loadfile -m "not long" --durations 15
+	@$(BIN)/pytest -q -n 3 -m "not long" --durations 15 --record-durations build/durations.txt
 
 bench: $(READY) ## the figures of docs/benchmarks.md, on this machine
 	@$(BIN)/tidemill bench engine

@@ -20,6 +20,8 @@ from helpers.hypothesis_examples import register_quick
 if TYPE_CHECKING:
     from helpers.small_broker import SmallBroker
 
+pytest_plugins = ["helpers.durations", "helpers.scheduling"]
+
 # They start processes, whole brokers or a browser, or wait in real time.
 _SLOW = (
     "acceptance",

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from helpers import scheduling
+from helpers.durations import table
 from helpers.hypothesis_examples import QUICK, examples
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -40,6 +42,38 @@ def test_the_directories_that_are_slow_exist() -> None:
 def test_the_page_names_every_directory_of_tests() -> None:
     named = set(re.findall(r"^\| `tests/(\w+)/", _PAGE, re.MULTILINE))
     assert {path.relative_to(_TESTS).parts[0] for path in _TESTS.glob("*/**/test_*.py")} == named
+
+
+def test_the_order_of_files_names_what_exists() -> None:
+    assert not [name for name in scheduling.ORDER if not (_TESTS / name).exists()]
+
+
+def test_long_files_come_first_and_seeds_last_each_as_a_piece_of_its_own() -> None:
+    names = (
+        "unit/core/test_levels.py",
+        "simulation/test_crashes.py",
+        "spark/test_commands.py",
+        "test_docs.py",
+    )
+    ordered = sorted(names, key=lambda name: scheduling.place(_TESTS / name))
+    assert ordered == [names[2], names[3], names[0], names[1]]
+    assert scheduling.unit_of("tests/simulation/test_crashes.py::test_x[7]").endswith("test_x[7]")
+    assert scheduling.unit_of("tests/unit/core/test_levels.py::test_x[7]") == "tests/unit/core/test_levels.py"
+
+
+def test_durations_are_listed_by_directory_and_by_file_the_longest_first() -> None:
+    spent = {"tests/unit/core/test_a.py": [1.0, 2.0], "tests/unit/log/test_b.py": [3.0, 4.0]}
+    lines = table(spent | {"tests/test_docs.py": [0.5, 0.5]}).splitlines()
+    assert [line.split() for line in lines[2:5]] == [
+        ["4.5", "6.5", "total"],
+        ["4.0", "6.0", "tests/unit"],
+        ["0.5", "0.5", "tests/test_*.py"],
+    ]
+    assert [line.split()[-1] for line in lines[6:]] == [
+        "tests/unit/log/test_b.py",
+        "tests/unit/core/test_a.py",
+        "tests/test_docs.py",
+    ]
 
 
 _NOT_IN_UNIT = re.compile(
