@@ -31,14 +31,14 @@ def main() -> int:
             all_closed.set()
 
     with tidemill.Client(ENDPOINT) as client, worker:
-        receipts = [
+        results = [
             client.send(
                 TOPIC, f"close order {number}", delay=1_500 + 370 * (number % 4), key=f"{RUN}-{number}"
             )
             for number in range(ORDERS)
         ]
         for number in paid:
-            answer = client.cancel(receipts[number].handle or "")
+            answer = client.cancel(results[number].handle or "")
             print(f"order {number}: paid, its time-out is {answer}")
         all_closed.wait(30)
 

@@ -45,7 +45,7 @@ def _received(directory: Path, timer_store: str) -> Counter[int]:
             for delivery in deliveries:
                 assert delivery.released_at_ms >= delivery.message.deliver_at_ms
                 found[int(delivery.message.body)] += 1
-            broker.ack([delivery.receipt for delivery in deliveries])
+            broker.ack([delivery.ack_token for delivery in deliveries])
         assert broker.status().pending == 0
     return found
 

@@ -94,7 +94,7 @@ def test_schedule_then_open_then_move_to_a_time(million, visit) -> None:
     page.fill("#send-amount", "2")
     page.select_option("#send-unit", "3600000")
     page.get_by_role("button", name="Schedule").click()
-    receipt = page.locator("#receipt")
+    receipt = page.locator("#result")
     expect(receipt).to_contain_text("Scheduled")
     receipt.get_by_role("button", name="Open message").click()
     dialog = page.locator("#message")
@@ -270,7 +270,7 @@ def test_a_dead_letter_is_shown_and_sent_again(million, visit) -> None:
     _ask(million.endpoint, "/v1/messages", {"topic": "letters", "body": "too hard", "keys": ["dead-1"]})
     wanted = {"topic": "letters", "group": "weary", "wait_ms": 10_000}
     (delivery,) = _ask(million.endpoint, "/v1/receive", wanted)["deliveries"]
-    _ask(million.endpoint, "/v1/send-back", {"receipts": [delivery["receipt"]], "level": -1})
+    _ask(million.endpoint, "/v1/send-back", {"ack_tokens": [delivery["ack_token"]], "level": -1})
     page = visit(million.endpoint).show("topics")
     letters = page.locator("#dead-letters")
     expect(letters.locator("tbody tr")).to_have_count(1)

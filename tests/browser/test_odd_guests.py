@@ -131,10 +131,10 @@ def test_the_form_asks_the_broker_how_many_levels_there_are(odd, two_levels, vis
     page.fill("#send-level", "3")
     page.get_by_role("button", name="Schedule").click()
     assert page.locator("#send-level").evaluate("field => field.validity.rangeOverflow")
-    expect(page.locator("#receipt")).to_have_count(0)
+    expect(page.locator("#result")).to_have_count(0)
     page.fill("#send-level", "1")
     page.get_by_role("button", name="Schedule").click()
-    expect(page.locator("#receipt")).to_contain_text(re.compile("in (10 min|9 min 59 s)"))
+    expect(page.locator("#result")).to_contain_text(re.compile("in (10 min|9 min 59 s)"))
 
 
 def test_the_forecast_can_be_looked_at_closer_without_dragging(odd, visit) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from simulation.model import DLQ, Broken, Model, TopicLife
 from simulation.retries import RETRY, LetterKey, key_of
-from tidemill.broker.consume.receipts import decode_receipt
+from tidemill.broker.consume.ack_tokens import decode_ack_token
 
 if TYPE_CHECKING:
     from tidemill.broker.broker import Broker
@@ -92,7 +92,7 @@ class Consumers:
                 delivery.attempt,
                 delivery.invisible_until_ms,
                 doubts,
-                delivery.receipt,
+                delivery.ack_token,
                 body,
                 life.id,
                 life.name,
@@ -101,7 +101,7 @@ class Consumers:
 
     def source(self, life: TopicLife, delivery: Delivery) -> TopicLife:
         """The topic in whose queue a delivery lies: the one received from, or its group's retry topic."""
-        name = decode_receipt(delivery.receipt)[1]
+        name = decode_ack_token(delivery.ack_token)[1]
         return life if name == life.name else self.model.topics[name]
 
     def _check_again(self, key: Key, delivery: Delivery, doubts: int, now_ms: int, first: int) -> None:

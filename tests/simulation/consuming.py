@@ -59,7 +59,7 @@ class Consuming:
         before = [taken.is_acked for taken in held]
         for taken in held:
             taken.is_acked = None
-        answers = self.world.broker.ack([taken.receipt for taken in held])
+        answers = self.world.broker.ack([taken.ack_token for taken in held])
         for key, taken, answer, was in zip(keys, held, answers, before, strict=True):
             taken.is_acked = was
             if self.world.consumers.settled(key, answer=answer, is_live=self._is_live(key)):
@@ -88,7 +88,7 @@ class Consuming:
         gives_back, was_untried = self.world.random.random() < 0.5, taken.is_untried
         taken.hidden_until_ms = None
         taken.is_untried = was_untried if was_untried or not gives_back else None
-        (answer,) = self.world.broker.change_invisibility([taken.receipt], span, is_untried=gives_back)
+        (answer,) = self.world.broker.change_invisibility([taken.ack_token], span, is_untried=gives_back)
         took_effect = self.world.consumers.settled(key, answer=answer, is_live=self._is_live(key))
         taken.is_untried = True if took_effect and gives_back else was_untried
         if took_effect:
@@ -114,7 +114,7 @@ class Consuming:
         else:
             taken.is_acked, taken.is_sent_back, known[name] = None, True, retry
         try:
-            (sent,) = self.world.broker.send_back([taken.receipt], level)
+            (sent,) = self.world.broker.send_back([taken.ack_token], level)
         except DiskFullError:
             if not self.world.is_full:
                 raise

@@ -210,7 +210,7 @@ class DamagedLogRun(Run):
         deliveries = self.broker.receive(topic, group, count=9, invisible_ms=40_000, accepts_tag=accepts)
         received = Received(group, life, deliveries, world.now_ms, dead)
         if self.random.random() < 0.5:
-            received.acked = self.broker.ack([d.receipt for d in deliveries])
+            received.acked = self.broker.ack([d.ack_token for d in deliveries])
         self._received.append(received)
 
     def _note_passed(self, damage: LogDamage) -> None:

@@ -312,25 +312,25 @@ class Broker:
             one_per_message_group=one_per_message_group,
         )
 
-    def ack(self, receipts: Sequence[str]) -> list[bool]:
+    def ack(self, ack_tokens: Sequence[str]) -> list[bool]:
         self.require_open()
-        return self._settler.ack(receipts)
+        return self._settler.ack(ack_tokens)
 
     def change_invisibility(
-        self, receipts: Sequence[str], invisible_ms: int, *, is_untried: bool = False
+        self, ack_tokens: Sequence[str], invisible_ms: int, *, is_untried: bool = False
     ) -> list[bool]:
         self.require_open()
-        return self._settler.change_invisibility(receipts, invisible_ms, is_untried=is_untried)
+        return self._settler.change_invisibility(ack_tokens, invisible_ms, is_untried=is_untried)
 
-    def retry(self, receipts: Sequence[str], delay_ms: int | None = None) -> list[SentBack]:
+    def retry(self, ack_tokens: Sequence[str], delay_ms: int | None = None) -> list[SentBack]:
         """Let failed deliveries be tried again after their group's pause, or `delay_ms`."""
         self.require_open()
-        return self._retries.retry(receipts, delay_ms)
+        return self._retries.retry(ack_tokens, delay_ms)
 
-    def send_back(self, receipts: Sequence[str], level: int = 0) -> list[SentBack]:
+    def send_back(self, ack_tokens: Sequence[str], level: int = 0) -> list[SentBack]:
         """Give deliveries back, to come again after a level's delay; -1: to the dead letters."""
         self.require_open()
-        return self._retries.send_back(receipts, level)
+        return self._retries.send_back(ack_tokens, level)
 
     @property
     def views(self) -> Views:

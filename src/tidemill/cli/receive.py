@@ -105,7 +105,7 @@ def _wait_for(
             return found
 
 
-def _fields(message: Message, shows_receipt: bool) -> dict[str, object]:
+def _fields(message: Message, shows_ack_token: bool) -> dict[str, object]:
     fields: dict[str, object] = {
         "message_id": message.id,
         "key": message.key or None,
@@ -125,6 +125,6 @@ def _fields(message: Message, shows_receipt: bool) -> dict[str, object]:
         fields["properties"] = dict(message.properties)
     if message.broker_properties:
         fields["broker_properties"] = dict(message.broker_properties)
-    if shows_receipt:
-        fields["receipt"] = message.receipt
+    if shows_ack_token:
+        fields["ack_token"] = message.ack_token
     return fields

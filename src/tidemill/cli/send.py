@@ -71,7 +71,7 @@ def send(
         raise usage("give only one of --delay, --at and --level")
     delay_ms, at_ms = due_of(delay, at)
     with connect(endpoint) as client:
-        receipt = client.send(
+        result = client.send(
             topic,
             sys.stdin.buffer.read() if body == "-" else body,
             delay=delay_ms,
@@ -82,12 +82,12 @@ def send(
             once=once or False,
             tag=tag,
             properties=_properties(prop or []),
-            group=message_group,
+            message_group=message_group,
         )
         if is_json or not sys.stdout.isatty():
-            print(json.dumps(receipt_fields(receipt)))
+            print(json.dumps(result_fields(result)))
         else:
-            _print_for_people(receipt, clock_for_people_ms(client))
+            _print_for_people(result, clock_for_people_ms(client))
     return 0
 
 
@@ -97,28 +97,28 @@ def _properties(pairs: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
-def receipt_fields(receipt: SendResult) -> dict[str, object]:
-    """A receipt as the JSON object that programs read."""
-    is_timed, has_offset = receipt.deliver_at_ms != NO_TIME_MS, receipt.offset != NO_OFFSET
+def result_fields(result: SendResult) -> dict[str, object]:
+    """A result as the JSON object that programs read."""
+    is_timed, has_offset = result.deliver_at_ms != NO_TIME_MS, result.offset != NO_OFFSET
     return {
-        "message_id": receipt.id,
-        "topic": receipt.topic,
-        "handle": str(receipt.handle) if receipt.handle is not None else None,
-        "deliver_at": format_time(receipt.deliver_at_ms) if is_timed else None,
-        "deliver_at_ms": receipt.deliver_at_ms if is_timed else None,
-        "is_repeat": receipt.is_repeat,
-        "note": receipt.note,
-        "queue": receipt.queue if has_offset else None,
-        "offset": receipt.offset if has_offset else None,
+        "message_id": result.id,
+        "topic": result.topic,
+        "handle": str(result.handle) if result.handle is not None else None,
+        "deliver_at": format_time(result.deliver_at_ms) if is_timed else None,
+        "deliver_at_ms": result.deliver_at_ms if is_timed else None,
+        "is_repeat": result.is_repeat,
+        "note": result.note,
+        "queue": result.queue if has_offset else None,
+        "offset": result.offset if has_offset else None,
     }
 
 
-def _print_for_people(receipt: SendResult, now_ms: int | None) -> None:
-    verb = "was there already" if receipt.is_repeat else "sent"
-    if receipt.handle is None:
-        print(f"{verb}: {receipt.id}")
+def _print_for_people(result: SendResult, now_ms: int | None) -> None:
+    verb = "was there already" if result.is_repeat else "sent"
+    if result.handle is None:
+        print(f"{verb}: {result.id}")
     else:
-        print(f"{verb}: {receipt.id}, {due_words(receipt.deliver_at_ms, now_ms)}")
-        print(f"handle: {receipt.handle}")
-    if receipt.note:
-        print(f"note: {receipt.note}")
+        print(f"{verb}: {result.id}, {due_words(result.deliver_at_ms, now_ms)}")
+        print(f"handle: {result.handle}")
+    if result.note:
+        print(f"note: {result.note}")

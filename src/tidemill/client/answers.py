@@ -10,12 +10,12 @@ from tidemill.core.model import CancelAnswer, TopicType
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message handed to a consumer. `receipt` settles it."""
+    """A message handed to a consumer. `ack_token` settles it."""
 
     id: str
     topic: str
     body: bytes
-    receipt: str
+    ack_token: str
     attempt: int
     keys: tuple[str, ...]
     tag: str
@@ -128,7 +128,7 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True)
 class SentBack:
-    """What became of what was retried or sent back: `again`, `dead` or `invalid` (the receipt was spent)."""
+    """What became of what was retried or sent back: `again`, `dead` or `invalid` (the token was spent)."""
 
     answer: str
     deliver_at_ms: int | None

@@ -51,15 +51,15 @@ def policy_of(retry_for: Span) -> RetryPolicy:
     return RetryPolicy(give_up_s, give_up_s > 0)
 
 
-def receipt_of(message: Message | str) -> str:
+def ack_token_of(message: Message | str) -> str:
     if isinstance(message, str):
         return message
     if not isinstance(message, Message):
         raise RequestError(
-            f"a {type(message).__name__} is neither a message nor a receipt; "
+            f"a {type(message).__name__} is neither a message nor an ack token; "
             "give several as arguments of their own: ack(*messages)"
         )
-    return message.receipt
+    return message.ack_token
 
 
 def handles_of(handles: Iterable[Handle | str]) -> list[Handle | str]:

@@ -1,7 +1,7 @@
 """`AsyncClient`: the client for asyncio. The same as `Client`, awaited.
 
 async with tidemill.AsyncClient() as client:
-    receipt = await client.send("orders", b"close order 17", delay="30m")
+    result = await client.send("orders", b"close order 17", delay="30m")
     async for message in client.receive("orders", group="closers"):
         ...
 """
@@ -29,11 +29,11 @@ from tidemill.client.answers import (
     TopicInfo,
 )
 from tidemill.client.arguments import (
+    ack_token_of,
     can_come_back,
     optional_ms,
     optional_time,
     policy_of,
-    receipt_of,
     timeout_of,
     token_of,
     unreachable,
@@ -134,14 +134,16 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs, AsyncChangeVerbs, AsyncDam
         key: str | None = None,
         keys: Sequence[str] = (),
         tag: str = "",
-        group: str = "",
+        message_group: str = "",
         properties: Mapping[str, str] | None = None,
         once: bool | str | Once = False,
         id: str | None = None,  # noqa: A002 - the name people look for
     ) -> SendResult:
         """Send one message, durably; raises what is wrong with it."""
         return await self._send(
-            draft_of(topic, body, delay, at, level, key, keys, tag, group, properties, once, id, jitter)
+            draft_of(
+                topic, body, delay, at, level, key, keys, tag, message_group, properties, once, id, jitter
+            )
         )
 
     async def send_draft(self, draft: Draft) -> SendResult:
@@ -196,11 +198,11 @@ class AsyncClient(AsyncConsumeVerbs, AsyncTableVerbs, AsyncChangeVerbs, AsyncDam
 
     async def retry(self, *messages: Message | str, delay: Span | None = None) -> list[SentBack]:
         """Report that messages failed, as `Client.retry` explains."""
-        return await self._ask(retry_verbs.retry([receipt_of(message) for message in messages], delay))
+        return await self._ask(retry_verbs.retry([ack_token_of(message) for message in messages], delay))
 
     async def send_back(self, *messages: Message | str, level: int = 0) -> list[SentBack]:
         """Return messages, for redelivery to this group after a level's delay; -1: to the dead letters."""
-        return await self._ask(retry_verbs.send_back([receipt_of(message) for message in messages], level))
+        return await self._ask(retry_verbs.send_back([ack_token_of(message) for message in messages], level))
 
     async def dead_letters(self, group: str | None = None, *, limit: int = 100) -> list[DeadLetter]:
         """Messages that a group (or any) gave up on, oldest first."""

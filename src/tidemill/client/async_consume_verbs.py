@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from tidemill.client import verbs
 from tidemill.client.answers import Message
-from tidemill.client.arguments import receipt_of
+from tidemill.client.arguments import ack_token_of
 from tidemill.client.consume_verbs import Fetched, in_calls
 from tidemill.client.verbs import Call
 from tidemill.core.clock import stopwatch_s
@@ -86,14 +86,14 @@ class AsyncConsumeVerbs:
                         await self.give_back(*fetched.messages)
 
     async def ack(self, *messages: Message | str) -> list[bool]:
-        """Settle messages; False where the receipt is spent, as `Client.ack` explains."""
-        return await self._ask(verbs.ack([receipt_of(message) for message in messages]))
+        """Settle messages; False where the ack token is spent, as `Client.ack` explains."""
+        return await self._ask(verbs.ack([ack_token_of(message) for message in messages]))
 
     async def retry_in(self, delay: Span, *messages: Message | str) -> list[bool]:
         """Let messages be delivered again after `delay`."""
-        receipts = [receipt_of(message) for message in messages]
-        return await self._ask(verbs.change_invisibility(receipts, as_duration_ms(delay)))
+        ack_tokens = [ack_token_of(message) for message in messages]
+        return await self._ask(verbs.change_invisibility(ack_tokens, as_duration_ms(delay)))
 
     async def give_back(self, *messages: Message | str) -> list[bool]:
         """Let messages that were not tried be delivered again at once; that counts as no attempt."""
-        return await self._ask(verbs.give_back([receipt_of(message) for message in messages]))
+        return await self._ask(verbs.give_back([ack_token_of(message) for message in messages]))

@@ -1,8 +1,8 @@
 """`Client`: the broker's verbs for programs with threads.
 
     with tidemill.Client() as client:
-        receipt = client.send("orders", b"close order 17", delay="30m", key="order-17")
-        client.cancel(receipt.handle)
+        result = client.send("orders", b"close order 17", delay="30m", key="order-17")
+        client.cancel(result.handle)
         for message in client.receive("orders", group="closers"):
             ...                                    # acknowledged when the next one is asked for
 
@@ -128,7 +128,7 @@ class Client(ConsumeVerbs, ChangeVerbs, TableVerbs, RetryVerbs, DamageVerbs):
         key: str | None = None,
         keys: Sequence[str] = (),
         tag: str = "",
-        group: str = "",
+        message_group: str = "",
         properties: Mapping[str, str] | None = None,
         once: bool | str | Once = False,
         id: str | None = None,  # noqa: A002 - the name people look for
@@ -140,7 +140,9 @@ class Client(ConsumeVerbs, ChangeVerbs, TableVerbs, RetryVerbs, DamageVerbs):
         `delay` or `at` later, by chance, by at most so much.
         """
         return self._send(
-            draft_of(topic, body, delay, at, level, key, keys, tag, group, properties, once, id, jitter)
+            draft_of(
+                topic, body, delay, at, level, key, keys, tag, message_group, properties, once, id, jitter
+            )
         )
 
     def send_draft(self, draft: Draft) -> SendResult:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from tidemill.client import verbs
 from tidemill.client.answers import Message
-from tidemill.client.arguments import receipt_of
+from tidemill.client.arguments import ack_token_of
 from tidemill.client.transport.close_signal import Closing
 from tidemill.client.verbs import Call
 from tidemill.core.clock import stopwatch_s
@@ -127,17 +127,17 @@ class ConsumeVerbs:
                         self.give_back(*fetched.messages)
 
     def ack(self, *messages: Message | str) -> list[bool]:
-        """Acknowledge messages; False where the receipt is no longer valid.
+        """Acknowledge messages; False where the ack token is no longer valid.
 
         Then the lease had ended and the message was delivered again, or it had been acknowledged by this
-        receipt before: also by this very call, if its answer was lost and it retried.
+        ack token before: also by this very call, if its answer was lost and it retried.
         """
-        return self._ask(verbs.ack([receipt_of(message) for message in messages]))
+        return self._ask(verbs.ack([ack_token_of(message) for message in messages]))
 
     def retry_in(self, delay: Span, *messages: Message | str) -> list[bool]:
         """Let messages be delivered again after `delay`."""
-        return self._ask(verbs.change_invisibility([*map(receipt_of, messages)], as_duration_ms(delay)))
+        return self._ask(verbs.change_invisibility([*map(ack_token_of, messages)], as_duration_ms(delay)))
 
     def give_back(self, *messages: Message | str) -> list[bool]:
         """Let messages that were not tried be delivered again at once; that counts as no attempt."""
-        return self._ask(verbs.give_back([receipt_of(message) for message in messages]))
+        return self._ask(verbs.give_back([ack_token_of(message) for message in messages]))

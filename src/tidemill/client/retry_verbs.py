@@ -10,21 +10,21 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from tidemill.client.answers import DeadLetter, Message, SentBack
-from tidemill.client.arguments import receipt_of
+from tidemill.client.arguments import ack_token_of
 from tidemill.client.verbs import Call, get, known, post
 from tidemill.core.durations import Span, as_duration_ms
 
 T = TypeVar("T")
 
 
-def send_back(receipts: Sequence[str], level: int) -> Call[list[SentBack]]:
-    body = {"receipts": list(receipts), "level": level}
-    # A repeat of one that was answered finds its receipts spent: better not to retry.
+def send_back(ack_tokens: Sequence[str], level: int) -> Call[list[SentBack]]:
+    body = {"ack_tokens": list(ack_tokens), "level": level}
+    # A repeat of one that was answered finds its ack tokens spent: better not to retry.
     return post("/v1/send-back", body, _sent_back, is_repeatable=False)
 
 
-def retry(receipts: Sequence[str], delay: Span | None) -> Call[list[SentBack]]:
-    body = {"receipts": list(receipts), "delay_ms": None if delay is None else as_duration_ms(delay)}
+def retry(ack_tokens: Sequence[str], delay: Span | None) -> Call[list[SentBack]]:
+    body = {"ack_tokens": list(ack_tokens), "delay_ms": None if delay is None else as_duration_ms(delay)}
     # Repeated, it delays them again; what was dead by the first is answered with `invalid`.
     return post("/v1/retry", body, _sent_back)
 
@@ -62,11 +62,11 @@ class RetryVerbs:
 
         When the group's attempts are used up they go to the dead letters at once.
         """
-        return self._ask(retry([receipt_of(message) for message in messages], delay))
+        return self._ask(retry([ack_token_of(message) for message in messages], delay))
 
     def send_back(self, *messages: Message | str, level: int = 0) -> list[SentBack]:
         """Return messages, for redelivery to this group after a level's delay; -1: to the dead letters."""
-        return self._ask(send_back([receipt_of(message) for message in messages], level))
+        return self._ask(send_back([ack_token_of(message) for message in messages], level))
 
     def dead_letters(self, group: str | None = None, *, limit: int = 100) -> list[DeadLetter]:
         """Messages that a group (or any) gave up on, oldest first."""

@@ -111,18 +111,18 @@ def _message(fields: dict[str, Any]) -> Message:
     return Message(id=message_id, body=body, keys=keys, **known(Message, fields))
 
 
-def ack(receipts: Sequence[str]) -> Call[list[bool]]:
-    # Repeated, it finds the receipts spent that it has settled; the meaning of False says so.
-    return post("/v1/ack", {"receipts": list(receipts)}, lambda said: list(said["settled"]))
+def ack(ack_tokens: Sequence[str]) -> Call[list[bool]]:
+    # Repeated, it finds the ack tokens spent that it has settled; the meaning of False says so.
+    return post("/v1/ack", {"ack_tokens": list(ack_tokens)}, lambda said: list(said["settled"]))
 
 
-def change_invisibility(receipts: Sequence[str], invisible_ms: int) -> Call[list[bool]]:
-    body = {"receipts": list(receipts), "invisible_ms": invisible_ms}
+def change_invisibility(ack_tokens: Sequence[str], invisible_ms: int) -> Call[list[bool]]:
+    body = {"ack_tokens": list(ack_tokens), "invisible_ms": invisible_ms}
     return post("/v1/invisibility", body, lambda said: list(said["settled"]))
 
 
-def give_back(receipts: Sequence[str]) -> Call[list[bool]]:
-    body = {"receipts": list(receipts), "invisible_ms": 0, "untried": True}
+def give_back(ack_tokens: Sequence[str]) -> Call[list[bool]]:
+    body = {"ack_tokens": list(ack_tokens), "invisible_ms": 0, "untried": True}
     return post("/v1/invisibility", body, lambda said: list(said["settled"]))
 
 

@@ -133,7 +133,7 @@ class Worker:
         self._finished = threading.Event()  # no message is held any more
         self._slots = Slots(concurrency)
         self._lock = threading.Lock()  # protects _held, and is kept while a lease is renewed
-        self._held: dict[str, tuple[Message, Subscription]] = {}  # by receipt: fetched and not settled
+        self._held: dict[str, tuple[Message, Subscription]] = {}  # by ack token: fetched and not settled
         self._pool: ThreadPoolExecutor | None = None
         self._fetchers: list[threading.Thread] = []
         self._renewer: threading.Thread | None = None
@@ -330,7 +330,7 @@ class Worker:
     def _begin(self, subscription: Subscription, message: Message) -> None:
         assert self._pool is not None
         with self._lock:
-            self._held[message.receipt] = (message, subscription)
+            self._held[message.ack_token] = (message, subscription)
         job = self._pool.submit(self._handle, subscription, message)
         job.add_done_callback(lambda done: self._ended(message, done))
 
@@ -358,7 +358,7 @@ class Worker:
     def _let_go(self, message: Message) -> None:
         """Stop renewing its lease, so that the next request about it is final."""
         with self._lock:
-            self._held.pop(message.receipt, None)
+            self._held.pop(message.ack_token, None)
 
     def _ended(self, message: Message, job: Future[None]) -> None:
         self._slots.release()
@@ -385,7 +385,7 @@ class Worker:
             _log.warning("cannot renew the leases of %d messages: %s", len(messages), error)
             return
         for message in [m for m, ours in zip(messages, is_ours, strict=True) if not ours]:
-            del self._held[message.receipt]
+            del self._held[message.ack_token]
             _log.warning("the lease of %s has ended; it may be handled twice", message.id)
 
 

@@ -229,13 +229,13 @@ class DiskFullError(BusyError):
 
 
 class PartlyStoredError(DiskFullError):
-    """A table met a full disk midway: `receipt` answers for its first rows, which are stored."""
+    """A table met a full disk midway: `stored` answers for its first rows."""
 
     code = "partly-stored"
 
-    def __init__(self, message: str, receipt: Sized = ()) -> None:
+    def __init__(self, message: str, stored: Sized = ()) -> None:
         super().__init__(message)
-        self.receipt = receipt
+        self.stored = stored
 
 
 class StorageError(TidemillError):

@@ -184,7 +184,7 @@ class PendingMessage:
 
 @frozen
 class Delivery:
-    """A message handed to a consumer, and the receipt handle to settle it with."""
+    """A message handed to a consumer, and the token to settle it with."""
 
     topic: str
     group: str
@@ -192,7 +192,7 @@ class Delivery:
     offset: int
     attempt: int
     invisible_until_ms: int
-    receipt: str
+    ack_token: str
     released_at_ms: int
     via: Via
     rolls: int | None  # None: not timed, or not known

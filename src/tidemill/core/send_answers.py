@@ -87,10 +87,10 @@ def _placed(
     return columns
 
 
-def receipt_of_new(
+def result_of_new(
     broker_id: str, draft: Draft, seq: int, due_ms: int, queue: int = NO_QUEUE, offset: int = NO_OFFSET
 ) -> SendResult:
-    """The receipt of a draft with an id of its own that was stored anew."""
+    """The result of a draft with an id of its own that was stored anew."""
     message_id = draft.id or ""
     if due_ms == NO_TIME_MS:
         return SendResult(message_id, draft.topic, None, due_ms, queue=queue, offset=offset)
@@ -109,14 +109,14 @@ def decode_answers(data: bytes, drafts: Sequence[Draft]) -> list[Answer]:
     queues = columns.get("queue") or [NO_QUEUE] * count
     offsets = columns.get("offset") or [NO_OFFSET] * count
     answers: list[Answer] = [
-        receipt_of_new(broker, *placed) for placed in zip(drafts, seqs, dues, queues, offsets, strict=True)
+        result_of_new(broker, *placed) for placed in zip(drafts, seqs, dues, queues, offsets, strict=True)
     ]
     repeats, notes = columns.get("repeats", {}), columns.get("notes", {})
     for index in {*repeats, *notes}:
         at = int(index)
         named = replace(drafts[at], id=repeats.get(index) or drafts[at].id)
-        receipt = receipt_of_new(broker, named, seqs[at], dues[at], queues[at], offsets[at])
-        answers[at] = replace(receipt, is_repeat=index in repeats, note=notes.get(index, ""))
+        result = result_of_new(broker, named, seqs[at], dues[at], queues[at], offsets[at])
+        answers[at] = replace(result, is_repeat=index in repeats, note=notes.get(index, ""))
     for index, (code, message) in columns.get("errors", {}).items():
         answers[int(index)] = error_of(code, message)
     return answers

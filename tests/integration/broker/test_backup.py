@@ -30,7 +30,7 @@ def test_a_copy_opens_to_the_same_state(small, tmp_path) -> None:
     copy = SmallBroker(tmp_path / "copy", clock=small.clock)
     assert copy.broker.id == small.broker.id
     assert copy.state() == state
-    assert copy.broker.ack([delivery.receipt]) == [True]
+    assert copy.broker.ack([delivery.ack_token]) == [True]
     assert copy.broker.cancel(handles[5:6]) == [tidemill.CancelAnswer.CANCELLED]
     copy.advance(60_000)
     assert copy.bodies("orders").count(b"far") == 44

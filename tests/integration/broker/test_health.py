@@ -160,7 +160,7 @@ def test_an_append_that_fails_half_way_stops_the_broker(small, monkeypatch, part
 
     monkeypatch.setattr(log, "append", fail)
     with pytest.raises(StorageError):
-        small.send("t") if part == "commit log" else small.broker.ack([delivery.receipt])
+        small.send("t") if part == "commit log" else small.broker.ack([delivery.ack_token])
     fault = small.broker.health.fault
     assert fault is not None and fault.remedy is Remedy.REOPEN
     assert fault.reason.startswith(f"{part}: /data/log: Input/output error")

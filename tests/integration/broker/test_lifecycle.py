@@ -92,7 +92,7 @@ def _as_made_by_an_earlier_version(directory: Path) -> None:
 @pytest.mark.parametrize("is_damaged", [True, False])
 def test_a_directory_that_lost_its_consumers_is_refused_and_left_alone(small, is_killed, is_damaged):
     small.send("t")
-    small.broker.ack([delivery.receipt for delivery in small.broker.receive("t", "g")])
+    small.broker.ack([delivery.ack_token for delivery in small.broker.receive("t", "g")])
     if is_killed:
         small.kill()
     else:
@@ -229,7 +229,7 @@ def test_on_a_full_disk_sends_are_refused_and_everything_else_goes_on(small):
     assert (small.log_end, small.broker.status().sent) == (end, before)
     assert small.broker.cancel([receipts[0].handle]) == [CancelAnswer.CANCELLED]
     (delivery,) = small.broker.receive("work", "g")
-    assert small.broker.ack([delivery.receipt]) == [True]
+    assert small.broker.ack([delivery.ack_token]) == [True]
     small.advance(5_000)
     assert len(small.bodies("t")) == 49
     small.disk.capacity_bytes = None
@@ -299,7 +299,7 @@ def test_a_waiting_consumer_gets_a_message_the_moment_it_is_released(tmp_path):
         consumer.join(20)
         assert [d.message.body for d in got] == [b"hello"]
         assert got[0].released_at_ms >= got[0].message.deliver_at_ms
-        assert broker.ack([got[0].receipt]) == [True]
+        assert broker.ack([got[0].ack_token]) == [True]
         findings = check_store(broker.store, RealDisk(), tmp_path / "scratch")
         assert not findings
 

@@ -364,7 +364,7 @@ def test_handles_may_come_one_by_one(client, served) -> None:
 
 def test_an_empty_table_is_stored_whole(client) -> None:
     part = client.schedule_whole(pa.table({"body": pa.array([], pa.string())}), topic="t")
-    assert (len(part), list(part.receipts())) == (0, [])
+    assert (len(part), list(part.results())) == (0, [])
 
 
 _WRONG = [

@@ -153,7 +153,7 @@ def test_messages_of_a_group_that_keeps_order_come_one_after_the_other(app, serv
         client.create_topic("line", queues=1)
         for number in range(10):
             for group in seen:
-                client.send("line", str(number), group=group)
+                client.send("line", str(number), message_group=group)
         with app:
             for _ in range(20):
                 assert done.acquire(timeout=120)

@@ -63,11 +63,11 @@ def _receive(small: SmallBroker) -> Delivery:
 
 
 def _by_retry(small: SmallBroker) -> None:
-    small.broker.retry([_receive(small).receipt])
+    small.broker.retry([_receive(small).ack_token])
 
 
 def _by_send_back(small: SmallBroker) -> None:
-    small.broker.send_back([_receive(small).receipt])
+    small.broker.send_back([_receive(small).ack_token])
 
 
 def _by_client_retry(small: SmallBroker) -> None:
@@ -153,7 +153,7 @@ def test_what_a_consumer_chooses_wins(small, table) -> None:
     )
     small.broker.receiver.set_group("h", backoff=table)
     (one,) = small.broker.receive("t", "h", count=1)
-    (answer,) = small.broker.send_back([one.receipt], 2)
+    (answer,) = small.broker.send_back([one.ack_token], 2)
     assert answer.deliver_at_ms == small.clock.now_ms() + 5_000
 
 
@@ -179,13 +179,13 @@ def test_a_retry_needs_a_valid_receipt_and_a_possible_delay(small) -> None:
     delivery = _receive(small)
     for delay_ms in (-1, 1.5, "3s", 1 << 62):
         with pytest.raises(RequestError, match="delay_ms"):
-            small.broker.retry([delivery.receipt], delay_ms)
-    with pytest.raises(RequestError, match="not a receipt"):
+            small.broker.retry([delivery.ack_token], delay_ms)
+    with pytest.raises(RequestError, match="not an ack token"):
         small.broker.retry(["nonsense"])
     with pytest.raises(RequestError, match="list of texts"):
-        small.broker.retry(delivery.receipt)
-    small.broker.ack([delivery.receipt])
-    assert [sent.answer for sent in small.broker.retry([delivery.receipt])] == [SendBackAnswer.INVALID]
+        small.broker.retry(delivery.ack_token)
+    small.broker.ack([delivery.ack_token])
+    assert [sent.answer for sent in small.broker.retry([delivery.ack_token])] == [SendBackAnswer.INVALID]
 
 
 @pytest.mark.parametrize("language", ["JAVA", "PYTHON", "NODE_JS"])

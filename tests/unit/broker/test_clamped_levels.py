@@ -71,7 +71,7 @@ def test_a_send_back_to_a_level_above_the_highest_counts_for_the_topic_it_came_f
     small.send("t")
     for group in ("g", "fifo"):
         (delivery,) = small.broker.receive("t", group)
-        assert "19 is above" in small.broker.send_back([delivery.receipt], 19)[0].note
+        assert "19 is above" in small.broker.send_back([delivery.ack_token], 19)[0].note
     assert _counts(small) == {"t": 2}
 
 

@@ -135,7 +135,7 @@ def test_a_fifo_queue_goes_on_behind_a_damaged_message(small):
     untimed(small, 4, message_group="a")
     damage_queued(small, 1)
     (first,) = small.broker.receive("t", "g", count=1, one_per_message_group=True)
-    small.broker.ack([first.receipt])
+    small.broker.ack([first.ack_token])
     (second,) = small.broker.receive("t", "g", count=1, one_per_message_group=True)
     assert second.message.body == b"002"
 
@@ -157,9 +157,9 @@ def test_a_damaged_message_that_is_sent_back_or_forwarded_is_refused_not_moved(s
     for offset in (0, 1):
         damage_queued(small, offset)
     small.broker.store._sections.clear()
-    assert small.broker.send_back([one.receipt])[0].answer.value == "invalid"
-    assert small.broker.dead_letters.forward(two.receipt) is False
-    assert small.broker.ack([one.receipt]) == [True]
+    assert small.broker.send_back([one.ack_token])[0].answer.value == "invalid"
+    assert small.broker.dead_letters.forward(two.ack_token) is False
+    assert small.broker.ack([one.ack_token]) == [True]
     small.clock.advance(1001)
     assert received(small) == []
 

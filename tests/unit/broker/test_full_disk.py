@@ -121,10 +121,10 @@ def test_when_others_take_the_room_midway_the_table_says_what_is_stored(small):
     ) as said:
         small.broker.send_table(table, topic="t")
     del store.finish_written
-    assert len(said.value.receipt) == 65_536
+    assert len(said.value.stored) == 65_536
     assert small.broker.status().pending == 65_536
     small.disk.capacity_bytes = None
-    small.broker.send_table(table.slice(len(said.value.receipt)), topic="t")
+    small.broker.send_table(table.slice(len(said.value.stored)), topic="t")
     small.advance(50)
     assert sorted(map(int, small.bodies("t"))) == list(range(70_000))
 

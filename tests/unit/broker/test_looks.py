@@ -142,7 +142,7 @@ def test_the_story_of_a_message_from_its_send_to_its_settling(small) -> None:
     taken = histories.story("a", receipt.id)
     assert taken is not None
     assert [(g.group, g.standing, g.attempt) for g in taken.groups] == [("g", "taken", 1)]
-    small.broker.ack([delivery.receipt])
+    small.broker.ack([delivery.ack_token])
     settled = histories.story("a", receipt.id)
     assert settled is not None
     assert [(g.group, g.standing) for g in settled.groups] == [("g", "settled")]

@@ -67,10 +67,10 @@ def test_what_the_broker_adds_can_be_told_from_the_senders_and_left_out_to_send_
     small.broker.send_each([sent])
     small.advance(1)
     (first,) = small.broker.receive("t", "g")
-    small.broker.send_back([first.receipt])
+    small.broker.send_back([first.ack_token])
     small.advance(10_000)
     (again,) = small.broker.receive("t", "g")
-    small.broker.send_back([again.receipt])
+    small.broker.send_back([again.ack_token])
     (letter,) = small.broker.receive("%DLQ%g", "h")
     for delivery in (first, again, letter):
         shown = dict(message_of(delivery).user_properties)

@@ -32,8 +32,8 @@ def test_a_message_is_handed_out_once_and_again_when_its_lease_ends(small):
 def test_what_is_acknowledged_never_comes_back(small):
     small.broker.send([Draft("work", b"%d" % i) for i in range(4)])
     taken = small.broker.receive("work", "g", invisible_ms=1_000)
-    assert small.broker.ack([d.receipt for d in taken[:3]]) == [True] * 3
-    assert small.broker.ack([taken[0].receipt]) == [False]
+    assert small.broker.ack([d.ack_token for d in taken[:3]]) == [True] * 3
+    assert small.broker.ack([taken[0].ack_token]) == [False]
     small.clock.advance(5_000)
     assert _bodies(small.broker.receive("work", "g")) == [taken[3].message.body]
 
@@ -43,16 +43,16 @@ def test_a_receipt_settles_only_the_attempt_it_was_given_for(small):
     (first,) = small.broker.receive("work", "g", invisible_ms=10)
     small.clock.advance(10)
     (second,) = small.broker.receive("work", "g", invisible_ms=10)
-    assert small.broker.ack([first.receipt]) == [False]
-    assert small.broker.change_invisibility([first.receipt], 5) == [False]
-    assert small.broker.ack([second.receipt]) == [True]
+    assert small.broker.ack([first.ack_token]) == [False]
+    assert small.broker.change_invisibility([first.ack_token], 5) == [False]
+    assert small.broker.ack([second.ack_token]) == [True]
 
 
 def test_invisibility_can_be_cut_short_and_prolonged(small):
     small.broker.send([Draft("work", b"short"), Draft("work", b"long")])
     by_body = {d.message.body: d for d in small.broker.receive("work", "g", invisible_ms=1_000)}
-    small.broker.change_invisibility([by_body[b"short"].receipt], 0)
-    small.broker.change_invisibility([by_body[b"long"].receipt], 9_000)
+    small.broker.change_invisibility([by_body[b"short"].ack_token], 0)
+    small.broker.change_invisibility([by_body[b"long"].ack_token], 9_000)
     assert _bodies(small.broker.receive("work", "g")) == [b"short"]
     small.clock.advance(8_999)
     assert small.broker.receive("work", "g") == []
@@ -66,7 +66,7 @@ def test_leases_that_end_in_any_order_bring_each_its_own_message(small, order):
     small.broker.send([Draft("work", b"%d" % i) for i in range(4)])
     taken = small.broker.receive("work", "g", invisible_ms=60_000)
     for turn, offset in enumerate(order):
-        small.broker.change_invisibility([taken[offset].receipt], 100 * (turn + 1))
+        small.broker.change_invisibility([taken[offset].ack_token], 100 * (turn + 1))
     small.clock.advance(1_000)
     again = small.broker.receive("work", "g")
     assert [(d.offset, d.message.body) for d in again] == [(offset, b"%d" % offset) for offset in order]
@@ -97,10 +97,10 @@ def test_one_of_the_largest_comes_alone_and_stands_in_nobodys_way(small, queues,
         found = small.broker.receive("work", "g")
         assert [large] == _bodies(found) or large not in _bodies(found)
         if large in _bodies(found):
-            small.broker.change_invisibility([found[0].receipt], 1_000 if not message_group else 0)
+            small.broker.change_invisibility([found[0].ack_token], 1_000 if not message_group else 0)
             continue
         delivered += _bodies(found)
-        small.broker.ack([d.receipt for d in found])
+        small.broker.ack([d.ack_token for d in found])
         small.clock.advance(1_000)
     assert sorted(delivered) == [b"", b"1", b"2", b"3"]
     assert delivered == [b"", b"1", b"2", b"3"] or queues > 1 or not message_group
@@ -156,13 +156,13 @@ def test_groups_read_a_topic_each_for_itself(small):
 def test_leases_and_attempts_survive(small, how):
     small.broker.send([Draft("work", b"%d" % i) for i in range(6)])
     taken = small.broker.receive("work", "g", invisible_ms=1_000, count=4)
-    small.broker.ack([taken[0].receipt])
-    small.broker.change_invisibility([taken[1].receipt], 7_000)
+    small.broker.ack([taken[0].ack_token])
+    small.broker.change_invisibility([taken[1].ack_token], 7_000)
     if how == "checkpoint":
         small.broker.store.checkpoint()
-        small.broker.ack([taken[2].receipt])
+        small.broker.ack([taken[2].ack_token])
     small.reopen() if how == "close" else small.kill_and_open(power_cut=how == "power cut")
-    assert small.broker.ack([taken[3].receipt]) == [True]
+    assert small.broker.ack([taken[3].ack_token]) == [True]
     left = {d.message.body: d.attempt for d in small.broker.receive("work", "g")}
     untaken = {b"%d" % i for i in range(6)} - set(_bodies(taken))
     assert left == dict.fromkeys(untaken, 1)
@@ -210,7 +210,7 @@ def test_unwanted_tags_are_stepped_over_for_good(small):
     small.broker.send([Draft("work", b"%d" % i, tag="even" if i % 2 == 0 else "odd") for i in range(8)])
     taken = small.broker.receive("work", "g", accepts_tag=lambda tag: tag == "even")
     assert sorted(_bodies(taken)) == [b"0", b"2", b"4", b"6"]
-    small.broker.ack([d.receipt for d in taken])
+    small.broker.ack([d.ack_token for d in taken])
     small.kill_and_open()
     assert small.broker.receive("work", "g") == []
 
@@ -236,7 +236,7 @@ def test_a_message_of_a_group_waits_while_an_earlier_one_is_out(small):
     (first,) = small.broker.receive("line", "g", count=1, invisible_ms=1_000)
     assert first.message.body == b"1"
     assert small.broker.receive("line", "g") == []
-    small.broker.ack([first.receipt])
+    small.broker.ack([first.ack_token])
     assert _bodies(small.broker.receive("line", "g", count=2)) == [b"2", b"3"]
 
 
@@ -250,7 +250,7 @@ def test_a_message_whose_lease_ends_comes_before_later_ones(small):
 def test_the_earlier_one_comes_first_though_its_lease_ended_later(small):
     _fifo(small, [b"1", b"2", b"3"])
     taken = small.broker.receive("line", "g", count=2, invisible_ms=1_000)
-    small.broker.change_invisibility([taken[1].receipt], 10)
+    small.broker.change_invisibility([taken[1].ack_token], 10)
     small.clock.advance(500)
     assert small.broker.receive("line", "g") == []
     small.clock.advance(500)
@@ -276,8 +276,8 @@ def test_a_plain_group_on_a_fifo_topic_does_not_wait_for_an_unacknowledged_messa
 def test_what_is_put_off_delays_nothing_in_a_plain_group_on_a_fifo_topic(small):
     _fifo(small, [b"1", b"2"])
     first, second = small.broker.receive("line", "plain", invisible_ms=1_000)
-    small.broker.change_invisibility([first.receipt], 60_000)
-    small.broker.change_invisibility([second.receipt], 10)
+    small.broker.change_invisibility([first.ack_token], 60_000)
+    small.broker.change_invisibility([second.ack_token], 10)
     assert small.broker.receiver.next_visible_ms("line", "plain") == small.clock.now_ms() + 10
     small.clock.advance(10)
     assert _bodies(small.broker.receive("line", "plain")) == [b"2"]
@@ -297,9 +297,9 @@ def test_who_works_on_several_at_once_may_have_one_of_each_message_group(small):
             _fifo(small, [f"{group}{number}".encode()], group)
     first, second = small.broker.receive("line", "g", one_per_message_group=True, invisible_ms=1_000)
     assert _bodies([first, second]) == [b"a1", b"b1"]
-    small.broker.ack([second.receipt])
+    small.broker.ack([second.ack_token])
     assert small.broker.receive("line", "g", one_per_message_group=True) == []  # a2 is in front of b2
-    small.broker.change_invisibility([first.receipt], 10)
+    small.broker.change_invisibility([first.ack_token], 10)
     small.clock.advance(10)
     assert _bodies(small.broker.receive("line", "g", one_per_message_group=True)) == [b"a1"]
 
@@ -325,11 +325,11 @@ def test_a_lease_cut_short_and_a_place_in_line_are_announced_to_their_group(smal
     small.send("work", b"x")
     (first,) = small.broker.receive("line", "g", count=1, invisible_ms=1_000)
     (other,) = small.broker.receive("work", "plain", invisible_ms=1_000)
-    small.broker.change_invisibility([first.receipt, other.receipt], 2_000)
+    small.broker.change_invisibility([first.ack_token, other.ack_token], 2_000)
     assert notifier.take_freed() == set()  # nobody can have either any sooner
-    small.broker.change_invisibility([first.receipt, other.receipt], 10)
+    small.broker.change_invisibility([first.ack_token, other.ack_token], 10)
     assert notifier.take_freed() == {("line", "g"), ("work", "plain")}
-    small.broker.ack([first.receipt, other.receipt])
+    small.broker.ack([first.ack_token, other.ack_token])
     assert notifier.take_freed() == {("line", "g")}
     notifier.listener = None
 
@@ -351,13 +351,13 @@ def test_a_group_can_read_again_from_a_time_and_skip_to_one(small):
         small.send("work", b"%d" % i)
         small.clock.advance(100)
     taken = small.broker.receive("work", "g")
-    small.broker.ack([d.receipt for d in taken])
+    small.broker.ack([d.ack_token for d in taken])
     small.broker.receiver.reset("g", "work", START_MS + 700)
     small.kill_and_open()
     assert sorted(_bodies(small.broker.receive("work", "g"))) == [b"7", b"8", b"9"]
     small.broker.receiver.reset("g", "work", small.clock.now_ms())
     assert small.broker.receive("work", "g") == []
-    assert small.broker.ack([taken[0].receipt]) == [False]
+    assert small.broker.ack([taken[0].ack_token]) == [False]
 
 
 @pytest.mark.parametrize("crash", ["none", "kill", "kill after a checkpoint", "close"])
@@ -373,10 +373,10 @@ def test_a_receipt_from_before_a_reset_settles_nothing_after_it(small, crash):
         small.reopen()
     elif crash != "none":
         small.kill_and_open()
-    assert small.broker.ack([old.receipt]) == [False]
-    assert small.broker.change_invisibility([old.receipt], 5) == [False]
-    assert not small.broker.dead_letters.forward(old.receipt)
-    assert small.broker.ack([new.receipt]) == [True]
+    assert small.broker.ack([old.ack_token]) == [False]
+    assert small.broker.change_invisibility([old.ack_token], 5) == [False]
+    assert not small.broker.dead_letters.forward(old.ack_token)
+    assert small.broker.ack([new.ack_token]) == [True]
 
 
 def test_a_receipt_of_an_earlier_version_still_settles_its_delivery(small):
@@ -390,7 +390,7 @@ def test_a_receipt_of_a_group_or_topic_that_is_not_there_is_not_valid(small):
     small.send("work", b"a")
     (delivery,) = small.broker.receive("work", "g")
     small.broker.topics.delete("work", is_forced=True)
-    assert small.broker.ack([delivery.receipt]) == [False]
+    assert small.broker.ack([delivery.ack_token]) == [False]
 
 
 def test_a_timed_message_says_how_it_came(small):

@@ -62,7 +62,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     broker.send([tidemill.Draft("plain", b"at once %d" % i) for i in range(9)])
     for topic in ("t", "plain"):
         deliveries = broker.receive(topic, "g", count=5)
-        broker.ack([delivery.receipt for delivery in deliveries[:3]])
+        broker.ack([delivery.ack_token for delivery in deliveries[:3]])
     broker.send([tidemill.Draft("t", b"y" * 300, delay_ms=2 * HOUR_MS) for _ in range(40)])
     broker.topics.change("t", is_paused=True)
     broker.advance_to(START_MS + HOUR_MS + 60_000)

@@ -44,8 +44,8 @@ def test_a_timed_message_is_received_after_its_time(http, small) -> None:
     assert (delivery["body"], delivery["keys"], delivery["tag"]) == ("x", ["k"], "t")
     assert delivery["properties"]["a"] == "1"
     assert delivery["released_at_ms"] == START_MS + 5_000
-    assert http.post("/v1/ack", json={"receipts": [delivery["receipt"]]}).json() == {"settled": [True]}
-    assert http.post("/v1/ack", json={"receipts": [delivery["receipt"]]}).json() == {"settled": [False]}
+    assert http.post("/v1/ack", json={"ack_tokens": [delivery["ack_token"]]}).json() == {"settled": [True]}
+    assert http.post("/v1/ack", json={"ack_tokens": [delivery["ack_token"]]}).json() == {"settled": [False]}
 
 
 def test_what_the_broker_adds_is_shown_apart_and_the_rest_may_be_sent_on(http, small) -> None:
@@ -53,7 +53,7 @@ def test_what_the_broker_adds_is_shown_apart_and_the_rest_may_be_sent_on(http, s
     _send(http, properties={"a": "1"})
     (first,) = _receive(http)
     assert (first["properties"], "broker_properties" in first) == ({"a": "1"}, False)
-    http.post("/v1/send-back", json={"receipts": [first["receipt"]]})
+    http.post("/v1/send-back", json={"ack_tokens": [first["ack_token"]]})
     small.advance(10_000)
     (again,) = _receive(http)
     assert again["properties"] == {"a": "1"}
@@ -63,7 +63,7 @@ def test_what_the_broker_adds_is_shown_apart_and_the_rest_may_be_sent_on(http, s
         "/v1/messages", json={"topic": "next", "body": "x", "properties": again["broker_properties"]}
     )
     assert (answer.status_code, answer.json()["code"]) == (400, "illegal-property")
-    http.post("/v1/send-back", json={"receipts": [again["receipt"]]})
+    http.post("/v1/send-back", json={"ack_tokens": [again["ack_token"]]})
     (letter,) = http.get("/v1/dead-letters?group=g").json()["dead_letters"]
     assert letter["properties"] == {"a": "1"}
     assert letter["broker_properties"]["DLQ_ORIGIN_TOPIC"] == "orders"
@@ -118,7 +118,7 @@ def test_half_a_character_is_refused_and_of_many_messages_alone(http) -> None:
 def test_many_messages_have_an_answer_each(http) -> None:
     messages = [{"topic": "orders", "body": "1"}, {"topic": "no good", "body": "2"}]
     answers = http.post("/v1/messages/many", json={"messages": messages}).json()["answers"]
-    assert answers[0]["receipt"]["topic"] == "orders"
+    assert answers[0]["result"]["topic"] == "orders"
     assert answers[1]["error"]["code"] == "illegal-topic"
     refused = http.post("/v1/messages/many", json={"messages": messages, "all_or_none": True})
     assert (refused.status_code, refused.json()["code"]) == (400, "illegal-topic")
@@ -128,7 +128,7 @@ def test_many_messages_have_an_answer_each(http) -> None:
 def test_a_message_put_off_comes_again(http, small) -> None:
     _send(http)
     (first,) = _receive(http)
-    body = {"receipts": [first["receipt"]], "invisible_ms": 1_000}
+    body = {"ack_tokens": [first["ack_token"]], "invisible_ms": 1_000}
     assert http.post("/v1/invisibility", json=body).json() == {"settled": [True]}
     assert _receive(http) == []
     small.advance(1_000)
@@ -324,7 +324,7 @@ def test_groups_are_set_listed_and_reset(http, small) -> None:
     assert (group["max_attempts"], group["is_fifo"]) == (3, True)
     _send(http)
     (delivery,) = _receive(http)
-    http.post("/v1/ack", json={"receipts": [delivery["receipt"]]})
+    http.post("/v1/ack", json={"ack_tokens": [delivery["ack_token"]]})
     assert http.get("/v1/groups").json()["groups"][0]["lag"] == {"orders": 0}
     reset = {"topic": "orders", "to_ms": START_MS}
     assert http.post("/v1/groups/g/reset", json=reset).status_code == 200
@@ -366,7 +366,7 @@ def test_the_batch_door_refuses_garbage(http, content) -> None:
         ("POST", "/v1/cancel", {"handles": [], "to_ms": 5}, 400, "bad-request"),
         ("POST", "/v1/reschedule", {"handles": [], "to_ms": 5, "by_ms": 1}, 400, "bad-request"),
         ("POST", "/v1/reschedule", {"topic": "t", "key": "k"}, 400, "bad-request"),
-        ("POST", "/v1/ack", {"receipts": ["???"]}, 400, "illegal-handle"),
+        ("POST", "/v1/ack", {"ack_tokens": ["???"]}, 400, "illegal-handle"),
         ("POST", "/v1/clock/advance", {}, 400, "bad-request"),
         ("GET", "/v1/pending?limit=0", None, 400, "bad-request"),
         ("GET", "/v1/nothing", None, 404, "http-404"),
@@ -564,7 +564,7 @@ def test_a_jitter_moves_a_message_later(http) -> None:
     assert _send(http, id="mine", deliver_at_ms=asked_ms, jitter_ms=9_000) == {**first, "is_repeat": True}
     message = {"topic": "orders", "body": "x", "deliver_at_ms": asked_ms, "jitter_ms": 9_000}
     (answer,) = http.post("/v1/messages/many", json={"messages": [message]}).json()["answers"]
-    assert asked_ms <= answer["receipt"]["deliver_at_ms"] <= asked_ms + 9_000
+    assert asked_ms <= answer["result"]["deliver_at_ms"] <= asked_ms + 9_000
 
 
 @pytest.mark.parametrize(

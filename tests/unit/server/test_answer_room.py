@@ -55,7 +55,7 @@ def app(small):
     broker.topics.create("jobs", queue_count=1)
     broker.receiver.set_group("g", starts_first=True)
     broker.send([Draft("jobs", _BODY, keys=("k",))])
-    broker.send_back([delivery.receipt for delivery in broker.receive("jobs", "g")], -1)
+    broker.send_back([delivery.ack_token for delivery in broker.receive("jobs", "g")], -1)
     broker.send([Draft("jobs", _BODY, id="later", delay_ms=60_000)])
     return admin_app(broker)
 
@@ -173,7 +173,7 @@ def test_room_is_given_back_when_the_answer_fails() -> None:
 def test_the_letters_of_all_groups_together_have_the_room_of_one_answer(app, small, monkeypatch) -> None:
     for name in ("h", "i", "j"):
         small.broker.receiver.set_group(name, starts_first=True)
-        small.broker.send_back([d.receipt for d in small.broker.receive("jobs", name)], -1)
+        small.broker.send_back([d.ack_token for d in small.broker.receive("jobs", name)], -1)
     monkeypatch.setattr(admin_retries, "ANSWER_BYTES_MAX", 450_000)
 
     async def scene() -> None:

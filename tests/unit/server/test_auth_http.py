@@ -215,7 +215,7 @@ def letters(door):
     broker.send([Draft("orders", b"an order", id="o"), Draft("bills", b"a bill", id="b")])
     for topic in ("orders", "bills"):
         broker.receive(topic, "auditors")
-        broker.send_back([delivery.receipt for delivery in broker.receive(topic, "billing")], -1)
+        broker.send_back([delivery.ack_token for delivery in broker.receive(topic, "billing")], -1)
     return broker.dead_letters
 
 
@@ -293,7 +293,7 @@ def test_handles_and_receipts_of_another_topic_are_refused(door):
     _ask(door, "POST", "/v1/messages", "boss", json={"topic": "bills", "body": "x"})
     polled = {"topic": "bills", "group": "billing", "wait_ms": 5_000}
     (delivery,) = _ask(door, "POST", "/v1/receive", "boss", json=polled).json()["deliveries"]
-    receipts = {"receipts": [delivery["receipt"]]}
+    receipts = {"ack_tokens": [delivery["ack_token"]]}
     assert _ask(door, "POST", "/v1/ack", json=receipts).status_code == 403
     assert _ask(door, "POST", "/v1/invisibility", json={**receipts, "invisible_ms": 0}).status_code == 403
     assert _ask(door, "POST", "/v1/ack", "boss", json=receipts).json()["settled"] == [True]

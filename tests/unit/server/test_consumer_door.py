@@ -64,7 +64,7 @@ def test_a_receive_and_an_ack_go_past_the_framework(app, ask, small, ways) -> No
     status, said = ask(app, "/v1/receive", [body])
     (delivery,) = said["deliveries"]
     assert (status, delivery["body"], delivery["keys"]) == (200, "grüße", ["k"])
-    receipts = json.dumps({"receipts": [delivery["receipt"]] * 2}).encode()
+    receipts = json.dumps({"ack_tokens": [delivery["ack_token"]] * 2}).encode()
     assert ask(app, "/v1/ack", [receipts]) == (200, {"settled": [True, False]})
     assert ways == []
 
@@ -105,7 +105,7 @@ def test_a_body_in_pieces_is_put_together(app, ask, small, ways) -> None:
         ("/v1/receive", [b'{"topic": "orders", ', b'"group": "g", "count": 0}'], _JSON),
         ("/v1/receive", [b'{"topic": "orders", "group": "g", "colour": 1}'], _JSON),
         ("/v1/receive", [b'{"topic": "orders", "group": "g"}'], []),
-        ("/v1/ack", [b'{"receipts": "text"}'], _JSON),
+        ("/v1/ack", [b'{"ack_tokens": "text"}'], _JSON),
         ("/v1/ack", [b"null"], _JSON),
     ],
 )
@@ -130,7 +130,7 @@ def test_a_choice_of_no_tag_at_all_is_refused_and_passes_over_nothing(app, ask, 
     [
         ("/v1/receive", {"topic": "none", "group": "g"}, 404),
         ("/v1/receive", {"topic": "orders", "group": "no group name"}, 400),
-        ("/v1/ack", {"receipts": ["not one"]}, 400),
+        ("/v1/ack", {"ack_tokens": ["not one"]}, 400),
     ],
 )
 def test_what_the_broker_refuses_is_refused_in_the_same_words_either_way(

@@ -231,9 +231,9 @@ def test_a_delivery_has_what_clients_insist_on() -> None:
     sent.system_properties.body_encoding = definition.Encoding.GZIP
     sent.system_properties.born_host = "10.0.0.1"
     stored = _stored(draft_of(sent))
-    message = message_of(Delivery("orders", "g", 2, 7, 3, 9_000, "receipt", 5_002, Via.NEAR, 0, stored))
+    message = message_of(Delivery("orders", "g", 2, 7, 3, 9_000, "ack_token", 5_002, Via.NEAR, 0, stored))
     system = message.system_properties
-    assert (system.message_id, system.receipt_handle, system.delivery_attempt) == ("ID1", "receipt", 3)
+    assert (system.message_id, system.receipt_handle, system.delivery_attempt) == ("ID1", "ack_token", 3)
     assert system.body_encoding == definition.Encoding.GZIP
     assert system.born_host == "10.0.0.1"
     assert system.body_digest.checksum == "841A2D689AD86BD1611447453C22C6FC"

@@ -38,7 +38,7 @@ def take(small, count: int) -> None:
     """Receive and acknowledge one by one: so many frames in the consumer log."""
     for _ in range(count):
         (delivery,) = small.broker.receive("t", "g", count=1)
-        small.broker.ack([delivery.receipt])
+        small.broker.ack([delivery.ack_token])
 
 
 def settled(small) -> int:
@@ -195,7 +195,7 @@ def test_a_log_of_something_else_is_refused(tmp_path) -> None:
 
 def test_what_a_message_sent_back_settled_is_known_with_the_older_checkpoint(small) -> None:
     (delivery,) = small.broker.receive("t", "g", count=1)
-    small.broker.send_back([delivery.receipt], 3)
+    small.broker.send_back([delivery.ack_token], 3)
     small.broker.store.checkpoint()
     small.kill()
     flip(checkpoints(small)[1], 40)

@@ -178,7 +178,7 @@ def test_the_head_is_not_cut_above_a_message_in_a_consumers_hands(small):
     _age(small)
     (delivery,) = small.broker.receive("work", "g", invisible_ms=5_000)
     assert _cut(small) == 0
-    small.broker.ack([delivery.receipt])
+    small.broker.ack([delivery.ack_token])
     assert _cut(small) > 0
 
 
@@ -188,7 +188,7 @@ def test_a_lease_that_is_prolonged_after_the_cut_harms_nobody(small):
     deliveries = small.broker.receive("work", "g", count=80, invisible_ms=1_000)
     _age(small)
     assert _cut(small) > 0
-    small.broker.change_invisibility([d.receipt for d in deliveries], 60_000)
+    small.broker.change_invisibility([d.ack_token for d in deliveries], 60_000)
     _age(small)
     _cut(small)
     small.clock.advance(60_001)

@@ -164,7 +164,7 @@ def test_a_group_goes_on_where_it_was_on_the_other_side_of_a_gap(small):
     for i in range(5):
         small.send("t", b"%d" % i)
     taken = small.broker.receive("t", "g", count=3)
-    small.broker.ack([delivery.receipt for delivery in taken])
+    small.broker.ack([delivery.ack_token for delivery in taken])
     stopped(small, frames(small, Kind.MESSAGES)[1])
     _, copy = salvaged(small)
     assert [d.message.body for d in copy.broker.receive("t", "g", count=10)] == [b"3", b"4"]
@@ -348,7 +348,7 @@ def test_a_transaction_whose_end_is_lost_is_open_again_and_listed(small):
 def test_a_delivery_whose_send_back_is_lost_is_delivered_again(small):
     small.send("t", b"1")
     (delivery,) = small.broker.receive("t", "g")
-    small.broker.send_back([delivery.receipt])
+    small.broker.send_back([delivery.ack_token])
     small.send("t", b"2")
     stopped(small, last(small, Kind.SEND_BACK))
     report, copy = salvaged(small)
@@ -477,7 +477,7 @@ def test_behind_damage_in_the_consumer_log_nothing_counts_as_acknowledged_that_w
     for i in range(7):
         (delivery,) = small.broker.receive("t", "g", count=1, invisible_ms=1000)
         if i % 2:
-            small.broker.ack([delivery.receipt])
+            small.broker.ack([delivery.ack_token])
             acknowledged.add(delivery.message.body)
     small.kill()
     frame = consumer_frames(small)[min(damaged, len(consumer_frames(small)) - 1)]
@@ -497,7 +497,7 @@ def test_acknowledgements_on_both_sides_of_the_damage_are_kept(small):
         small.send("t", b"%d" % i)
     for _ in range(9):
         (delivery,) = small.broker.receive("t", "g", count=1)
-        small.broker.ack([delivery.receipt])
+        small.broker.ack([delivery.ack_token])
     small.kill()
     settled = [frame for frame in consumer_frames(small) if is_act(frame, ACT_SETTLE)]
     damage(small, settled[4], folder="consumers")
@@ -515,7 +515,7 @@ def is_act(frame, act):
 def test_a_group_whose_settings_are_lost_begins_again(small):
     small.send("t", b"1")
     (delivery,) = small.broker.receive("t", "g", count=1)
-    small.broker.ack([delivery.receipt])
+    small.broker.ack([delivery.ack_token])
     small.kill()
     damage(small, next(f for f in consumer_frames(small) if f.kind == KIND_GROUP), folder="consumers")
     report, copy = salvaged(small)

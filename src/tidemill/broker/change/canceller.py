@@ -334,5 +334,5 @@ def _require_handles(handles: Sequence[Handle]) -> None:
         require_kind("a handle", handle, Handle, "a Handle (Handle.parse reads one from text)")
         if type(handle.seq) is not int or not -_SEQ_MAX <= handle.seq < _SEQ_MAX:
             raise IllegalHandleError(
-                f"no message has the number {handle.seq!r}; pass the handle of the receipt"
+                f"no message has the number {handle.seq!r}; pass the handle of the send result"
             )

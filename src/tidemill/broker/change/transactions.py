@@ -221,7 +221,7 @@ class Transactions(WriteContext):
         return bool(store.seqs_with_id(topic.id, message_id) or store.places_with_id(topic.id, message_id))
 
     def _placed(self, topic: Topic, message_id: str, place: int) -> SendResult:
-        """The receipt of a message that went into its queue at once."""
+        """The result of a message that went into its queue at once."""
         message = self._store.readable(place)
         if message is None:
             return SendResult(message_id, topic.name, None, NO_TIME_MS)

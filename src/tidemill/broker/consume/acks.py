@@ -1,6 +1,6 @@
 """What becomes of a delivery: settled, or visible again at another time.
 
-Owns the verbs that a receipt is for, and who is woken by them. A receipt counts as long as its delivery
+Owns the verbs that an ack token is for, and who is woken by them. An ack token counts as long as its delivery
 is the message's last one and nothing has settled it. All deliveries of a call are one frame.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tidemill.broker.consume.receipts import decode_receipt, group_queue_held
+from tidemill.broker.consume.ack_tokens import decode_ack_token, group_queue_held
 from tidemill.broker.consume.receiver import INVISIBLE_MS_MAX, Receiver
 from tidemill.core.arguments import require_kind, require_whole
 from tidemill.store.consumers.consumer_state import ACT_CHANGE, ACT_SETTLE, CHANGE, GroupQueue
@@ -25,12 +25,12 @@ class Acks:
         self._receiver = receiver
         self._now_ms = now_ms
 
-    def ack(self, receipts: Sequence[str]) -> list[bool]:
-        """Settle deliveries; False where the receipt is no longer the valid one."""
-        return self._settle_or_change(receipts, None)
+    def ack(self, ack_tokens: Sequence[str]) -> list[bool]:
+        """Settle deliveries; False where the ack token is no longer the valid one."""
+        return self._settle_or_change(ack_tokens, None)
 
     def change_invisibility(
-        self, receipts: Sequence[str], invisible_ms: int, *, is_untried: bool = False
+        self, ack_tokens: Sequence[str], invisible_ms: int, *, is_untried: bool = False
     ) -> list[bool]:
         """Let messages become visible again `invisible_ms` from now (0: at once).
 
@@ -38,20 +38,20 @@ class Acks:
         """
         require_whole("invisible_ms", invisible_ms, 0, INVISIBLE_MS_MAX)
         require_kind("untried", is_untried, bool, "True or False")
-        require_kind("receipts", receipts, (list, tuple), "a list of texts")
+        require_kind("ack_tokens", ack_tokens, (list, tuple), "a list of texts")
         visible_at_ms = self._now_ms() + invisible_ms
-        return self._settle_or_change(receipts, [visible_at_ms] * len(receipts), is_untried=is_untried)
+        return self._settle_or_change(ack_tokens, [visible_at_ms] * len(ack_tokens), is_untried=is_untried)
 
-    def put_off(self, receipts: Sequence[str], visible_at_ms: Sequence[int]) -> list[bool]:
+    def put_off(self, ack_tokens: Sequence[str], visible_at_ms: Sequence[int]) -> list[bool]:
         """Let messages become visible again, each at its own time."""
-        return self._settle_or_change(receipts, visible_at_ms)
+        return self._settle_or_change(ack_tokens, visible_at_ms)
 
     def _settle_or_change(
-        self, receipts: Sequence[str], visible_at_ms: Sequence[int] | None, *, is_untried: bool = False
+        self, ack_tokens: Sequence[str], visible_at_ms: Sequence[int] | None, *, is_untried: bool = False
     ) -> list[bool]:
-        require_kind("receipts", receipts, (list, tuple), "a list of texts")
-        times_ms: Sequence[int | None] = visible_at_ms or [None] * len(receipts)
-        parsed = [decode_receipt(receipt) for receipt in receipts]
+        require_kind("ack_tokens", ack_tokens, (list, tuple), "a list of texts")
+        times_ms: Sequence[int | None] = visible_at_ms or [None] * len(ack_tokens)
+        parsed = [decode_ack_token(ack_token) for ack_token in ack_tokens]
         consumers, answers, end = self._store.consumers, [], 0
         freed: set[tuple[str, str]] = set()
         act = ACT_SETTLE if visible_at_ms is None else ACT_CHANGE

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tidemill.broker.change.topic_admin import TopicAdmin
-from tidemill.broker.consume.receipts import decode_receipt, group_queue_held
+from tidemill.broker.consume.ack_tokens import decode_ack_token, group_queue_held
 from tidemill.broker.send.admission import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from tidemill.core.arguments import require_whole
 from tidemill.core.errors import UnknownTopicError
@@ -58,9 +58,9 @@ class DeadLetters:
         self._topics = topics
         self._now_ms = now_ms
 
-    def forward(self, receipt: str) -> bool:
-        """Move one delivery to its group's dead letters; False if the receipt is no longer the valid one."""
-        delivery = decode_receipt(receipt)
+    def forward(self, ack_token: str) -> bool:
+        """Move one delivery to its group's dead letters; False if the token is no longer the valid one."""
+        delivery = decode_ack_token(ack_token)
         consumers = self._store.consumers
         # The writer's lock before the consumers', as everywhere.
         with self._store.writer.lock, consumers.lock:
@@ -75,7 +75,7 @@ class DeadLetters:
             message = self._store.readable(int(row["place"]))
             if message is None:  # damaged since it was given out: it goes nowhere
                 return False
-            # Made only now: a receipt that settles nothing leaves no topic behind.
+            # Made only now: an ack token that settles nothing leaves no topic behind.
             target = self._topics.find_or_create(DEAD_LETTER_PREFIX + delivery.group, is_internal=True)
             queue = self._topics.choose_queue(target, "")
             origin = origin_name(message, self._topics.require(delivery.topic))

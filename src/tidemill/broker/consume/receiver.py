@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tidemill.broker.change.topic_admin import TopicAdmin
+from tidemill.broker.consume.ack_tokens import DeliveryName, encode_ack_token
 from tidemill.broker.consume.dead_letters import attempts_of, bury
 from tidemill.broker.consume.queue_walk import walk
-from tidemill.broker.consume.receipts import DeliveryName, encode_receipt
 from tidemill.broker.send.admission import RETRY_PREFIX, check_group_name
 from tidemill.core.arguments import require_kind, require_whole
 from tidemill.core.errors import RequestError
@@ -350,7 +350,7 @@ class Receiver:
             offset=found.offset,
             attempt=found.attempt,
             invisible_until_ms=invisible_until_ms,
-            receipt=encode_receipt(
+            ack_token=encode_ack_token(
                 DeliveryName(
                     group.name, name, queue_id, found.offset, found.number, found.resets, found.attempt
                 )

@@ -22,9 +22,9 @@ from enum import StrEnum
 import numpy as np
 
 from tidemill.broker.change.topic_admin import TopicAdmin
+from tidemill.broker.consume.ack_tokens import DeliveryName, decode_ack_token, group_queue_held
 from tidemill.broker.consume.acks import Acks
 from tidemill.broker.consume.dead_letters import dead_letter, origin_name, retry_properties
-from tidemill.broker.consume.receipts import DeliveryName, decode_receipt, group_queue_held
 from tidemill.broker.consume.receiver import INVISIBLE_MS_MAX
 from tidemill.broker.consume.retry_rule import pause_after
 from tidemill.broker.send.admission import DEAD_LETTER_PREFIX, RETRY_PREFIX
@@ -47,7 +47,7 @@ _LEVEL_MAX = 1 << 31
 class SendBackAnswer(StrEnum):
     AGAIN = "again"  # it comes again
     DEAD = "dead"  # it is among the dead letters
-    INVALID = "invalid"  # the receipt is no longer the valid one
+    INVALID = "invalid"  # the ack token is no longer the valid one
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ _INVALID = SentBack(SendBackAnswer.INVALID)
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """One delivery that is given back, as its receipt says."""
+    """One delivery that is given back, as its ack token says."""
 
     group: Group
     topic: Topic
@@ -100,15 +100,15 @@ class Retries(WriteContext):
         super().__init__(store, topics, sender, settings, broker_id, now_ms)
         self._settler = settler
 
-    def retry(self, receipts: Sequence[str], delay_ms: int | None = None) -> list[SentBack]:
+    def retry(self, ack_tokens: Sequence[str], delay_ms: int | None = None) -> list[SentBack]:
         """Let deliveries that failed be tried again where they are; says of each when, or that it is dead.
 
         After the pause of their group, or after `delay_ms`.
         """
-        require_kind("receipts", receipts, (list, tuple), "a list of texts")
+        require_kind("ack_tokens", ack_tokens, (list, tuple), "a list of texts")
         if delay_ms is not None:
             require_whole("delay_ms", delay_ms, 0, INVISIBLE_MS_MAX)
-        given = [self._given(decode_receipt(receipt)) for receipt in receipts]
+        given = [self._given(decode_ack_token(ack_token)) for ack_token in ack_tokens]
         spent = [index for index, g in enumerate(given) if g is not None and g.is_last()]
         now_ms = self._now_ms()
         due_ms = {
@@ -117,21 +117,21 @@ class Retries(WriteContext):
             if g is not None and not g.is_last()
         }
         answers = [_INVALID] * len(given)
-        is_put_off = self._settler.put_off([receipts[index] for index in due_ms], list(due_ms.values()))
+        is_put_off = self._settler.put_off([ack_tokens[index] for index in due_ms], list(due_ms.values()))
         for (index, at_ms), is_valid in zip(due_ms.items(), is_put_off, strict=True):
             if is_valid:
                 answers[index] = SentBack(SendBackAnswer.AGAIN, at_ms)
         if spent:
-            dead = self.send_back([receipts[index] for index in spent])
+            dead = self.send_back([ack_tokens[index] for index in spent])
             for index, answer in zip(spent, dead, strict=True):
                 answers[index] = answer
         return answers
 
-    def send_back(self, receipts: Sequence[str], level: int = 0) -> list[SentBack]:
+    def send_back(self, ack_tokens: Sequence[str], level: int = 0) -> list[SentBack]:
         """Give deliveries back; says of each when it comes again, or that it is dead."""
-        require_kind("receipts", receipts, (list, tuple), "a list of texts")
+        require_kind("ack_tokens", ack_tokens, (list, tuple), "a list of texts")
         require_whole("level", level, -1, _LEVEL_MAX)
-        given = [self._given(decode_receipt(receipt)) for receipt in receipts]
+        given = [self._given(decode_ack_token(ack_token)) for ack_token in ack_tokens]
         # Topics are made before the locks are taken: each is a frame of its own.
         targets = [self._target(g, level) if g is not None else None for g in given]
         now_ms = self._now_ms()
@@ -169,7 +169,7 @@ class Retries(WriteContext):
         if note:
             self._sender.clamped_levels.add(given.topic.name, note)
 
-    # -- what a receipt means ---------------------------------------------------------------------
+    # -- what an ack token means ---------------------------------------------------------------------
 
     def _given(self, name: DeliveryName) -> _Given | None:
         consumers, topics = self._store.consumers, self._store.indexes.topics
@@ -190,7 +190,7 @@ class Retries(WriteContext):
         return self._topics.retry_queue(given.group.name, given.topic)
 
     def _held(self, given: _Given) -> StoredMessage | None:
-        """The message, if it is still out under this receipt and reads back. Call under both locks."""
+        """The message, if it is still out under this ack token and reads back. Call under both locks."""
         consumers = self._store.consumers
         group_queue = group_queue_held(given.name, consumers.state, self._store.indexes.topics)
         if group_queue != given.group_queue or (group_queue, given.offset) in consumers.settling:

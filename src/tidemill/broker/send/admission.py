@@ -228,7 +228,7 @@ def due_time_ms(draft: Draft, settings: BrokerSettings, now_ms: int) -> tuple[in
 
 
 def level_due_ms(level: int, settings: BrokerSettings, now_ms: int) -> tuple[int, int, str]:
-    """When a message of a level (not 0) falls due, the level it is on, and a note for the receipt."""
+    """When a message of a level (not 0) falls due, the level it is on, and a note for the result."""
     delays_ms = settings.level_delays_ms
     clamped, note = clamped_level(level, delays_ms)
     return now_ms + delays_ms[clamped - 1], clamped, note

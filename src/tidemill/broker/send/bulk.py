@@ -167,11 +167,11 @@ class Bulk(WriteContext):
             except DiskFullError as full:
                 if not done:
                     raise
-                receipt = self._joined(done)
+                first_rows = self._joined(done)
                 raise PartlyStoredError(
                     f"{full}. The first {first_row:,} of {row_count:,} rows are stored; "
                     "send the rest again when there is space",
-                    receipt,
+                    first_rows,
                 ) from full
             except IdInUseError as error:
                 if not done:

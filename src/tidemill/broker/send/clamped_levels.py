@@ -1,6 +1,6 @@
 """Messages whose level was above the highest: counted by topic, and logged once for each topic.
 
-The receipt of such a message has a note, but not every answer can carry one: gRPC's has none, nor has that
+The result of such a message has a note, but not every answer can carry one: gRPC's has none, nor has that
 to the commit of a transaction. Owns the counts, which begin with the process. Thread-safe.
 """
 

@@ -32,7 +32,7 @@ from tidemill.core.errors import RequestError
 from tidemill.core.frozen import frozen
 from tidemill.core.limits import ID_CHARS_MAX, PROPERTIES_BYTES_MAX
 from tidemill.core.model import NO_QUEUE, NO_SEQ, NO_TIME_MS, Draft, MessageType
-from tidemill.core.send_answers import receipt_of_new
+from tidemill.core.send_answers import result_of_new
 from tidemill.core.send_batch import SendColumns, join_columns
 from tidemill.log.arrays import I64, U8, U64, all_of, each_of, numbers_to
 from tidemill.store.find.hashing import PURPOSE_ID, hash_texts, seed_of, topic_seeds
@@ -102,7 +102,7 @@ class ColumnSend(WriteContext):
             return self._sender.send_each(drafts, creates_topics=creates_topics)
         columns_of_answers = (column for column in stored if column is not None)
         rows = zip(drafts, *columns_of_answers, strict=True)
-        return [receipt_of_new(self._broker_id, *placed) for placed in rows]
+        return [result_of_new(self._broker_id, *placed) for placed in rows]
 
     def _try_plain(self, parts: Sequence[SendColumns]) -> PlainAnswers | None:
         """What became of all messages, stored the quick way; None if they must go the sender's."""

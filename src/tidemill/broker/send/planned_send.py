@@ -12,7 +12,7 @@ from tidemill.store.upkeep.moving import MovedMessages
 
 Answer = SendResult | RequestError | BusyError
 
-# When a draft falls due (None: it is not timed), its level, a note for the receipt, and what it is.
+# When a draft falls due (None: it is not timed), its level, a note for the result, and what it is.
 Admitted = tuple[int | None, int, str, MessageType]
 
 
@@ -34,7 +34,7 @@ class PlannedSend:
     moved: list[MovedMessages] = field(default_factory=list)  # the same, after it was done
 
     def fill_moved(self) -> None:
-        """Let the receipts of messages whose time was replaced say where those are now."""
+        """Let the results of messages whose time was replaced say where those are now."""
         now_at: dict[int, tuple[int, int]] = {}
         for part in self.moved:
             new_seqs = range(part.appended.first_seq, part.appended.first_seq + len(part.old_seqs))

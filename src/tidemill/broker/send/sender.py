@@ -1,9 +1,9 @@
-"""Sending: drafts in, receipts out, one frame for the whole batch (or a few, if it is very large).
+"""Sending: drafts in, results out, one frame for the whole batch (or a few, if it is very large).
 
 Owns the way from a draft to a stored message: admission, topic and queue, de-duplication by (topic, client-
 given id) within an hour, once and replace by key, the near flag. The same id with another content is refused,
 or, where a library made it, another message (`content.py`, `id_collisions.py`). Check and append happen under
-the writer lock, so two equal sends at the same moment still make one message. A receipt leaves only after its
+the writer lock, so two equal sends at the same moment still make one message. A result leaves only after its
 frame (or the frame of the message it repeats) is safe.
 
 Invariant: a send that meets a full disk leaves nothing behind, however many frames it would have been: space
@@ -77,12 +77,12 @@ class Sender:
 
     def send(self, drafts: Sequence[Draft], *, creates_topics: bool = True) -> list[SendResult]:
         """Store all drafts or, if one of them is wrong, none."""
-        receipts: list[SendResult] = []
+        results: list[SendResult] = []
         for answer in self.send_each(drafts, creates_topics=creates_topics, is_all_or_none=True):
             if not isinstance(answer, SendResult):
                 raise answer
-            receipts.append(answer)
-        return receipts
+            results.append(answer)
+        return results
 
     def send_each(
         self, drafts: Sequence[Draft], *, creates_topics: bool = True, is_all_or_none: bool = False
@@ -271,7 +271,7 @@ class Sender:
     def _repeat(
         self, batch: PlannedSend, topic: Topic, draft: Draft, due_ms: int | None, now_ms: int
     ) -> SendResult | None:
-        """The receipt of the stored message that this draft repeats (and perhaps moves), if it does."""
+        """The result of the stored message that this draft repeats (and perhaps moves), if it does."""
         if draft.id is not None:
             # As in a table: sent once, an id counts for as long as its message is kept.
             counts_for_ever = draft.once is not Once.NO and not draft.has_made_id
@@ -279,7 +279,7 @@ class Sender:
             if found is not None:
                 if found[0] is not None:
                     require_same(draft, found[0], topic.name)
-                return self._receipt_of_found(topic, draft.id, *found)
+                return self._result_of_found(topic, draft.id, *found)
         if draft.once is Once.NO or due_ms is None or not draft.keys:
             return None
         return self._once(batch, topic, draft, due_ms)
@@ -298,7 +298,7 @@ class Sender:
         found = self._found_before(topic, message_id, now_ms)
         return (False, None) if found is None else (True, found[0])
 
-    def _receipt_of_found(
+    def _result_of_found(
         self, topic: Topic, message_id: str, message: Stored | None, seq: int, place: int
     ) -> SendResult:
         if seq != NO_SEQ:

@@ -52,11 +52,11 @@ def measure_bulk(directory: Path, scale: Scale) -> dict[str, float]:
         batches = list(tables(scale.bulk_count, broker.clock.now_ms()))
         broker.send_table(batches[0].slice(0, 100), topic=TOPIC)
         begun_s = stopwatch_s()
-        receipts = [broker.send_table(batch, topic=TOPIC) for batch in batches]
+        results = [broker.send_table(batch, topic=TOPIC) for batch in batches]
         sent_s = stopwatch_s() - begun_s
         wait_until_absorbed(broker)
         absorb_per_s = median(_absorb(broker, directory / f"absorb-{run}") for run in range(_ABSORB_RUNS))
-        handles = itertools.chain.from_iterable(receipt.handles() for receipt in receipts)
+        handles = itertools.chain.from_iterable(result.handles() for result in results)
         cancel_per_s = _cancel(broker, list(itertools.islice(handles, scale.cancel_count)))
     return {
         "bulk_send_per_s": scale.bulk_count / sent_s,

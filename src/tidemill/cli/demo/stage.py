@@ -184,9 +184,9 @@ class Stage:
     def _place(self, record: Record) -> None:
         order = record.order
         body = f"close {order.key} unless it was paid"
-        receipt = self._client.send(TOPIC, body, delay=order.timeout_ms, key=order.key)
+        result = self._client.send(TOPIC, body, delay=order.timeout_ms, key=order.key)
         with self._lock:
-            record.handle, record.due_ms = receipt.handle, receipt.deliver_at_ms
+            record.handle, record.due_ms = result.handle, result.deliver_at_ms
         self._tell(f"order {order.number} placed, {order.timeout_ms / 1000:.1f} s to pay")
 
     def _pay(self, record: Record) -> None:

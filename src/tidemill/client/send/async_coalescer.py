@@ -32,7 +32,7 @@ class AsyncCoalescer:
         self._is_scheduled = False
 
     async def send(self, draft: Draft) -> Answer:
-        """The answer to one send: a receipt or an error of this message. Raises if the request failed."""
+        """The answer to one send: its result or its error. Raises if the request failed."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[Answer] = loop.create_future()
         self._waiting.append((draft, waiter))

@@ -79,7 +79,7 @@ class Coalescer:
         self._lingering: _Waiter | None = None  # a leader that waits for more callers
 
     def send(self, draft: Draft) -> Answer:
-        """The answer to one send: a receipt or an error of this message. Raises if the request failed."""
+        """The answer to one send: its result or its error. Raises if the request failed."""
         if threading.get_ident() == self._main_thread:
             return self._send_batch([draft])[0]
         waiter = _Waiter(draft)

@@ -36,7 +36,7 @@ def draft_of(
     key: str | None = None,
     keys: Sequence[str] = (),
     tag: str = "",
-    group: str = "",
+    message_group: str = "",
     properties: Mapping[str, str] | None = None,
     once: bool | str | Once = False,
     id: str | None = None,  # noqa: A002 - the name people look for
@@ -56,7 +56,7 @@ def draft_of(
         id or IDS.next(),
         _keys_of(key, keys) if keys else () if key is None else (key,),
         tag,
-        group,
+        message_group,
         properties or _NOTHING,
         None,
         once or Once.NO,
@@ -152,7 +152,7 @@ def _draft_of_row(row: Any, topic: str | None, jitter_ms: int) -> Draft:
         id=values.get("id"),
         key=values.get("key") or None,
         tag=values.get("tag") or "",
-        group=values.get("message_group") or "",
+        message_group=values.get("message_group") or "",
         properties=_properties(values.get("properties")),
         jitter=jitter_ms or _span("jitter_ms", values.get("jitter_ms")),
     )

@@ -1,4 +1,4 @@
-"""The answers to a scheduled table: a lazy sequence of receipts and errors."""
+"""The answers to a scheduled table: a lazy sequence of results and errors."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class StoredPart:
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
-    def receipt(self, row: int) -> SendResult:
-        return self._receipt(self._topic(row), *(column[row].as_py() for column in self.table.columns))
+    def result(self, row: int) -> SendResult:
+        return self._result(self._topic(row), *(column[row].as_py() for column in self.table.columns))
 
-    def receipts(self) -> Iterator[SendResult]:
+    def results(self) -> Iterator[SendResult]:
         names = [self.topics] * len(self) if isinstance(self.topics, str) else self.topics.to_pylist()
         columns = (column.to_pylist() for column in self.table.columns)
-        return (self._receipt(*row) for row in zip(names, *columns, strict=True))
+        return (self._result(*row) for row in zip(names, *columns, strict=True))
 
     def _topic(self, row: int) -> str:
         return self.topics if isinstance(self.topics, str) else str(self.topics[row].as_py())
 
-    def _receipt(
+    def _result(
         self, topic: str, message_id: str, seq: int, due_ms: int, is_repeat: bool, note: str = ""
     ) -> SendResult:
         """One of a row's columns; notes are a column only where the broker has any."""
@@ -70,12 +70,12 @@ class Scheduled(Sequence[Answer]):
         for part, end in zip(self.parts, self._ends, strict=True):
             if 0 <= at < end:
                 row = at - end + len(part)
-                return part.receipt(row) if isinstance(part, StoredPart) else part[row]
+                return part.result(row) if isinstance(part, StoredPart) else part[row]
         raise IndexError(index)
 
     def __iter__(self) -> Iterator[Answer]:
         for part in self.parts:
-            yield from part.receipts() if isinstance(part, StoredPart) else part
+            yield from part.results() if isinstance(part, StoredPart) else part
 
     @property
     def errors(self) -> dict[int, Exception]:

@@ -114,14 +114,14 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     # -- writing ----------------------------------------------------------------------------------
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Schedule every batch of the stream; answers each with its receipt."""
+        """Schedule every batch of the stream; answers each with its result."""
         topic = _said(put_topic_of, descriptor)
         caller = caller_of(context.peer())
         with self.traffic.stream(caller):
             for number, (batch, _) in enumerate(self._batches(reader, caller)):
                 with self.traffic.handing(caller, batch.get_total_buffer_size()):
-                    receipt = _said(self._put, context, batch, topic, number)
-                content = _receipt_content(receipt, number)
+                    result = _said(self._put, context, batch, topic, number)
+                content = _result_content(result, number)
                 with self.traffic.waiting(caller):  # who never reads its answers is waited for, too
                     writer.write(content)
 
@@ -305,18 +305,18 @@ def _stream_in(body: Any) -> list[pa.RecordBatch]:
     return batches
 
 
-def _receipt_content(receipt: TableResult, number: int) -> pa.Buffer:
+def _result_content(result: TableResult, number: int) -> pa.Buffer:
     """The answer to a batch: an Arrow stream with its rows' ids, seqs and times, and notes if any."""
-    facts = {"broker": receipt.broker, "batch": str(number)}
+    facts = {"broker": result.broker, "batch": str(number)}
     columns = [
-        receipt.ids,
-        pa.array(receipt.seqs),
-        pa.array(receipt.deliver_at_ms),
-        pa.array(receipt.is_repeat),
+        result.ids,
+        pa.array(result.seqs),
+        pa.array(result.deliver_at_ms),
+        pa.array(result.is_repeat),
     ]
     schema = RECEIPT.with_metadata(facts)
-    if receipt.notes is not None:
-        columns.append(receipt.notes)
+    if result.notes is not None:
+        columns.append(result.notes)
         schema = schema.append(pa.field("note", pa.string()))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as out:

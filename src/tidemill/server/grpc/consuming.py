@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from tidemill.broker.broker import Broker
-from tidemill.broker.consume.receipts import decode_receipt
+from tidemill.broker.consume.ack_tokens import decode_ack_token
 from tidemill.broker.consume.retries import SendBackAnswer
 from tidemill.broker.consume.retry_rule import pause_after
 from tidemill.core.errors import (
@@ -97,7 +97,7 @@ class Consuming:
         if not found:
             await stream.write([service.ReceiveMessageResponse(status=_NO_MESSAGE).SerializeToString()])
             return
-        receipts = [delivery.receipt for delivery in found]
+        receipts = [delivery.ack_token for delivery in found]
         try:
             await stream.write(self._encode(found, poll.namespace))
         except OSError:
@@ -140,7 +140,7 @@ class Consuming:
         try:
             reserve(delivery.message.body for delivery in found)
         except TooManyRequestsError:
-            receipts = [delivery.receipt for delivery in found]
+            receipts = [delivery.ack_token for delivery in found]
             await self._call(partial(self._broker.change_invisibility, receipts, 0, is_untried=True))
             raise
 
@@ -165,7 +165,7 @@ class Consuming:
 
     def _return_late(self, taking: asyncio.Future[tuple[list[Delivery], int | None]]) -> None:
         if not taking.cancelled() and taking.exception() is None:
-            receipts = [delivery.receipt for delivery in taking.result()[0]]
+            receipts = [delivery.ack_token for delivery in taking.result()[0]]
             if receipts:
                 self._executor.submit(self._broker.change_invisibility, receipts, 0, is_untried=True)
 
@@ -184,7 +184,7 @@ class Consuming:
         later: defaultdict[int, list[str]] = defaultdict(list)
         levels_ms = self._broker.settings.level_delays_ms
         for receipt in receipts:
-            delivery = decode_receipt(receipt)
+            delivery = decode_ack_token(receipt)
             group = self._broker.receiver.group(delivery.group)
             is_first = delivery.attempt == 1
             wait_ms = 0 if is_first else pause_after(group, delivery.attempt - 1, levels_ms).ms
@@ -194,7 +194,7 @@ class Consuming:
 
     def _schedule_look(self, receipts: Sequence[str]) -> None:
         """Leases ended or changed: the waiters there look again, or wait for another time."""
-        for group, topic, queue_id in {decode_receipt(receipt)[:3] for receipt in receipts}:
+        for group, topic, queue_id in {decode_ack_token(receipt)[:3] for receipt in receipts}:
             self.polls.nudge((self._broker.receiver.received_as(topic, queue_id), group))
 
     def _encode(self, found: Sequence[Delivery], namespace: str) -> list[bytes]:
@@ -276,7 +276,7 @@ class Consuming:
     def _is_receipt_of(self, receipt: str, group: str) -> bool:
         """Whether it is a receipt of the group; raises if the caller may not settle it."""
         try:
-            named, topic, queue_id, *_ = decode_receipt(receipt)
+            named, topic, queue_id, *_ = decode_ack_token(receipt)
         except IllegalHandleError:
             return False
         require(RECEIVE, topic=self._broker.receiver.received_as(topic, queue_id), group=named)

@@ -183,7 +183,7 @@ def message_of(delivery: Delivery, namespace: str = "") -> Any:
     system = message.system_properties
     system.queue_id = delivery.queue_id
     system.queue_offset = delivery.offset
-    system.receipt_handle = delivery.receipt
+    system.receipt_handle = delivery.ack_token
     system.delivery_attempt = delivery.attempt
     if stored.deliver_at_ms != NO_TIME_MS:
         set_timestamp(system.delivery_timestamp, stored.deliver_at_ms)

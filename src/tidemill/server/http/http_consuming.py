@@ -22,7 +22,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import ValidationError
 
 from tidemill.broker.broker import Broker
-from tidemill.broker.consume.receipts import decode_receipt
+from tidemill.broker.consume.ack_tokens import decode_ack_token
 from tidemill.broker.consume.receiver import TagFilter
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import TidemillError, TooManyRequestsError
@@ -32,7 +32,7 @@ from tidemill.core.property_names import split_properties
 from tidemill.server.asgi import Event, Receive, Scope, Send, is_gone
 from tidemill.server.http.http_errors import error_response
 from tidemill.server.http.http_messages import body_out, time_out
-from tidemill.server.http.http_models import InvisibilityIn, ReceiptsIn, ReceiveIn, ReceiveOut, SettledOut
+from tidemill.server.http.http_models import AckTokensIn, InvisibilityIn, ReceiveIn, ReceiveOut, SettledOut
 from tidemill.server.poll_registry import PollRegistry
 from tidemill.server.response_budget import TAKES_MAX, reserve
 from tidemill.server.security.caller import RECEIVE, caller, require
@@ -79,8 +79,8 @@ class Consumers:
                 await self._reserve(found)
             left_ms = round((until_s - stopwatch_s()) * 1000)
             if has_waited and await is_gone(client):
-                receipts = [d.receipt for d in found]
-                await self._call(self._broker.change_invisibility, receipts, 0, is_untried=True)
+                ack_tokens = [d.ack_token for d in found]
+                await self._call(self._broker.change_invisibility, ack_tokens, 0, is_untried=True)
                 found = []
                 left_ms = 0
             if found or left_ms <= 0 or waiting.is_closed:
@@ -94,21 +94,21 @@ class Consumers:
         try:
             reserve(delivery.message.body for delivery in found)
         except TooManyRequestsError:
-            receipts = [delivery.receipt for delivery in found]
-            await self._call(self._broker.change_invisibility, receipts, 0, is_untried=True)
+            ack_tokens = [delivery.ack_token for delivery in found]
+            await self._call(self._broker.change_invisibility, ack_tokens, 0, is_untried=True)
             raise
 
-    async def ack(self, request: ReceiptsIn) -> bytes:
+    async def ack(self, request: AckTokensIn) -> bytes:
         """A `SettledOut`."""
-        require_receipts(self._broker, request.receipts)
-        return _dumps({"settled": await self._call(self._broker.ack, request.receipts)}).encode()
+        require_ack_tokens(self._broker, request.ack_tokens)
+        return _dumps({"settled": await self._call(self._broker.ack, request.ack_tokens)}).encode()
 
     async def put_off(self, request: InvisibilityIn) -> bytes:
         """A `SettledOut`."""
-        require_receipts(self._broker, request.receipts)
+        require_ack_tokens(self._broker, request.ack_tokens)
         settled = await self._call(
             self._broker.change_invisibility,
-            request.receipts,
+            request.ack_tokens,
             request.invisible_ms,
             is_untried=request.untried,
         )
@@ -125,7 +125,7 @@ def consumer_routes(consumers: Consumers) -> APIRouter:
         return _json_response(await consumers.receive(request, http.receive))
 
     @routes.post("/ack", response_model=SettledOut)
-    async def ack(request: ReceiptsIn) -> Response:
+    async def ack(request: AckTokensIn) -> Response:
         """Settle deliveries."""
         return _json_response(await consumers.ack(request))
 
@@ -177,13 +177,13 @@ async def _read(receive: Receive) -> list[Event]:
     return events
 
 
-def _plain_request(scope: Scope, events: Sequence[Event]) -> ReceiveIn | ReceiptsIn | None:
+def _plain_request(scope: Scope, events: Sequence[Event]) -> ReceiveIn | AckTokensIn | None:
     """The request, if it is whole, JSON and right."""
     if events[-1]["type"] != "http.request" or events[-1].get("more_body", False):
         return None
     if not any(name == b"content-type" and value.startswith(_JSON) for name, value in scope["headers"]):
         return None
-    model = ReceiveIn if scope["path"] == _RECEIVE_PATH else ReceiptsIn
+    model = ReceiveIn if scope["path"] == _RECEIVE_PATH else AckTokensIn
     try:
         return model.model_validate(json.loads(b"".join(event.get("body", b"") for event in events)))
     except (ValidationError, ValueError, RecursionError):
@@ -219,7 +219,7 @@ def _delivery_out(delivery: Delivery) -> dict[str, object]:
         "topic": delivery.topic,
         "body": text,
         "body_base64": encoded,
-        "receipt": delivery.receipt,
+        "ack_token": delivery.ack_token,
         "attempt": delivery.attempt,
         "keys": message.keys,
         "tag": message.tag,
@@ -240,10 +240,10 @@ def _delivery_out(delivery: Delivery) -> dict[str, object]:
     return fields
 
 
-def require_receipts(broker: Broker, receipts: list[str]) -> None:
+def require_ack_tokens(broker: Broker, ack_tokens: list[str]) -> None:
     """`ForbiddenError` unless the caller may settle all of these."""
     if caller() is not None:
-        for group, topic, queue_id in {decode_receipt(receipt)[:3] for receipt in receipts}:
+        for group, topic, queue_id in {decode_ack_token(ack_token)[:3] for ack_token in ack_tokens}:
             require(RECEIVE, topic=broker.receiver.received_as(topic, queue_id), group=group)
 
 

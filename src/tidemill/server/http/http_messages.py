@@ -28,9 +28,9 @@ from tidemill.server.http.http_models import (
     ManyOut,
     MessageIn,
     MovedOut,
-    ReceiptOut,
     RescheduleIn,
     RescheduleOut,
+    SendResultOut,
 )
 from tidemill.server.rejects import REJECTS
 from tidemill.server.security.caller import CANCEL, SEND, caller, require, require_send
@@ -73,10 +73,10 @@ def send_routes(broker: Broker) -> APIRouter:
     """Routes for producers."""
     routes = APIRouter(prefix="/v1", tags=["messages"])
 
-    @routes.post("/messages", response_model=ReceiptOut)
-    def send(message: MessageIn) -> ReceiptOut:
+    @routes.post("/messages", response_model=SendResultOut)
+    def send(message: MessageIn) -> SendResultOut:
         """Send one message; durable when answered. A missing topic is created."""
-        return receipt_out(broker.send([_allowed(message)])[0])
+        return result_out(broker.send([_allowed(message)])[0])
 
     @routes.post("/messages/many", response_model=ManyOut)
     def send_many(request: ManyIn) -> ManyOut:
@@ -84,12 +84,12 @@ def send_routes(broker: Broker) -> APIRouter:
         for topic in {message.topic for message in request.messages}:
             require(SEND, topic=topic)
         if request.all_or_none:
-            receipts = broker.send([_allowed(message) for message in request.messages])
-            return ManyOut(answers=[AnswerOut(receipt=receipt_out(receipt)) for receipt in receipts])
+            results = broker.send([_allowed(message) for message in request.messages])
+            return ManyOut(answers=[AnswerOut(result=result_out(result)) for result in results])
         answers = []
         for answer in _sent_each(broker, request.messages):
             if isinstance(answer, SendResult):
-                answers.append(AnswerOut(receipt=receipt_out(answer)))
+                answers.append(AnswerOut(result=result_out(answer)))
             else:
                 REJECTS.add("http", answer.code)
                 answers.append(AnswerOut(error=ErrorAnswer(code=answer.code, message=str(answer))))
@@ -201,16 +201,16 @@ def _body(message: MessageIn) -> bytes:
         raise RequestError(f"body_base64 is not base64: {error}") from None
 
 
-def receipt_out(receipt: SendResult) -> ReceiptOut:
-    return ReceiptOut(
-        message_id=receipt.id,
-        topic=receipt.topic,
-        handle=str(receipt.handle) if receipt.handle is not None else None,
-        deliver_at_ms=time_out(receipt.deliver_at_ms),
-        is_repeat=receipt.is_repeat,
-        note=receipt.note,
-        queue=None if receipt.offset == NO_OFFSET else receipt.queue,
-        offset=None if receipt.offset == NO_OFFSET else receipt.offset,
+def result_out(result: SendResult) -> SendResultOut:
+    return SendResultOut(
+        message_id=result.id,
+        topic=result.topic,
+        handle=str(result.handle) if result.handle is not None else None,
+        deliver_at_ms=time_out(result.deliver_at_ms),
+        is_repeat=result.is_repeat,
+        note=result.note,
+        queue=None if result.offset == NO_OFFSET else result.queue,
+        offset=None if result.offset == NO_OFFSET else result.offset,
     )
 
 

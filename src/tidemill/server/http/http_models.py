@@ -66,7 +66,7 @@ class MessageIn(Request):
     once: Literal["no", "keep", "replace"] = "no"
 
 
-class ReceiptOut(BaseModel):
+class SendResultOut(BaseModel):
     message_id: str
     topic: str
     handle: str | None = Field(description="names the message for cancel and reschedule; null: not timed")
@@ -87,7 +87,7 @@ class ManyIn(Request):
 class AnswerOut(BaseModel):
     """One of the two is set."""
 
-    receipt: ReceiptOut | None = None
+    result: SendResultOut | None = None
     error: ErrorAnswer | None = None
 
 
@@ -115,7 +115,7 @@ class DeliveryOut(BaseModel):
     topic: str
     body: str | None = Field(description="null where it is not text; then `body_base64`")
     body_base64: str | None
-    receipt: str
+    ack_token: str
     attempt: int
     keys: list[str]
     tag: str
@@ -141,17 +141,17 @@ class ReceiveOut(BaseModel):
     deliveries: list[DeliveryOut]
 
 
-class ReceiptsIn(Request):
-    receipts: Annotated[list[Token], Field(max_length=FRAME_ROWS_MAX)]
+class AckTokensIn(Request):
+    ack_tokens: Annotated[list[Token], Field(max_length=FRAME_ROWS_MAX)]
 
 
-class InvisibilityIn(ReceiptsIn):
+class InvisibilityIn(AckTokensIn):
     invisible_ms: Annotated[int, Field(ge=0, le=MAX_DELAY_MS)]
     untried: bool = Field(False, description="returned untried: these deliveries count as no attempts")
 
 
 class SettledOut(BaseModel):
-    settled: list[bool] = Field(description="false where the receipt is no longer the valid one")
+    settled: list[bool] = Field(description="false where the token is no longer the valid one")
 
 
 class ChoiceIn(Request):

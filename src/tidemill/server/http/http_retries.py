@@ -19,16 +19,16 @@ from tidemill.core.errors import RequestError
 from tidemill.core.limits import ANSWER_BYTES_MAX, FRAME_ROWS_MAX, MAX_DELAY_MS
 from tidemill.core.model import NO_TIME_MS
 from tidemill.core.property_names import split_properties
-from tidemill.server.http.http_consuming import require_receipts
+from tidemill.server.http.http_consuming import require_ack_tokens
 from tidemill.server.http.http_messages import body_out
-from tidemill.server.http.http_models import LOOK_COUNT_MAX, Name, ReceiptsIn, Request, Token
+from tidemill.server.http.http_models import LOOK_COUNT_MAX, AckTokensIn, Name, Request, Token
 from tidemill.server.response_budget import BodiesRoute, reserve
 from tidemill.server.security.caller import ADMIN, LOOK, may, require
 
 _LEVEL_MAX = 1 << 31
 
 
-class SendBackIn(ReceiptsIn):
+class SendBackIn(AckTokensIn):
     """Deliveries to return; they are delivered again after the delay of a level."""
 
     level: Annotated[int, Field(ge=-1, le=_LEVEL_MAX)] = Field(
@@ -36,7 +36,7 @@ class SendBackIn(ReceiptsIn):
     )
 
 
-class RetryIn(ReceiptsIn):
+class RetryIn(AckTokensIn):
     """Deliveries that failed; they are tried again where they are."""
 
     delay_ms: Annotated[int, Field(ge=0, le=MAX_DELAY_MS)] | None = Field(
@@ -95,14 +95,14 @@ def retry_routes(broker: Broker) -> APIRouter:
     @routes.post("/send-back", response_model=SendBackOut)
     def send_back(request: SendBackIn) -> SendBackOut:
         """Return deliveries; each is delivered again, to its group alone, after the delay of a level."""
-        require_receipts(broker, request.receipts)
-        return _answers_out(broker.send_back(request.receipts, request.level))
+        require_ack_tokens(broker, request.ack_tokens)
+        return _answers_out(broker.send_back(request.ack_tokens, request.level))
 
     @routes.post("/retry", response_model=SendBackOut)
     def retry(request: RetryIn) -> SendBackOut:
         """Report failed deliveries: each is retried after its group's pause, the last one dead-lettered."""
-        require_receipts(broker, request.receipts)
-        return _answers_out(broker.retry(request.receipts, request.delay_ms))
+        require_ack_tokens(broker, request.ack_tokens)
+        return _answers_out(broker.retry(request.ack_tokens, request.delay_ms))
 
     @routes.post("/dead-letters/resend", response_model=ResentOut)
     def resend(request: ResendIn) -> ResentOut:

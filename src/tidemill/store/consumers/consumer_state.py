@@ -6,7 +6,7 @@ that is not in that table is settled. This is truth, not derived: it has a log a
 (`consumer_log.py` writes them).
 
 Invariants:
-- a receipt settles only the attempt it was given for, and none after a reset;
+- an ack token settles only the attempt it was given for, and none after a reset;
 - changes are applied in the order they are logged, by the same function that replays them;
 - `first_unsettled` of a queue never passes an unsettled message.
 """
@@ -72,7 +72,7 @@ class Progress:
     """One group's way through one queue."""
 
     next_offset: int
-    resets: int = 0  # how often the group was sent elsewhere in this queue; older receipts settle nothing
+    resets: int = 0  # how often the group was sent elsewhere in this queue; older ack tokens settle nothing
     taken: dict[int, tuple[int, int]] = field(default_factory=dict)  # offset -> attempt, visible-at ms
     _due: list[tuple[int, int]] = field(
         default_factory=list

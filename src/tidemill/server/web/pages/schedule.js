@@ -48,8 +48,8 @@ export function page({ signal, query, open, may }) {
       try {
         const given = parsed(properties.value);
         const when = way === "delay" ? { delay_ms: Math.round(Number(amount.value) * Number(unit.value)) } : way === "at" ? { deliver_at_ms: fromInput(at.value) } : way === "level" ? { level: Number(level.value) } : {};
-        const receipt = await post("/v1/messages", { topic: topic.value.trim(), body: body.value, keys: key.value.trim() ? [key.value.trim()] : [], tag: tag.value.trim(), properties: given, once: once.value, ...when });
-        fill(answer, receiptView(receipt, open));
+        const result = await post("/v1/messages", { topic: topic.value.trim(), body: body.value, keys: key.value.trim() ? [key.value.trim()] : [], tag: tag.value.trim(), properties: given, once: once.value, ...when });
+        fill(answer, resultView(result, open));
       } catch (error) {
         fill(answer, h("p.note.bad", { role: "alert" }, prose(error.message)));
       }
@@ -76,13 +76,13 @@ function parsed(text) {
   }));
 }
 
-function receiptView(receipt, open) {
-  return h("section.panel", { role: "status", id: "receipt" },
-    h("header", h("h2", receipt.is_repeat ? "Already pending" : receipt.handle ? "Scheduled" : "Sent")),
+function resultView(result, open) {
+  return h("section.panel", { role: "status", id: "result" },
+    h("header", h("h2", result.is_repeat ? "Already pending" : result.handle ? "Scheduled" : "Sent")),
     h("dl.facts",
-      h("dt", "Topic"), h("dd", receipt.topic),
-      h("dt", "Due"), h("dd", receipt.deliver_at_ms === null ? "at once" : `${exact(receipt.deliver_at_ms)} · ${until(receipt.deliver_at_ms, now())}`),
-      h("dt", "Id"), h("dd.mono", receipt.message_id),
-      receipt.note ? [h("dt", "Note"), h("dd", receipt.note)] : null),
-    receipt.handle ? h("div.buttons", { style: { "margin-top": "14px" } }, h("button", { onclick: () => open(receipt.handle) }, "Open message")) : null);
+      h("dt", "Topic"), h("dd", result.topic),
+      h("dt", "Due"), h("dd", result.deliver_at_ms === null ? "at once" : `${exact(result.deliver_at_ms)} · ${until(result.deliver_at_ms, now())}`),
+      h("dt", "Id"), h("dd.mono", result.message_id),
+      result.note ? [h("dt", "Note"), h("dd", result.note)] : null),
+    result.handle ? h("div.buttons", { style: { "margin-top": "14px" } }, h("button", { onclick: () => open(result.handle) }, "Open message")) : null);
 }

@@ -1,9 +1,9 @@
-"""The text of a receipt: which delivery it settles. Opaque to consumers, short as every ack carries it.
+"""The text of an ack token: which delivery it settles. Opaque to consumers, short as every ack carries it.
 
-A receipt names group, topic, queue, offset, the number of the delivery and how often the group's way through
-that queue had been reset: after a reset the same message is handed out as a first one again, and a receipt
-from before must not settle that delivery. It also says which attempt the delivery is: fewer than its number
-where some were given back untried.
+An ack token names group, topic, queue, offset, the number of the delivery and how often the group's way
+through that queue had been reset: after a reset the same message is handed out as a first one again, and a
+token from before must not settle that delivery. It also says which attempt the delivery is: fewer than its
+number where some were returned untried.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidemill.store.topics import TopicTable
 
 
 class DeliveryName(NamedTuple):
-    """The delivery that a receipt settles."""
+    """The delivery that an ack token settles."""
 
     group: str
     topic: str
@@ -30,18 +30,18 @@ class DeliveryName(NamedTuple):
     attempt: int  # of those that were tried
 
 
-def encode_receipt(delivery: DeliveryName) -> str:
+def encode_ack_token(delivery: DeliveryName) -> str:
     # The short form where it says all: an earlier version can read it, should it be back.
     parts = ("r2", *delivery[:-1]) if delivery.attempt == delivery.number else ("r3", *delivery)
     text = "\n".join(map(str, parts))
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def decode_receipt(receipt: str) -> DeliveryName:
-    """`IllegalHandleError` if it never was a receipt."""
-    require_kind("a receipt", receipt, str, "a text, that of the delivery")
+def decode_ack_token(ack_token: str) -> DeliveryName:
+    """`IllegalHandleError` if it never was an ack token."""
+    require_kind("an ack token", ack_token, str, "a text, that of the delivery")
     try:
-        text = base64.urlsafe_b64decode(receipt + "=" * (-len(receipt) % 4)).decode()
+        text = base64.urlsafe_b64decode(ack_token + "=" * (-len(ack_token) % 4)).decode()
         version, group, topic, *numbers = text.split("\n")
         if version == "r1":  # given before resets were counted
             numbers.append("0")
@@ -53,12 +53,12 @@ def decode_receipt(receipt: str) -> DeliveryName:
         return DeliveryName(group, topic, queue_id, offset, number, resets, attempt)
     except (ValueError, binascii.Error, UnicodeError):
         raise IllegalHandleError(
-            f"not a receipt: {receipt[:60]!r}; pass the receipt of the delivery"
+            f"not an ack token: {ack_token[:60]!r}; pass the ack token of the delivery"
         ) from None
 
 
 def group_queue_held(delivery: DeliveryName, state: ConsumerState, topics: TopicTable) -> GroupQueue | None:
-    """The group_queue of a delivery that is still out under this very receipt; None if it is not (any more).
+    """The group_queue of a delivery that is still out under this very token; None if it is not (any more).
 
     Call under the consumer log's lock.
     """
