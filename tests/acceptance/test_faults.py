@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 import tidemill
-from acceptance.bad_callers import MIB, Http2, connect, idle_connections, read_to_end, unharmed
+from acceptance.raw_connections import MIB, Http2, connect, idle_connections, read_to_end, unharmed
 from acceptance.serving import PATIENCE_S, Served, wait_until
 from tidemill.core.clock import stopwatch_s
 from tidemill.server.grpc.protocol import SERVICE, service
@@ -230,7 +230,7 @@ def test_a_head_that_never_ends_is_cut_off(served):
 @pytest.fixture
 def hurried(tmp_path):
     served = Served(tmp_path / "data", *_FLAGS)
-    served.program = (str(Path(__file__).with_name("hurried_serve.py")),)
+    served.program = (str(Path(__file__).with_name("short_limits_serve.py")),)
     served.prepare("orders")
     yield served.start()
     served.stop()

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import tidemill
-from acceptance.bad_callers import MIB, Http2, connect, idle_connections, read_to_end, unharmed
+from acceptance.raw_connections import MIB, Http2, connect, idle_connections, read_to_end, unharmed
 from acceptance.secured import PERMISSIONS
 from acceptance.serving import PATIENCE_S, Served, free_port, wait_until
 

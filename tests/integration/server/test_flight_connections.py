@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from acceptance.bad_callers import MIB, Http2
+from acceptance.raw_connections import MIB, Http2
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import TooManyRequestsError
 from tidemill.core.model import Draft

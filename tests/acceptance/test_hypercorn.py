@@ -42,7 +42,7 @@ class _OnHypercorn(Served):
         self.tls_port = free_port()
         tls = ("--tls-port", self.tls_port, "--tls-cert", self.cert, "--tls-key", self.key)
         super().__init__(directory, *map(str, tls), "--flight-port", "0")
-        self.program = (str(Path(__file__).with_name("unshared_serve.py")),)
+        self.program = (str(Path(__file__).with_name("without_shared_python_serve.py")),)
 
     def certify(self) -> None:
         """Put another certificate in place."""
@@ -76,7 +76,7 @@ def test_it_says_in_one_line_why_and_which_package_to_install(served):
 
 
 def test_envoy_that_is_asked_for_is_refused_with_what_to_do(tmp_path):
-    program = Path(__file__).with_name("unshared_serve.py")
+    program = Path(__file__).with_name("without_shared_python_serve.py")
     command = [sys.executable, program, "serve", "--data", tmp_path / "data", "--server", "envoy"]
     said = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert said.returncode == 1

@@ -1,4 +1,4 @@
-"""What tests of bad callers share: raw connections to a door, and somebody who goes on meanwhile."""
+"""Raw connections to a port, and a client that must go on undisturbed, for tests of wrong clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""That a client is closed reaches whoever waits, and is not lost by an interrupt."""
+"""Closing a client ends every wait at once, and an interrupt does not lose it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command that starts a broker of its own never leaves it behind: ended in order, or killed."""
+"""A command that starts a broker of its own stops it, whether the command ends in order or is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Flight door, spoken to by plain pyarrow: put, get, cancel, errors, who may."""
+"""The Flight server and plain pyarrow: put, get, cancel, errors, permissions."""
 
 from __future__ import annotations
 

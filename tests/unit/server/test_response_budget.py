@@ -1,4 +1,4 @@
-"""Answers that nobody reads: bounded also where calls come together, and given back when they are over."""
+"""The response budget: bounded also where calls come together, and given back when they end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deliveries given back untried: no attempts, and no way for an old ack token to settle a new delivery."""
+"""Deliveries returned untried count no attempt, and an old ack token does not settle a new delivery."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A held port: the door shares it, nobody else gets it, and it is there again for the next broker process."""
+"""A reserved port: the endpoint shares it, no other program gets it, and the next process finds it again."""
 
 from __future__ import annotations
 

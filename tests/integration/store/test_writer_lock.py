@@ -1,4 +1,4 @@
-"""What must be done now and then holds up neither sends nor releases: the writer lock is free meanwhile."""
+"""Upkeep delays neither sends nor releases: it does not hold the writer lock while it reads and writes."""
 
 from __future__ import annotations
 

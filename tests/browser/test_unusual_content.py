@@ -1,4 +1,4 @@
-"""The dashboard with content, clocks and brokers that are not as one would wish; and without a mouse."""
+"""The dashboard with unusual content, clocks that differ, brokers that fail, and the keyboard alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The permissions file and the two ways to show a face: who gets in, who does not, and what is never said."""
+"""The permissions file, tokens and signatures: who is let in, who is refused, and what no answer shows."""
 
 from __future__ import annotations
 

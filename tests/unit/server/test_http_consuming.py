@@ -1,4 +1,4 @@
-"""Consumers' quick way in: what is right goes past the framework, all else is answered by it as before."""
+"""Receive and ack over HTTP: plain requests skip the framework; all others are answered by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short way: sends go by the local door once it was named, and by the port whenever it fails."""
+"""The Unix socket: sends use it once the broker has named it, and the port whenever it fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room for a log: what several frames need is set aside before the first, and only zeros ever wait there."""
+"""The segment pool: what several frames need is set aside before the first; spare files hold only zeros."""
 
 from __future__ import annotations
 

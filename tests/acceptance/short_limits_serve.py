@@ -1,4 +1,4 @@
-"""`tidemill serve` with a limit of a second for what has two minutes, so that a test can see it pass."""
+"""`tidemill serve` with a limit of one second in place of two minutes, so that a test can see it pass."""
 
 from __future__ import annotations
 
