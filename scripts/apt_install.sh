@@ -1,10 +1,10 @@
 #!/bin/sh
-# Installs Debian packages where that needs no password; exits 1 in silence where there is no apt or no right to use it.
+# Installs Debian packages if that needs no password. Exits 1 without output if there is no apt or no permission to use it.
 #
 #   scripts/apt_install.sh PACKAGE...          all of them
 #   scripts/apt_install.sh --any PACKAGE...    the first of them that this release of Debian has
 #
-# Prints one line for what it installs. What apt prints goes to build/apt.log, which is named if apt fails.
+# Prints one line for each installation. The output of apt goes to build/apt.log, which is named if apt fails.
 set -eu
 cd "$(dirname "$0")/.."
 log=build/apt.log
@@ -14,7 +14,7 @@ if [ "$(id -u)" -eq 0 ]; then as_root=""; elif sudo -n true 2>/dev/null; then as
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 
-apt() { # what apt prints is kept, and it is asked nothing
+apt() { # its output is kept in the log, and it must not ask questions
     echo "# apt-get $*" >>"$log"
     $as_root apt-get "$@" >>"$log" 2>&1 </dev/null
 }

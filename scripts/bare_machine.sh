@@ -3,9 +3,9 @@
 #
 #   scripts/bare_machine.sh SUITE [COMMAND]      e.g. scripts/bare_machine.sh trixie "make demo"
 #
-# Each run begins with the same root, kept as build/bare-machine/SUITE.tar, and a clone of HEAD; nothing of the
-# run is left except downloads. Mirror, package indexes and certificates are those this machine is configured
-# with. Where it cannot run (no root, no Debian mirror), it says why in one line and ends with 0.
+# Each run begins with the same root, kept as build/bare-machine/SUITE.tar, and a clone of HEAD. Only downloads
+# are kept after a run. Mirror, package indexes and certificates are those of this machine's configuration.
+# If it cannot run (no root, no Debian mirror), it prints the reason in one line and ends with 0.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -33,9 +33,9 @@ make_tar() {
     [ -n "$mirror" ] || skip "no archive in this machine's apt configuration has $suite"
     command -v debootstrap >/dev/null 2>&1 || scripts/apt_install.sh debootstrap ||
         skip "debootstrap is not installed: apt-get install debootstrap"
-    say "making a minimal root"
+    say "creating a minimal root"
     root=$(mktemp -d "$cache/$suite.XXXXXX")
-    # It mounts /proc and /sys in the root; here too, what is mounted is gone with the last process.
+    # It mounts /proc and /sys in the root; its mounts end with the last process of the namespace.
     unshare --mount debootstrap --variant=minbase --include="$PACKAGES" "$suite" "$root" "$mirror" \
         >"$cache/$suite.debootstrap.log" 2>&1 ||
         { remove "$root"; say "debootstrap failed; see $cache/$suite.debootstrap.log"; exit 1; }
@@ -45,18 +45,18 @@ make_tar() {
     remove "$root"
 }
 
-# Never through a mount into the machine that runs this.
+# Never follows a mount into the machine that runs this.
 remove() { rm -rf --one-file-system "$1"; }
 
-# -- inside the namespaces of its own: what is mounted here is gone with the last process ------------
+# -- inside its own namespaces: these mounts end with the last process --------------------------------
 
-bring() { # PATH: let the root have this file or directory of the machine too, unless it has its own
+bring() { # PATH: copy this file or directory of the machine into the root, unless the root has it
     if [ ! -e "$1" ] || [ -e "$root$1" ]; then return; fi
     mkdir -p "$(dirname "$root$1")"
     cp -RL "$1" "$root$1"
 }
 
-keep() { # DIRECTORY NAME: let this directory of the root outlive the run, for the next one's downloads
+keep() { # DIRECTORY NAME: keep this directory of the root after the run, for the next one's downloads
     mkdir -p "$root$1" "$cache/$2"
     mount --bind "$cache/$2" "$root$1"
 }
@@ -78,7 +78,7 @@ run_inside() {
     for path in /usr/local/share/ca-certificates/*; do bring "$path"; done
     chroot "$root" update-ca-certificates >/dev/null 2>&1
     apt-config dump | grep -E '^Acquire::(https?::[Pp]roxy|Check-Valid-Until)' >"$root/etc/apt/apt.conf.d/90machine" || true
-    # How this machine reaches its package indexes; a variable that names a file brings the file along.
+    # How this machine reaches its package indexes; if a variable names a file, the file is copied too.
     set -- HOME="$HOME" PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
     for name in $(env | sed -n -E 's/^((PIP|NPM_CONFIG)_[A-Za-z_]*|[a-zA-Z_]*_(proxy|PROXY)|[A-Z_]*(SSL_CERT|CA_BUNDLE|CA_CERTS)[A-Z_]*)=.*/\1/p'); do
         value=$(printenv "$name")
@@ -92,18 +92,18 @@ if [ "${TIDEMILL_BARE_ROOT:-}" ]; then
     run_inside "$TIDEMILL_BARE_ROOT"
 fi
 
-[ "$(id -u)" -eq 0 ] || skip "it needs root, to make a root directory with debootstrap and to enter it"
-command -v apt-get >/dev/null 2>&1 || skip "it needs a Debian mirror from apt's configuration, and this machine has no apt"
+[ "$(id -u)" -eq 0 ] || skip "root is needed to create a root directory with debootstrap and to enter it"
+command -v apt-get >/dev/null 2>&1 || skip "a Debian mirror from apt's configuration is needed, and this machine has no apt"
 unshare --mount --pid --fork true 2>/dev/null || skip "this machine does not allow namespaces (unshare --mount)"
 mkdir -p "$cache"
 [ -s "$cache/$suite.tar" ] || make_tar
 root=$(mktemp -d "$cache/$suite.XXXXXX")
 trap 'remove "$root"' EXIT
 tar -C "$root" -xf "$cache/$suite.tar"
-chmod 755 "$root"  # as a machine's: programs that do not run as root (PostgreSQL) must get in
+chmod 755 "$root"  # as on a machine: programs that do not run as root (PostgreSQL) need access
 git clone --quiet --no-hardlinks . "$root/tidemill"
 say "running \"$command\" on $(git rev-parse --short HEAD)"
-# In the background, so that a signal to this script is heard at once; unshare itself hears none meanwhile.
+# In the background, so that this script handles a signal at once; unshare itself handles none meanwhile.
 TIDEMILL_BARE_ROOT="$root" unshare --mount --pid --fork --kill-child "$PWD/scripts/bare_machine.sh" "$suite" "$command" &
 child=$!
 trap 'kill -KILL $child; exit 1' INT TERM

@@ -1,7 +1,6 @@
 #!/bin/sh
-# Prints the path of a Chromium, installing Debian's with apt where there is none, and sees to the one library
-# that Playwright's driver does not bring along. The browser tests and scripts/screenshots.py drive it; nothing
-# else needs it.
+# Prints the path of a Chromium, and installs Debian's with apt if there is none. Also installs the one library
+# that Playwright's driver lacks. Only the browser tests and scripts/screenshots.py need it.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -12,7 +11,7 @@ find_chromium() {
     return 1
 }
 
-# The driver is a Node.js of Playwright's own, linked with libatomic, which a minimal Debian lacks.
+# The driver is Playwright's own Node.js, linked with libatomic, which a minimal Debian lacks.
 for driver in .venv/lib/python3*/site-packages/playwright/driver/node; do
     [ ! -x "$driver" ] || "$driver" --version >/dev/null 2>&1 || scripts/apt_install.sh libatomic1 || true
 done

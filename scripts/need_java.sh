@@ -1,6 +1,6 @@
 #!/bin/sh
-# Prints the path of a Java 17+ command, installing a headless one with apt where there is none.
-# The timer pipeline on Spark needs it; without one the timer runs on the embedded runner.
+# Prints the path of a Java 17+ command, and installs a headless one with apt if there is none.
+# The timer pipeline on Spark needs it; without Java the embedded runner runs the timer.
 set -eu
 cd "$(dirname "$0")/.."
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Sees to the shared library of .venv's Python, which Envoy needs: Debian and Ubuntu have it in a package of its
-# own. Without it everything works too, on the slower server (`tidemill serve --server hypercorn`).
+# Installs the shared library of .venv's Python, which Envoy needs. Debian and Ubuntu have it in a separate
+# package. Without it everything works with the slower server (`tidemill serve --server hypercorn`).
 set -eu
 cd "$(dirname "$0")/.."
 

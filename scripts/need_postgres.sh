@@ -1,10 +1,10 @@
 #!/bin/sh
-# Prints the path of PostgreSQL's initdb, installing Debian's server with apt where there is none. The test of
-# the how-to about polled tables starts throw-away servers with it; nothing else needs it.
+# Prints the path of PostgreSQL's initdb, and installs Debian's server with apt if there is none. Only the tests
+# need it: that of the how-to about polled tables starts temporary servers with it.
 set -eu
 cd "$(dirname "$0")/.."
 
-# Debian keeps the server's programs off the path, one folder for each version.
+# In Debian the server's programs are not on the path; each version has a folder.
 find_postgres() {
     for candidate in initdb ${POSTGRES_VERSIONS:-/usr/lib/postgresql}/*/bin/initdb; do
         command -v "$candidate" 2>/dev/null && return 0
@@ -13,7 +13,7 @@ find_postgres() {
 }
 
 find_postgres && exit 0
-# Debian's package makes a database and serves it from then on, unless this file says otherwise.
+# Debian's package creates a database and starts a server for it, unless this file forbids it.
 settings=${POSTGRES_SETTINGS:-/etc/postgresql-common}/createcluster.conf
 if [ "$(id -u)" -eq 0 ]; then as_root=""; else as_root="sudo -n"; fi
 if command -v apt-get >/dev/null 2>&1 && [ ! -e "$settings" ]; then

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Prints the path of promtool, which checks metrics and alert rules. Where there is none, it is unpacked into
-# build/tools from Debian's package `promtool`, or `prometheus` where that still holds it (before Debian 13);
-# nothing is installed, so no server starts.
+# Prints the path of promtool, which checks metrics and alert rules. If there is none, it is unpacked into
+# build/tools from Debian's package `promtool`, or from `prometheus` before Debian 13.
+# Nothing is installed, so no server starts.
 set -eu
 cd "$(dirname "$0")/.."
 

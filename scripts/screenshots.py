@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Makes the pictures of the dashboard again: every page and an open message, wide and phone, light and dark.
+"""Makes the screenshots of the dashboard: every page and an open message, wide and phone, light and dark.
 
     .venv/bin/python scripts/screenshots.py --out screenshots    all of them
     .venv/bin/python scripts/screenshots.py --docs               those of docs/images
 
-Serves a broker of its own on a directory that is thrown away: some hundred thousand orders over two days with
-the tides of a shop, and live traffic while the pictures are taken. Needs Chromium (scripts/need_chromium.sh).
+Serves a broker on a temporary directory: some hundred thousand orders over two days with the daily peaks of
+a shop, and live traffic while the pictures are taken. Needs Chromium (scripts/need_chromium.sh).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Sets up .venv with exactly what requirements.lock names. Needs Python 3.11+; asks apt for the venv module
-# where that is missing. What only the tests need is seen to by scripts/setup_tests.sh. Safe to run again at any
+# Sets up .venv with the versions of requirements.lock. Needs Python 3.11+, and installs the venv module with apt
+# if it is missing. scripts/setup_tests.sh installs what only the tests need. Safe to run again at any
 # time; `make` runs it only when something changed.
 set -eu
 cd "$(dirname "$0")/.."
@@ -24,24 +24,24 @@ need_venv_module() {
     "$1" -c 'import ensurepip, venv' 2>/dev/null && return
     package=$("$1" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
     scripts/apt_install.sh "$package" ||
-        fail "this Python cannot make virtual environments; install it: apt-get install $package"
+        fail "this Python has no venv module; install it: apt-get install $package"
 }
 
 if ! is_new_enough .venv/bin/python; then
     python=$(find_python)
     need_venv_module "$python"
-    say "making .venv with $("$python" --version)"
+    say "creating .venv with $("$python" --version)"
     rm -rf .venv
     "$python" -m venv .venv
 fi
 
-say "installing what requirements.lock names"
+say "installing the packages of requirements.lock"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock ||
-    fail "could not install the dependencies; is a package index within reach?"
+    fail "could not install the dependencies; check that a package index can be reached"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 # Envoy needs Python as a shared library; without it the broker is served by hypercorn.
-scripts/need_libpython.sh || say "going on without it: the broker is served by hypercorn, which is slower"
+scripts/need_libpython.sh || say "continuing without it: the broker is served by hypercorn, which is slower"
 # Spark needs Java; without it everything else works, on the embedded runner.
-scripts/need_java.sh >/dev/null || say "going on without Java: the timer runs on the embedded runner"
+scripts/need_java.sh >/dev/null || say "continuing without Java: the embedded runner runs the timer"
 touch .venv/.ready
 say "ready"

@@ -16,7 +16,7 @@ _NEEDED = ("dirname", "sh", "mkdir", "sort", "rm")
 @pytest.mark.parametrize(
     ("commands", "reason"),
     [
-        ({"id": "echo 1000"}, "it needs root"),
+        ({"id": "echo 1000"}, "root is needed"),
         ({"id": "echo 0"}, "apt"),
         ({"id": "echo 0", "apt-get": "exit 0", "unshare": "exit 1"}, "namespaces"),
         ({"id": "echo 0", "apt-get": "exit 0", "unshare": "exit 0"}, "no archive"),

@@ -102,9 +102,9 @@ def test_what_tests_need_and_cannot_be_had_is_named_and_set_up_goes_on(machine: 
     said = _run(machine, "setup_tests.sh")
     assert (said.returncode, said.stdout) == (0, "")
     lines = said.stderr.splitlines()
-    assert [line for line in lines if "going on without" in line] == [
-        "setup: going on without Chromium: the browser tests are skipped",
-        "setup: going on without PostgreSQL: the tests that need it are skipped",
+    assert [line for line in lines if "continuing without" in line] == [
+        "setup: continuing without Chromium: the browser tests are skipped",
+        "setup: continuing without PostgreSQL: the tests that need it are skipped",
     ]
     assert (machine / ".venv/.ready-tests").exists()
 
