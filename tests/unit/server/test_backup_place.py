@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidemill.core.errors import RequestError
-from tidemill.server.http.backup_place import BackupPlace, backup_place_of
+from tidemill.server.http.http_admin import BackupPlace
 from tidemill.server.process.serve_plan import ServePlan
 
 
@@ -26,9 +26,9 @@ def test_with_a_place_set_aside_nothing_is_written_outside_it(tmp_path: Path) ->
 
 
 def test_without_one_only_a_broker_that_others_cannot_reach_writes_any(tmp_path: Path) -> None:
-    at_home = backup_place_of(ServePlan("data"))
+    at_home = BackupPlace.of(ServePlan("data"))
     assert at_home.target(str(tmp_path / "x")) == tmp_path / "x"
     with pytest.raises(RequestError, match="--backup-dir"):
-        backup_place_of(ServePlan("data", host="0.0.0.0")).target(str(tmp_path / "x"))
-    aside = backup_place_of(ServePlan("data", host="0.0.0.0", backup_dir=str(tmp_path)))
+        BackupPlace.of(ServePlan("data", host="0.0.0.0")).target(str(tmp_path / "x"))
+    aside = BackupPlace.of(ServePlan("data", host="0.0.0.0", backup_dir=str(tmp_path)))
     assert aside.target("x") == tmp_path / "x"

@@ -19,24 +19,15 @@ from starlette.types import Receive, Scope, Send
 
 from tidemill.broker.broker import Broker
 from tidemill.server.http.api_page import api_page
-from tidemill.server.http.backup_place import BackupPlace
 from tidemill.server.http.dashboard import PAGE_HEADERS, Dashboard
-from tidemill.server.http.http_charts import me_routes, message_routes, past_routes, picture_routes, timed
+from tidemill.server.http.http_admin import BackupPlace, group_routes, operation_routes, topic_routes
+from tidemill.server.http.http_charts import due_routes, history_routes, timed
 from tidemill.server.http.http_consuming import ConsumerEndpoint, Consumers, consumer_routes
-from tidemill.server.http.http_damage import damage_routes
 from tidemill.server.http.http_errors import add_error_handlers
-from tidemill.server.http.http_figures import figure_routes
-from tidemill.server.http.http_holds import hold_routes
 from tidemill.server.http.http_messages import change_routes, send_routes
 from tidemill.server.http.http_models import ErrorAnswer
 from tidemill.server.http.http_retries import letter_routes, retry_routes
-from tidemill.server.http.http_views import (
-    find_routes,
-    group_routes,
-    lever_routes,
-    look_routes,
-    topic_routes,
-)
+from tidemill.server.http.http_views import find_routes, query_routes
 from tidemill.server.http.send_batch_endpoint import SendBatchEndpoint
 from tidemill.server.long_poll import LongPolls
 from tidemill.server.metrics import registry_of
@@ -141,18 +132,13 @@ def admin_app(
         change_routes(broker),
         retry_routes(broker),
         letter_routes(broker),
-        look_routes(broker),
-        picture_routes(broker),
-        past_routes(broker),
-        figure_routes(broker),
-        message_routes(broker),
-        me_routes(broker),
+        query_routes(broker),
+        due_routes(broker),
+        history_routes(broker),
         find_routes(broker),
-        damage_routes(broker),
         topic_routes(broker),
         group_routes(broker),
-        hold_routes(broker),
-        lever_routes(broker, backups or BackupPlace()),
+        operation_routes(broker, backups or BackupPlace()),
     ):
         app.include_router(routes)
     _add_health(app, broker)

@@ -31,8 +31,15 @@ from tidemill.core.model import Delivery
 from tidemill.core.property_names import split_properties
 from tidemill.server.asgi import Event, Receive, Scope, Send, is_gone
 from tidemill.server.http.http_errors import error_response
-from tidemill.server.http.http_messages import body_out, time_out
-from tidemill.server.http.http_models import AckTokensIn, InvisibilityIn, ReceiveIn, ReceiveOut, SettledOut
+from tidemill.server.http.http_messages import body_out
+from tidemill.server.http.http_models import (
+    AckTokensIn,
+    InvisibilityIn,
+    ReceiveIn,
+    ReceiveOut,
+    SettledOut,
+    time_out,
+)
 from tidemill.server.poll_registry import PollRegistry
 from tidemill.server.response_budget import TAKES_MAX, reserve
 from tidemill.server.security.caller import RECEIVE, caller, require

@@ -17,7 +17,7 @@ from tidemill.broker.broker import Broker
 from tidemill.broker.change.canceller import NewTime, To
 from tidemill.broker.send.planned_send import Answer
 from tidemill.core.errors import IllegalHandleError, IllegalRequestIdError, RequestError
-from tidemill.core.model import NO_OFFSET, NO_TIME_MS, CancelAnswer, Draft, Handle, Once, SendResult
+from tidemill.core.model import NO_OFFSET, CancelAnswer, Draft, Handle, Once, SendResult
 from tidemill.core.request_ids import REQUEST_ID_NAME, RequestKey, request_key
 from tidemill.server.http.http_models import (
     AnswerOut,
@@ -202,16 +202,9 @@ def _body(message: MessageIn) -> bytes:
 
 
 def result_out(result: SendResult) -> SendResultOut:
-    return SendResultOut(
-        message_id=result.id,
-        topic=result.topic,
-        handle=str(result.handle) if result.handle is not None else None,
-        deliver_at_ms=time_out(result.deliver_at_ms),
-        is_repeat=result.is_repeat,
-        note=result.note,
-        queue=None if result.offset == NO_OFFSET else result.queue,
-        offset=None if result.offset == NO_OFFSET else result.offset,
-    )
+    if result.offset == NO_OFFSET:
+        return SendResultOut.of(result, queue=None, offset=None)
+    return SendResultOut.of(result)
 
 
 def body_out(body: bytes) -> tuple[str | None, str | None]:
@@ -220,10 +213,6 @@ def body_out(body: bytes) -> tuple[str | None, str | None]:
         return body.decode(), None
     except UnicodeDecodeError:
         return None, base64.b64encode(body).decode()
-
-
-def time_out(ms: int) -> int | None:
-    return None if ms == NO_TIME_MS else ms
 
 
 def _handles(request: ChoiceIn) -> list[Handle]:

@@ -1,15 +1,18 @@
 """The models of the admin API: what each request may hold and what each answer looks like.
 
-Owns names, types and bounds, from which FastAPI makes the checks and the OpenAPI page. Every number is
+Owns names, types and bounds, from which FastAPI makes the checks and the OpenAPI page (answers to queries:
+`view_models.py`). Every number is
 bounded so that no request reaches the broker with a value its formats cannot hold; the rules for messages are
 checked by the broker's admission. Times are Unix milliseconds and end in `_ms`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from tidemill.core.limits import (
     FRAME_ROWS_MAX,
@@ -18,7 +21,7 @@ from tidemill.core.limits import (
     QUEUES_PER_TOPIC_MAX,
     RECEIVE_WAIT_MS_MAX,
 )
-from tidemill.core.model import CancelAnswer, TopicType
+from tidemill.core.model import NO_TIME_MS, CancelAnswer, TopicType
 
 _LATEST_MS = 1 << 52
 Moment = Annotated[int, Field(ge=0, le=_LATEST_MS, description="Unix milliseconds")]
@@ -32,13 +35,50 @@ RECEIVE_COUNT_MAX = 1024
 LOOK_COUNT_MAX = 10_000
 
 
+def time_out(ms: int | None) -> int | None:
+    return None if ms == NO_TIME_MS else ms
+
+
+# Of the broker's values as JSON has them; of None they make None.
+AS_TIME = BeforeValidator(time_out)
+AS_TEXT = BeforeValidator(lambda value: None if value is None else str(value))
+AS_NAME = BeforeValidator(lambda member: None if member is None else member.name.lower())
+AS_LIST = BeforeValidator(lambda column: column.tolist())
+
+
+class _Joined:
+    """The attributes of several objects; of a name, the first that has it."""
+
+    def __init__(self, views: Sequence[object]) -> None:
+        self._views = views
+
+    def __getattr__(self, name: str) -> Any:
+        for view in self._views:
+            if hasattr(view, name):
+                return getattr(view, name)
+        raise AttributeError(name)
+
+
+class Out(BaseModel):
+    """An answer, or a part of one."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    @classmethod
+    def of(cls, *views: object, **more: object) -> Self:
+        """Filled from attributes of the same names: `more` first, then the views in order."""
+        if more:
+            views = (SimpleNamespace(**more), *views)
+        return cls.model_validate(views[0] if len(views) == 1 else _Joined(views))
+
+
 class Request(BaseModel):
     """A request body: unknown names are refused, so that a slip of the pen does not pass for a default."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class ErrorAnswer(BaseModel):
+class ErrorAnswer(Out):
     code: str
     message: str
 
@@ -66,11 +106,13 @@ class MessageIn(Request):
     once: Literal["no", "keep", "replace"] = "no"
 
 
-class SendResultOut(BaseModel):
-    message_id: str
+class SendResultOut(Out):
+    message_id: str = Field(validation_alias="id")
     topic: str
-    handle: str | None = Field(description="names the message for cancel and reschedule; null: not timed")
-    deliver_at_ms: int | None
+    handle: Annotated[str | None, AS_TEXT] = Field(
+        description="names the message for cancel and reschedule; null: not timed"
+    )
+    deliver_at_ms: Annotated[int | None, AS_TIME]
     is_repeat: bool = False
     note: str = ""
     queue: int | None = Field(
@@ -84,14 +126,14 @@ class ManyIn(Request):
     all_or_none: bool = False
 
 
-class AnswerOut(BaseModel):
+class AnswerOut(Out):
     """One of the two is set."""
 
     result: SendResultOut | None = None
     error: ErrorAnswer | None = None
 
 
-class ManyOut(BaseModel):
+class ManyOut(Out):
     answers: list[AnswerOut]
 
 
@@ -110,7 +152,7 @@ class ReceiveIn(Request):
     )
 
 
-class DeliveryOut(BaseModel):
+class DeliveryOut(Out):
     message_id: str
     topic: str
     body: str | None = Field(description="null where it is not text; then `body_base64`")
@@ -137,7 +179,7 @@ class DeliveryOut(BaseModel):
     )
 
 
-class ReceiveOut(BaseModel):
+class ReceiveOut(Out):
     deliveries: list[DeliveryOut]
 
 
@@ -150,7 +192,7 @@ class InvisibilityIn(AckTokensIn):
     untried: bool = Field(False, description="returned untried: these deliveries count as no attempts")
 
 
-class SettledOut(BaseModel):
+class SettledOut(Out):
     settled: list[bool] = Field(description="false where the token is no longer the valid one")
 
 
@@ -172,70 +214,20 @@ class RescheduleIn(ChoiceIn):
     by_ms: Shift | None = None
 
 
-class CancelOut(BaseModel):
+class CancelOut(Out):
     cancelled: int
     answers: list[CancelAnswer] | None = Field(description="one for each handle")
 
 
-class MovedOut(BaseModel):
+class MovedOut(Out):
     answer: Literal["moved", "released", "already-cancelled", "unknown", "damaged"]
     handle: str | None
     deliver_at_ms: int | None
 
 
-class RescheduleOut(BaseModel):
+class RescheduleOut(Out):
     moved: int
     answers: list[MovedOut] | None = Field(description="one for each handle")
-
-
-class PendingOut(BaseModel):
-    message_id: str
-    topic: str
-    keys: list[str]
-    tag: str
-    stored_at_ms: int
-    deliver_at_ms: int
-    size: int = Field(description="bytes in the log: body, texts, and what the broker keeps with them")
-    handle: str
-    is_damaged: bool = Field(
-        False, description="its bytes are damaged: id, keys and tag are unknown; the handle cancels it"
-    )
-    body_bytes: int | None = Field(None, description="of the body alone; null where the bytes are damaged")
-
-
-class PendingListOut(BaseModel):
-    now_ms: int
-    pending: list[PendingOut]
-
-
-class MinuteOut(BaseModel):
-    from_ms: int
-    due: int
-
-
-class ForecastOut(BaseModel):
-    now_ms: int
-    minutes: list[MinuteOut]
-
-
-class FoundOut(BaseModel):
-    message_id: str
-    body: str | None
-    body_base64: str | None
-    keys: list[str]
-    tag: str
-    properties: dict[str, str]
-    stored_at_ms: int
-    deliver_at_ms: int | None
-    state: str = Field(description="pending, released or cancelled")
-    queue: int | None = None
-    offset: int | None = None
-    released_at_ms: int | None = None
-    is_damaged: bool = Field(False, description="its bytes are damaged: only what the index knows is given")
-
-
-class FoundListOut(BaseModel):
-    messages: list[FoundOut]
 
 
 class TopicIn(Request):
@@ -248,10 +240,10 @@ class LimitIn(Request):
     per_second: Annotated[int, Field(ge=0, le=1 << 40)] = Field(description="releases a second; 0: no limit")
 
 
-class TopicOut(BaseModel):
+class TopicOut(Out):
     name: str
     type: TopicType
-    queues: int
+    queues: int = Field(validation_alias="queue_count")
     is_paused: bool
     release_rate_max: int
     pending: int
@@ -261,11 +253,11 @@ class TopicOut(BaseModel):
     visible: int
 
 
-class TopicListOut(BaseModel):
+class TopicListOut(Out):
     topics: list[TopicOut]
 
 
-class DeletedOut(BaseModel):
+class DeletedOut(Out):
     cancelled: int
 
 
@@ -278,16 +270,16 @@ class GroupIn(Request):
     )
 
 
-class GroupOut(BaseModel):
+class GroupOut(Out):
     name: str
-    max_attempts: int
+    max_attempts: int = Field(validation_alias="attempts_max")
     is_fifo: bool
     backoff: str = ""
     lag: dict[str, int] = Field(description="by topic: messages not handed out yet")
     unsettled: dict[str, int] = Field(description="by topic: handed out and not settled")
 
 
-class GroupListOut(BaseModel):
+class GroupListOut(Out):
     groups: list[GroupOut]
 
 
@@ -303,7 +295,7 @@ class AdvanceIn(Request):
     to_ms: Moment | None = None
 
 
-class AdvancedOut(BaseModel):
+class AdvancedOut(Out):
     now_ms: int
 
 
@@ -311,20 +303,20 @@ class BackupIn(Request):
     directory: Annotated[str, Field(min_length=1, max_length=4096)]
 
 
-class CopyingOut(BaseModel):
+class CopyingOut(Out):
     """A backup under way."""
 
-    done_bytes: int
-    total_bytes: int
+    done_bytes: int = Field(validation_alias="done")
+    total_bytes: int = Field(validation_alias="total")
 
 
-class BackupOut(BaseModel):
-    directory: str
+class BackupOut(Out):
+    directory: Annotated[str, AS_TEXT]
     log_end: int
-    files: int
-    bytes: int
+    files: int = Field(validation_alias="file_count")
+    bytes: int = Field(validation_alias="byte_count")
     pending: int
 
 
-class DoneOut(BaseModel):
+class DoneOut(Out):
     done: bool = True

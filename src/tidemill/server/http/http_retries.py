@@ -10,18 +10,26 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from tidemill.broker.broker import Broker
 from tidemill.broker.consume.dead_letters import DeadLetter
 from tidemill.broker.consume.retries import SendBackAnswer, SentBack
 from tidemill.core.errors import RequestError
 from tidemill.core.limits import ANSWER_BYTES_MAX, FRAME_ROWS_MAX, MAX_DELAY_MS
-from tidemill.core.model import NO_TIME_MS
 from tidemill.core.property_names import split_properties
 from tidemill.server.http.http_consuming import require_ack_tokens
 from tidemill.server.http.http_messages import body_out
-from tidemill.server.http.http_models import LOOK_COUNT_MAX, AckTokensIn, Name, Request, Token
+from tidemill.server.http.http_models import (
+    AS_TEXT,
+    AS_TIME,
+    LOOK_COUNT_MAX,
+    AckTokensIn,
+    Name,
+    Out,
+    Request,
+    Token,
+)
 from tidemill.server.response_budget import BodiesRoute, reserve
 from tidemill.server.security.caller import ADMIN, LOOK, may, require
 
@@ -44,19 +52,21 @@ class RetryIn(AckTokensIn):
     )
 
 
-class SentBackOut(BaseModel):
+class SentBackOut(Out):
     answer: SendBackAnswer
-    deliver_at_ms: int | None
-    handle: str | None = Field(description="to cancel or reschedule it by; null where it stays in its queue")
+    deliver_at_ms: Annotated[int | None, AS_TIME]
+    handle: Annotated[str | None, AS_TEXT] = Field(
+        description="to cancel or reschedule it by; null where it stays in its queue"
+    )
     note: str = ""
 
 
-class SendBackOut(BaseModel):
+class SendBackOut(Out):
     answers: list[SentBackOut]
 
 
-class DeadLetterOut(BaseModel):
-    message_id: str
+class DeadLetterOut(Out):
+    message_id: str = Field(validation_alias="id")
     group: str
     topic: str = Field(description="the topic it was sent to")
     body: str | None
@@ -68,11 +78,11 @@ class DeadLetterOut(BaseModel):
     attempts: int
     died_at_ms: int
     stored_at_ms: int
-    queue: int
+    queue: int = Field(validation_alias="queue_id")
     offset: int
 
 
-class DeadLetterListOut(BaseModel):
+class DeadLetterListOut(Out):
     dead_letters: list[DeadLetterOut]
 
 
@@ -84,7 +94,7 @@ class ResendIn(Request):
     all: bool = False
 
 
-class ResentOut(BaseModel):
+class ResentOut(Out):
     resent: int
 
 
@@ -125,17 +135,7 @@ def retry_routes(broker: Broker) -> APIRouter:
 
 
 def _answers_out(answers: Sequence[SentBack]) -> SendBackOut:
-    return SendBackOut(
-        answers=[
-            SentBackOut(
-                answer=sent.answer,
-                deliver_at_ms=None if sent.deliver_at_ms == NO_TIME_MS else sent.deliver_at_ms,
-                handle=str(sent.handle) if sent.handle is not None else None,
-                note=sent.note,
-            )
-            for sent in answers
-        ]
-    )
+    return SendBackOut(answers=list(map(SentBackOut.of, answers)))
 
 
 def letter_routes(broker: Broker) -> APIRouter:
@@ -178,19 +178,6 @@ def _letter_out(letter: DeadLetter) -> DeadLetterOut:
     message = letter.message
     text, encoded = body_out(message.body)
     own, added = split_properties(message.properties)
-    return DeadLetterOut(
-        message_id=message.id,
-        group=letter.group,
-        topic=letter.topic,
-        body=text,
-        body_base64=encoded,
-        keys=list(message.keys),
-        tag=message.tag,
-        properties=dict(own),
-        broker_properties=added,
-        attempts=letter.attempts,
-        died_at_ms=letter.died_at_ms,
-        stored_at_ms=message.stored_at_ms,
-        queue=letter.queue_id,
-        offset=letter.offset,
+    return DeadLetterOut.of(
+        letter, message, body=text, body_base64=encoded, properties=own, broker_properties=added
     )

@@ -1,104 +1,70 @@
-"""The admin API's queries and administration: pending, forecast, status, topics, groups, clock, backup.
+"""Queries by HTTP: pending, found and damaged messages, one message, forecast, status, the current user.
 
-Translates between the API's models and the broker's values, nothing more. All run in the server's thread
-pool.
+Translates between the API's models and the broker's values, nothing more; every answer is bounded. All run in
+the server's thread pool.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from tidemill.broker.backup import BackupReport, CopyProgress, back_up
 from tidemill.broker.broker import Broker
-from tidemill.broker.query.message_history import FoundMessage
-from tidemill.broker.query.views import TopicView
-from tidemill.core.errors import RequestError
-from tidemill.core.limits import ANSWER_BYTES_MAX, HORIZON_MS_MAX, QUEUES_PER_TOPIC_MAX
-from tidemill.core.model import NO_TIME_MS
-from tidemill.server.http.backup_place import BackupPlace
-from tidemill.server.http.damage_models import DamageOut
-from tidemill.server.http.http_figures import overdue_out
-from tidemill.server.http.http_holds import holds_out
+from tidemill.broker.query.damage_views import damage_views
+from tidemill.broker.query.message_history import FoundMessage, MessageStory
+from tidemill.broker.query.views import QueuedMessage
+from tidemill.core.errors import RequestError, UnknownMessageError
+from tidemill.core.limits import ANSWER_BYTES_MAX, HORIZON_MS_MAX, KIB, MIB, QUEUES_PER_TOPIC_MAX
+from tidemill.core.model import Handle
 from tidemill.server.http.http_messages import body_out
-from tidemill.server.http.http_models import (
-    LOOK_COUNT_MAX,
-    AdvancedOut,
-    AdvanceIn,
-    BackupIn,
-    BackupOut,
-    CopyingOut,
-    DeletedOut,
-    DoneOut,
+from tidemill.server.http.http_models import LOOK_COUNT_MAX, Key, Moment, Name, Token
+from tidemill.server.http.view_models import (
+    DamagedListOut,
+    DamagedOut,
+    DiskOut,
     ForecastOut,
     FoundListOut,
     FoundOut,
-    GroupIn,
-    GroupListOut,
-    GroupOut,
-    Key,
-    LimitIn,
+    GroupPositionOut,
+    MeOut,
+    MessageOut,
     MinuteOut,
-    Moment,
-    Name,
+    OverdueOut,
     PendingListOut,
     PendingOut,
-    ResetIn,
-    TopicIn,
-    TopicListOut,
-    TopicOut,
-)
-from tidemill.server.http.status_models import (
-    DiskOut,
-    HealthOut,
-    LatenessOut,
-    LevelOut,
-    PipelineOut,
     StatusOut,
     WaitOut,
 )
 from tidemill.server.response_budget import BodiesRoute, reserve
-from tidemill.server.security.caller import ADMIN, LOOK, may, may_compare, require, require_on
+from tidemill.server.security.caller import LOOK, caller, may, require, require_on
+from tidemill.server.security.permissions import Verb
+from tidemill.store.damaged_messages import damage_counts
 
-_FOREVER_MS = 1 << 52
+FOREVER_MS = 1 << 52
 _OFFSET_MAX = 1 << 48
+_BODY_LIMIT = 64 * KIB
+_BODY_LIMIT_MAX = 4 * MIB
 
 Count = Annotated[int, Query(ge=1, le=LOOK_COUNT_MAX)]
 
 
-def look_routes(broker: Broker) -> APIRouter:
+def query_routes(broker: Broker) -> APIRouter:
     """Routes that only look."""
-    routes = APIRouter(prefix="/v1", tags=["looks"])
+    routes = APIRouter(prefix="/v1", tags=["queries"])
 
     @routes.get("/pending", response_model=PendingListOut)
     def pending(
         topic: Name | None = None,
         key: Key | None = None,
         from_ms: Moment = 0,
-        to_ms: Moment = _FOREVER_MS,
+        to_ms: Moment = FOREVER_MS,
         limit: Count = 100,
     ) -> PendingListOut:
         """Messages that wait, earliest due first."""
         require_on(LOOK, topic)
         found = broker.views.pending(topic_name=topic, key=key, from_ms=from_ms, to_ms=to_ms, limit=limit)
-        rows = [
-            PendingOut(
-                message_id=p.id,
-                topic=p.topic,
-                keys=list(p.keys),
-                tag=p.tag,
-                stored_at_ms=p.stored_at_ms,
-                deliver_at_ms=p.deliver_at_ms,
-                size=p.size,
-                handle=str(p.handle),
-                is_damaged=p.is_damaged,
-                body_bytes=p.body_bytes,
-            )
-            for p in found
-        ]
-        return PendingListOut(now_ms=broker.clock.now_ms(), pending=rows)
+        return PendingListOut(now_ms=broker.clock.now_ms(), pending=list(map(PendingOut.of, found)))
 
     @routes.get("/forecast", response_model=ForecastOut)
     def forecast(
@@ -112,16 +78,33 @@ def look_routes(broker: Broker) -> APIRouter:
 
     @routes.get("/status", response_model=StatusOut)
     def status() -> StatusOut:
-        """How the broker is."""
+        """Counts, lateness, the timer, the disk, and what releases wait for."""
         require(LOOK)
-        return status_out(broker)
+        return _status_out(broker)
+
+    @routes.get("/damaged", response_model=DamagedListOut)
+    def damaged(limit: Count = 100) -> DamagedListOut:
+        """Messages whose bytes in the commit log are damaged, as far as that was found since the start."""
+        require(LOOK)
+        views = damage_views(broker.store, broker.id, limit, lambda topic: may(LOOK, topic=topic))
+        return DamagedListOut.of(damage_counts(broker.store), damaged=list(map(DamagedOut.of, views)))
+
+    @routes.get("/me", response_model=MeOut)
+    def me() -> MeOut:
+        """Who the caller is here, and what it may do."""
+        user = caller()
+        return MeOut(
+            now_ms=broker.clock.now_ms(),
+            user=user.name if user is not None else None,
+            may={verb.value: may(verb) for verb in Verb},
+        )
 
     return routes
 
 
 def find_routes(broker: Broker) -> APIRouter:
     """Routes that find messages, whatever became of them."""
-    routes = APIRouter(prefix="/v1", tags=["looks"], route_class=BodiesRoute)
+    routes = APIRouter(prefix="/v1", tags=["queries"], route_class=BodiesRoute)
 
     @routes.get("/topics/{name}/find", response_model=FoundListOut)
     def find(name: Name, key: Key) -> FoundListOut:
@@ -145,249 +128,88 @@ def find_routes(broker: Broker) -> APIRouter:
             raise RequestError(f"topic {name!r} has {topic.queue_count} queues, the first is 0")
         found = broker.views.read(name, queue, offset, count, bytes_max=ANSWER_BYTES_MAX)
         reserve(q.message.body for q in found)
-        rows = [
-            _found_out(
-                FoundMessage(
-                    q.message, "released", q.queue_id, q.offset, q.released_at_ms, is_damaged=q.is_damaged
-                )
+        return FoundListOut(messages=[_found_out(one, state="released") for one in found])
+
+    @routes.get("/message", response_model=MessageOut)
+    def message(
+        handle: Token | None = None,
+        topic: Name | None = None,
+        message_id: Annotated[str | None, Query(min_length=1, max_length=1024)] = None,
+        body_limit: Annotated[int, Query(ge=0, le=_BODY_LIMIT_MAX)] = _BODY_LIMIT,
+    ) -> MessageOut:
+        """A timed message with its body and what became of it; by handle, or by topic and id."""
+        if (handle is None) == (topic is None or message_id is None):
+            raise RequestError("give either a handle, or a topic and a message_id")
+        seq = None
+        if handle is not None:
+            named = Handle.parse(handle)
+            topic, message_id, seq = named.topic, named.id, named.seq
+        assert topic is not None
+        assert message_id is not None
+        require(LOOK, topic=topic)
+        story = broker.views.messages.story(topic, message_id, seq)
+        if story is None:
+            raise UnknownMessageError(
+                f"no timed message {message_id!r} is known in topic {topic!r}; it may be past its retention"
             )
-            for q in found
-        ]
-        return FoundListOut(messages=rows)
+        reserve([story.message.body[:body_limit]])
+        return _message_out(story, body_limit)
 
     return routes
 
 
-def topic_routes(broker: Broker) -> APIRouter:
-    """Routes that make, change and delete topics."""
-    routes = APIRouter(prefix="/v1", tags=["topics"])
-
-    @routes.get("/topics", response_model=TopicListOut)
-    def topics() -> TopicListOut:
-        """The topics that the caller may look at."""
-        views = [view for view in broker.views.topics() if may(LOOK, topic=view.name)]
-        return TopicListOut(topics=[_topic_out(view) for view in views])
-
-    @routes.post("/topics", response_model=TopicOut)
-    def create(request: TopicIn) -> TopicOut:
-        """Make a topic; the same again is no error."""
-        require(ADMIN, topic=request.name)
-        broker.topics.create(request.name, request.type, request.queues)
-        return _topic_named(broker, request.name)
-
-    @routes.delete("/topics/{name}", response_model=DeletedOut)
-    def delete(name: Name, force: bool = False) -> DeletedOut:
-        """Delete a topic; refused while messages wait for it, unless forced: then they are cancelled."""
-        require(ADMIN, topic=name)
-        return DeletedOut(cancelled=broker.topics.delete(name, is_forced=force))
-
-    @routes.post("/topics/{name}/pause", response_model=TopicOut)
-    def pause(name: Name) -> TopicOut:
-        """Hold the topic's releases; what falls due meanwhile goes when it is resumed."""
-        require(ADMIN, topic=name)
-        broker.topics.change(name, is_paused=True)
-        return _topic_named(broker, name)
-
-    @routes.post("/topics/{name}/resume", response_model=TopicOut)
-    def resume(name: Name) -> TopicOut:
-        require(ADMIN, topic=name)
-        broker.topics.change(name, is_paused=False)
-        return _topic_named(broker, name)
-
-    @routes.post("/topics/{name}/limit", response_model=TopicOut)
-    def limit(name: Name, request: LimitIn) -> TopicOut:
-        """Bound the topic's releases a second."""
-        require(ADMIN, topic=name)
-        broker.topics.change(name, release_rate_max=request.per_second)
-        return _topic_named(broker, name)
-
-    return routes
+# -- answers --------------------------------------------------------------------------------------
 
 
-def group_routes(broker: Broker) -> APIRouter:
-    """Routes for consumer groups."""
-    routes = APIRouter(prefix="/v1", tags=["groups"])
-
-    @routes.get("/groups", response_model=GroupListOut)
-    def groups() -> GroupListOut:
-        """The groups that the caller may look at."""
-        return GroupListOut(groups=[group for group in _groups_out(broker) if may(LOOK, group=group.name)])
-
-    @routes.put("/groups/{name}", response_model=GroupOut)
-    def set_group(name: Name, request: GroupIn) -> GroupOut:
-        """Make a group or change its settings."""
-        require(ADMIN, group=name)
-        starts_first = None if request.start is None else request.start == "first"
-        broker.receiver.set_group(
-            name,
-            attempts_max=request.max_attempts,
-            is_fifo=request.is_fifo,
-            starts_first=starts_first,
-            backoff=request.backoff,
-        )
-        return next(group for group in _groups_out(broker) if group.name == name)
-
-    @routes.post("/groups/{name}/reset", response_model=DoneOut)
-    def reset(name: Name, request: ResetIn) -> DoneOut:
-        """Let a group read a topic again from (or skip it to) the messages released at a time."""
-        require(ADMIN, topic=request.topic, group=name)
-        broker.receiver.reset(name, request.topic, request.to_ms)
-        broker.store.notifier.announce()
-        return DoneOut()
-
-    return routes
-
-
-def lever_routes(broker: Broker, place: BackupPlace) -> APIRouter:
-    """Routes that move the clock and copy the directory."""
-    routes = APIRouter(prefix="/v1", tags=["levers"])
-    copying = CopyProgress()
-
-    @routes.post("/clock/advance", response_model=AdvancedOut)
-    def advance(request: AdvanceIn) -> AdvancedOut:
-        """Move a simulated clock; answers when everything due by then is in its topic, or is held."""
-        require_on(ADMIN, None)
-        if (request.by_ms is None) == (request.to_ms is None):
-            raise RequestError("give either by_ms or to_ms")
-        if not broker.clock.is_simulated:
-            raise RequestError("only a simulated clock can be moved; start with --clock simulated")
-        now_ms = broker.clock.now_ms()
-        broker.advance_to(request.to_ms if request.to_ms is not None else now_ms + (request.by_ms or 0))
-        return AdvancedOut(now_ms=broker.clock.now_ms())
-
-    @routes.post("/backup", response_model=BackupOut)
-    def backup(request: BackupIn) -> BackupOut:
-        """Copy the live broker, as it is at one moment, into a new directory on the broker's machine."""
-        require_on(ADMIN, None)
-        report: BackupReport = back_up(broker, place.target(request.directory), copying)
-        return BackupOut(
-            directory=str(report.directory),
-            log_end=report.log_end,
-            files=report.file_count,
-            bytes=report.byte_count,
-            pending=report.pending,
-        )
-
-    @routes.get("/backup", response_model=CopyingOut)
-    def backup_progress() -> CopyingOut:
-        """How far the backup under way is; both are 0 while there is none."""
-        require_on(ADMIN, None)
-        return CopyingOut(done_bytes=copying.done, total_bytes=copying.total)
-
-    return routes
-
-
-# -- shapes ---------------------------------------------------------------------------------------
-
-
-def status_out(broker: Broker) -> StatusOut:
+def _status_out(broker: Broker) -> StatusOut:
     status = broker.status()
-    late = status.lateness_ms
-    return StatusOut(
-        broker=broker.id,
-        now_ms=status.now_ms,
-        is_clock_simulated=broker.clock.is_simulated,
-        pending=status.pending,
-        sent=status.sent,
-        released=status.released,
-        cancelled=status.cancelled,
-        swept=status.swept,
-        near=status.near,
-        ready=status.ready,
-        backlog=status.backlog,
-        open_transactions=status.open_transactions,
-        lateness_ms=LatenessOut(count=late.count, p50=late.p50_ms, p99=late.p99_ms, max=late.max_ms),
-        pipeline=PipelineOut(
-            runner=status.pipeline.runner,
-            store=status.pipeline.store,
-            state=status.pipeline.state,
-            lag_ms=status.pipeline.lag_ms,
-            takeovers=status.pipeline.takeovers,
-            since_ms=status.pipeline.since_ms,
-            problem=status.pipeline.problem,
-        ),
-        clock_leaps=status.clock_leaps,
-        disk=DiskOut(
-            log_bytes=status.log_bytes,
-            free_bytes=status.disk_space.free_bytes,
-            is_full=status.disk_space.is_full,
-            is_low=status.disk_space.is_low,
-            size_bytes=status.disk_space.total_bytes,
-            warn_below_bytes=status.disk_space.warn_below_bytes,
-            refuse_below_bytes=status.disk_space.refuse_below_bytes,
-        ),
-        damage=DamageOut(**asdict(status.damage)),
-        levels=[LevelOut(**asdict(level)) for level in status.levels],
-        holds=holds_out(status.holds),
-        waits=[
-            WaitOut(
-                waits_for=wait.waits_for,
-                topic=wait.topic if may(LOOK, topic=wait.topic) else "",
-                messages=wait.messages,
-            )
-            for wait in status.waits
-        ],
-        overdue=[overdue_out(view) for view in status.overdue],
-        health=HealthOut(
-            state=status.health.state, reason=status.health.reason, last_fault=status.health.last_fault
-        ),
-    )
-
-
-def _topic_out(view: TopicView) -> TopicOut:
-    return TopicOut(
-        name=view.name,
-        type=view.type,
-        queues=view.queue_count,
-        is_paused=view.is_paused,
-        release_rate_max=view.release_rate_max,
-        pending=view.pending,
-        sent=view.sent,
-        released=view.released,
-        cancelled=view.cancelled,
-        visible=view.visible,
-    )
-
-
-def _topic_named(broker: Broker, name: str) -> TopicOut:
-    broker.topics.require(name)
-    return next(_topic_out(view) for view in broker.views.topics() if view.name == name)
-
-
-def _groups_out(broker: Broker) -> list[GroupOut]:
-    return [
-        GroupOut(
-            name=view.name,
-            max_attempts=view.attempts_max,
-            is_fifo=view.is_fifo,
-            backoff=view.backoff,
-            lag=_seen(view.name, view.lag),
-            unsettled=_seen(view.name, view.unsettled),
-        )
-        for view in broker.views.groups()
+    waits = [WaitOut.of(wait, topic=_shown(wait.topic)) for wait in status.waits]
+    overdue = [
+        OverdueOut.of(one, topic=_shown(one.topic), waits_for=one.waits_for or "") for one in status.overdue
     ]
+    return StatusOut.of(
+        status,
+        broker=broker.id,
+        is_clock_simulated=broker.clock.is_simulated,
+        disk=DiskOut.of(status.disk_space, status),
+        waits=waits,
+        overdue=overdue,
+    )
 
 
-def _seen(group: str, by_topic: dict[str, int]) -> dict[str, int]:
-    """A group's counts in the topics that the caller may look at."""
-    return {topic: count for topic, count in by_topic.items() if may_compare(group, topic)}
+def _shown(topic: str) -> str:
+    """A topic's name; empty where the caller may not look at it."""
+    return topic if may(LOOK, topic=topic) else ""
 
 
-def _found_out(found: FoundMessage) -> FoundOut:
-    message = found.message
-    text, encoded = body_out(message.body)
-    return FoundOut(
-        message_id=message.id,
+def _found_out(found: FoundMessage | QueuedMessage, **more: object) -> FoundOut:
+    text, encoded = body_out(found.message.body)
+    return FoundOut.of(found, found.message, body=text, body_base64=encoded, **more)
+
+
+def _message_out(story: MessageStory, body_limit: int) -> MessageOut:
+    body = story.message.body
+    text, encoded = body_out(body[:body_limit])
+    is_cut = len(body) > body_limit
+    if text is None and is_cut:  # the cut may have gone through a letter
+        text = _text_before_cut(body[:body_limit])
+        encoded = encoded if text is None else None
+    groups = [GroupPositionOut.of(one) for one in story.groups if may(LOOK, group=one.group)]
+    return MessageOut.of(
+        story,
+        story.message,
         body=text,
         body_base64=encoded,
-        keys=list(message.keys),
-        tag=message.tag,
-        properties=dict(message.properties),
-        stored_at_ms=message.stored_at_ms,
-        deliver_at_ms=None if message.deliver_at_ms == NO_TIME_MS else message.deliver_at_ms,
-        state=found.state,
-        queue=found.queue_id,
-        offset=found.offset,
-        released_at_ms=found.released_at_ms,
-        is_damaged=found.is_damaged,
+        body_size=len(body),
+        is_body_cut=is_cut,
+        groups=groups,
     )
+
+
+def _text_before_cut(part: bytes) -> str | None:
+    """Text whose last letter may be missing some bytes; None if it is no text at all."""
+    for missing in range(1, 4):
+        text, _ = body_out(part[:-missing])
+        if text is not None:
+            return text
+    return None

@@ -42,7 +42,7 @@ from tidemill.log.disk import RealDisk
 from tidemill.server.app import App, Opened
 from tidemill.server.flight.flight_opening import FlightService
 from tidemill.server.grpc.gateway import Gateway
-from tidemill.server.http.backup_place import backup_place_of
+from tidemill.server.http.http_admin import BackupPlace
 from tidemill.server.http.http_api import admin_app
 from tidemill.server.http.send_batch_endpoint import SendBatchEndpoint
 from tidemill.server.process.serve_plan import ServePlan
@@ -110,7 +110,7 @@ class BrokerProcess:
             )
             return
         gateway = Gateway(broker, creates_topics=self._plan.creates_topics)
-        http = admin_app(broker, polls=lambda: gateway.consuming.polls, backups=backup_place_of(self._plan))
+        http = admin_app(broker, polls=lambda: gateway.consuming.polls, backups=BackupPlace.of(self._plan))
         self._say_where_flight_is(self._flight, broker)
         self._local = self._open_local(broker, http.batch_endpoint)
         self.app.opened = Opened(broker, gateway, http, http.batch_endpoint)

@@ -13,15 +13,15 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tidemill.core.addresses import is_this_machine
 from tidemill.core.errors import RequestError, StorageError
-from tidemill.server.http.backup_place import LOOPBACK
 
 _PORT_PROBLEMS = (errno.EADDRINUSE, errno.EACCES)
 
 
 def require_guarded(host: str, *, is_guarded: bool) -> None:
     """Refuse an address that is open to others without a word."""
-    if host not in LOOPBACK and not is_guarded:
+    if not is_this_machine(host) and not is_guarded:
         raise RequestError(
             f"{host} is not a loopback address and authentication is off; bind to 127.0.0.1, give a "
             "permissions file with --auth, or pass --insecure"
