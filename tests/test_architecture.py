@@ -32,6 +32,13 @@ _MAY_CATCH_EVERYTHING = {
 _MAY_BE_ASYNC = {"server", "client", "cli"}
 _MAY_ASK_THE_TIME = {"core/clock.py"}
 _MAY_USE_DATETIME = {"core/clock.py", "core/durations.py"}
+# What a user asks for by name, generated stubs, and what Spark's workers load before they are forked.
+_MAY_IMPORT_BY_NAME = {
+    "core/lazy.py",
+    "cli/catalogue.py",
+    "server/grpc/protocol.py",
+    "pipeline/worker_daemon.py",
+}
 
 _MODULES = sorted(path.relative_to(_PACKAGE).as_posix() for path in _PACKAGE.rglob("*.py"))
 
@@ -136,6 +143,52 @@ def _imported_modules(node: ast.AST) -> set[str]:
     if isinstance(node, ast.ImportFrom):
         return {node.module or ""}
     return set()
+
+
+def _name_of(module: str) -> str:
+    return ".".join(("tidemill", *Path(module).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def _dependencies() -> dict[str, set[str]]:
+    """What each module refers to: by imports wherever they stand, and by the name of a module in a string."""
+    names = set(map(_name_of, _MODULES))
+    found: dict[str, set[str]] = {name: set() for name in names}
+    for module, node in _each_node(set()):
+        said = _imported_modules(node)
+        if isinstance(node, ast.ImportFrom):
+            said |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            said = {node.value.partition(":")[0]}
+        found[_name_of(module)] |= said & names - {_name_of(module), "tidemill"}
+    return found
+
+
+def test_no_import_hides_a_cycle() -> None:
+    left = _dependencies()
+    while leaves := {name for name, needed in left.items() if not needed & left.keys()}:
+        left = {name: needed for name, needed in left.items() if name not in leaves}
+    assert not left, "move what both need down instead of importing late or by name"
+
+
+def test_modules_are_imported_by_name_only_in_few_places() -> None:
+    found = [
+        _where(module, node)
+        for module, node in _each_node(_MAY_IMPORT_BY_NAME)
+        if isinstance(node, ast.Name | ast.Attribute)
+        and ast.unparse(node) in {"import_module", "importlib.import_module", "__import__"}
+    ]
+    assert not found
+
+
+def test_types_alone_import_nothing_of_ours() -> None:
+    found = [
+        _where(module, inner)
+        for module, node in _each_node(set())
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        for inner in ast.walk(node)
+        if any(name.startswith("tidemill") for name in _imported_modules(inner))
+    ]
+    assert not found
 
 
 def test_only_the_clock_asks_the_time() -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
@@ -28,12 +27,10 @@ from tidemill.broker.query.status import Status
 from tidemill.core.histogram import Histogram
 from tidemill.core.holds import Held
 from tidemill.release.hold_reasons import HoldReason
+from tidemill.server.grpc.gateway import Gateway
 from tidemill.server.pipeline_metrics import PipelineCollector
 from tidemill.server.rejects import REJECTS
 from tidemill.server.security.caller import LOOK, may, may_compare, may_everywhere
-
-if TYPE_CHECKING:
-    from tidemill.server.grpc.gateway import Gateway
 
 
 class BrokerCollector(Collector):
