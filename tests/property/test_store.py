@@ -25,7 +25,7 @@ from tidemill.store.ledger import Ledger, State
 from tidemill.store.topic_queues import grouped
 from tidemill.store.topics import Topic, TopicTable
 from tidemill.store.totals import Totals
-from tidemill.store.upkeep.retention import SegmentUse, cut_offset
+from tidemill.store.upkeep.head_cut import SegmentUse, cut_offset
 
 # -- ledger ---------------------------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ def compare(
         for line in map(json.loads, (target / MESSAGES_NAME).read_text().splitlines())
     }
     ranges = [r for region in report.regions for r in region.ranges]
-    reached = max([SourceLog(ReadOnlyDisk(), damaged / "log").byte_end(), *(r["end"] for r in ranges)])
+    reached = max([_byte_end(damaged / "log"), *(r["end"] for r in ranges)])
     is_silent = reached < reference.store.log.written_end
     if is_silent:
         events["silent tail"] += 1  # nothing says that there was more
@@ -91,10 +91,16 @@ def compare(
     ended = {(shown_id, half.id) for half in report.possibly_ended for shown_id in _ids(shown, half.topic)}
     if extra := shown.halves - true.halves - ended:
         raise Broken(f"transactions {extra} are open and were not")
-    consumers = SourceLog(ReadOnlyDisk(), damaged / "consumers").byte_end()
+    consumers = _byte_end(damaged / "consumers")
     ends = [consumers, *(damage["end"] for damage in report.consumer_damages)]
     is_known = max(ends) >= reference.store.consumers._log.written_end
     _compare_groups(reference, copy, report, true, is_known=is_known)
+
+
+def _byte_end(directory: Path) -> int:
+    """Where the last frame that reads back ends."""
+    log = SourceLog(ReadOnlyDisk(), directory)
+    return max((frame.end for frame in log.intact_frames()), default=log.head)
 
 
 def _ids(shown: Shown, name: str) -> list[int]:

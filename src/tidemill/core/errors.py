@@ -12,7 +12,7 @@ Bugs are asserts, not errors.
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Iterator, Sized
 
 __all__ = [
     "AlreadyReleasedError",
@@ -291,3 +291,20 @@ class DamagedFrameError(CorruptionError):
             "messages are not delivered. `tidemill damaged` lists them"
         )
         return cls(message, path, offset, position)
+
+
+def _with_subclasses(kind: type[TidemillError]) -> Iterator[type[TidemillError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from _with_subclasses(child)
+
+
+def error_of(code: str, message: str) -> TidemillError:
+    """The error that a code and a message stand for, on the other side of a wire.
+
+    An unknown code, of a newer broker, gives a `TidemillError` that names it.
+    """
+    for kind in _with_subclasses(TidemillError):
+        if kind.code == code:
+            return kind(message)
+    return TidemillError(f"{code}: {message}")

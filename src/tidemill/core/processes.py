@@ -14,7 +14,7 @@ from pathlib import Path
 _MIB = 1 << 20
 _TICKS_PER_S = 100.0
 # Fields of /proc/<pid>/stat, counted from behind the program's name.
-_STATE, _UTIME, _STIME = 3 - 3, 14 - 3, 15 - 3
+_STATE, _UTIME, _STIME, _START = 3 - 3, 14 - 3, 15 - 3, 22 - 3
 
 
 def children(pid: int) -> list[int]:
@@ -62,6 +62,12 @@ def cpu_s(pid: int) -> float:
     """Processor time so far."""
     fields = _stat_fields(Path(f"/proc/{pid}/stat"))
     return (int(fields[_UTIME]) + int(fields[_STIME])) / _TICKS_PER_S if fields else 0.0
+
+
+def process_started(pid: int) -> int:
+    """The start time of a process in clock ticks since boot; 0 if it is not known."""
+    fields = _stat_fields(Path(f"/proc/{pid}/stat"))
+    return int(fields[_START]) if fields else 0
 
 
 def pss_mb(pid: int) -> float:

@@ -16,8 +16,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from tidemill.core.error_codes import error_of
-from tidemill.core.errors import TidemillError
+from tidemill.core.errors import TidemillError, error_of
 from tidemill.core.model import NO_OFFSET, NO_QUEUE, NO_SEQ, NO_TIME_MS, Draft, Handle, SendResult
 from tidemill.core.send_batch import dumps, one_or_all
 

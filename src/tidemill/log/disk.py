@@ -257,7 +257,7 @@ class _RealFile:
             self._writable_map = None
 
 
-class _RealLock:
+class _FileLock:
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
@@ -265,6 +265,17 @@ class _RealLock:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def lock_file(fd: int, path: Path, remedy: str) -> LockHandle:
+    """Lock an open lock file; `DirectoryLockedError` names who holds it, and the remedy."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(fd, 200, 0).decode(errors="replace").strip() or "another process"
+        os.close(fd)
+        raise DirectoryLockedError(f"{path.parent} is in use by {holder}; {remedy}") from None
+    return _FileLock(fd)
 
 
 class RealDisk:
@@ -337,18 +348,11 @@ class RealDisk:
     def lock(self, path: Path, note: str) -> LockHandle:
         with _told_apart(path):
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(fd, 200, 0).decode(errors="replace").strip() or "another process"
-            os.close(fd)
-            raise DirectoryLockedError(
-                f"{path.parent} is in use by {holder}; stop it first or choose another directory"
-            ) from None
+        held = lock_file(fd, path, "stop it first or choose another directory")
         with suppress(DiskFullError), _told_apart(path):  # the lock holds without the note
             os.ftruncate(fd, 0)
             os.pwrite(fd, note.encode(), 0)
-        return _RealLock(fd)
+        return held
 
     def sorted_keys(self, directory: Path, key_bytes: int, *, read_only: bool = False) -> SortedKeys:
         return RocksKeys(directory, key_bytes, read_only=read_only)

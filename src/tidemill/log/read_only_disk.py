@@ -6,12 +6,11 @@ For damaged directories, which may lie on a file system that is mounted read-onl
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 from pathlib import Path
 
-from tidemill.core.errors import DirectoryLockedError, StorageError
-from tidemill.log.disk import LockHandle
+from tidemill.core.errors import StorageError
+from tidemill.log.disk import LockHandle, lock_file
 
 _PIECE_BYTES = 1 << 20
 _PAGE_BYTES = 4096
@@ -22,16 +21,6 @@ class _Nothing:
 
     def release(self) -> None:
         return
-
-
-class _Lock:
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def release(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
 
 class ReadOnlyDisk:
@@ -96,10 +85,4 @@ class ReadOnlyDisk:
             return _Nothing()
         except OSError as error:
             raise StorageError(f"{path}: {error.strerror}; check the disk and its permissions") from error
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(fd, 200, 0).decode(errors="replace").strip() or "another process"
-            os.close(fd)
-            raise DirectoryLockedError(f"{path.parent} is in use by {holder}; stop it first") from None
-        return _Lock(fd)
+        return lock_file(fd, path, "stop it first")

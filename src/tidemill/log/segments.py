@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tidemill.core.errors import CorruptionError, DiskFullError
-from tidemill.log.disk import Bytes, Disk
+from tidemill.log.disk import Bytes, Disk, DiskFile
 from tidemill.log.frame import (
     HEADER_BYTES,
     PLAIN_FORMAT,
@@ -33,15 +33,15 @@ from tidemill.log.frame import (
     payload_bytes,
 )
 from tidemill.log.head_record import HeadRecord
-from tidemill.log.log_reads import SEGMENT_NAME, SUFFIX, LogReads
-from tidemill.log.prezeroing import Prezeroing
+from tidemill.log.log_reads import SEGMENT_NAME, SUFFIX, LogReads, Segment
 from tidemill.log.row_table import MakeRoom
-from tidemill.log.segment import Segment
 from tidemill.log.segment_pool import SegmentPool
 from tidemill.log.sync_order import SyncOrder
 
 # Below this it is cheaper to join header and payload than to write twice.
 _JOIN_BYTES_MAX = 64 * 1024
+# How far zeros are written ahead: little enough to be written between two frames.
+_AHEAD_BYTES = 1 << 18
 
 Opening = Callable[[int], tuple[int, bytes]]
 
@@ -328,3 +328,23 @@ class SegmentedLog(LogReads):
             segment.forget_view()
             segment.file.close()
         self._segments = []
+
+
+class Prezeroing:
+    """Zeros written into the preallocated space of a log ahead of its small frames.
+
+    Preallocated space is only promised: the first write to a part of it changes the file's map as well, and
+    the sync must bring that to the disk too. With the zeros there, small frames are synced in one step.
+    Invariant: zeros go behind the last frame, and never past the space.
+    """
+
+    def __init__(self) -> None:
+        self._end = 0
+
+    def go_before(self, file: DiskFile, file_start: int, frames_end: int, room_end: int) -> None:
+        """Write zeros behind `frames_end`, if the frames have come to where they were. Offsets in the log."""
+        if frames_end <= self._end:
+            return
+        self._end = min(frames_end + _AHEAD_BYTES, room_end)
+        if self._end > frames_end:
+            file.write(frames_end - file_start, bytes(self._end - frames_end))

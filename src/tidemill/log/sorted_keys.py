@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import struct
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,7 +35,6 @@ from tidemill.core.errors import (
 )
 from tidemill.core.limits import MIB
 from tidemill.log.arrays import Rows
-from tidemill.log.rocksdb_records import require_readable
 
 if TYPE_CHECKING:
     from rocksdict import Options, Rdict, ReadOptions
@@ -50,6 +50,10 @@ _BUFFER_BYTES = 32 * MIB
 _BUFFERS_MAX = 2
 # Behind all keys: none may begin with this byte.
 _NOTE_KEY = b"\xffnote"
+# The records of RocksDB's own logs.
+_BLOCK_BYTES = 32 * 1024
+_HEAD = struct.Struct("<IHB")  # checksum, length, kind
+_LAST_KIND = 4  # zero, whole, first, middle, last; above it are those of files that are used again
 
 
 class SortedKeys(Protocol):
@@ -92,7 +96,7 @@ class RocksKeys:
 
         self._directory = directory
         self._key_bytes = key_bytes
-        require_readable(directory)
+        _require_readable(directory)
         access = AccessType.read_only(False) if read_only else AccessType.read_write()
         with self._told_apart():
             self._db: Rdict | None = Rdict(str(directory), _options(), access_type=access)
@@ -229,3 +233,37 @@ def _reading_below(end: bytes) -> ReadOptions:
     reading = ReadOptions()
     reading.set_iterate_upper_bound(end)
     return reading
+
+
+def _require_readable(directory: Path) -> None:
+    """`CorruptionError` if RocksDB might not come to the end of one of its logs in this directory.
+
+    RocksDB verifies a record before it uses it, but its reader can go round for ever on a damaged one whose
+    kind says that the file was used before. Ours never are, so such a kind is damage, and so is a record that
+    crosses the end of its block. What RocksDB reports by itself is left to it.
+    """
+    if not directory.is_dir():
+        return
+    for path in sorted([*directory.glob("MANIFEST-*"), *directory.glob("*.log")]):
+        at = _first_wrong_record(path.read_bytes())
+        if at is not None:
+            raise CorruptionError(
+                f"{path}: the record at byte {at} is damaged; delete the timer directory to rebuild it"
+            )
+
+
+def _first_wrong_record(data: bytes) -> int | None:
+    at = 0
+    while True:
+        left_in_block = _BLOCK_BYTES - at % _BLOCK_BYTES
+        if left_in_block < _HEAD.size:  # too short for a head: filled with zeros
+            at += left_in_block
+            continue
+        if at + _HEAD.size > len(data):
+            return None
+        checksum, length, kind = _HEAD.unpack_from(data, at)
+        if kind > _LAST_KIND or _HEAD.size + length > left_in_block:
+            return at
+        if not checksum and not length and not kind:  # set aside and not written yet
+            return None
+        at += _HEAD.size + length

@@ -26,10 +26,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemill.core.errors import TidemillError
 from tidemill.core.parent_watch import when_untied
-from tidemill.core.processes import descendants, kill
+from tidemill.core.processes import command_line, descendants, kill
 from tidemill.log.disk import RealDisk
 from tidemill.pipeline.failures import explain, require_reachable, require_same_python
-from tidemill.pipeline.planners import dismiss_planners
 from tidemill.pipeline.query import open_session, start_query, worker_python
 from tidemill.pipeline.settings import PipelineSettings
 
@@ -41,6 +40,13 @@ _NO_EXECUTORS = (
 )
 # The pipeline works a lead ahead and can wait for a core; the releaser in the broker cannot.
 _NICENESS = 5
+# For every kind of question to a Python data source Spark starts a daemon and a worker of its own, and keeps
+# them. Three kinds are asked only while a query is planned; together they hold a quarter of a gigabyte.
+_ASKED_ONCE = (
+    "pyspark.sql.worker.lookup_data_sources",
+    "pyspark.sql.worker.create_data_source",
+    "pyspark.sql.worker.plan_data_source_read",
+)
 
 
 def report(event: str, **details: object) -> None:
@@ -55,6 +61,16 @@ def end_at_once() -> None:
     """
     kill(descendants(os.getpid()))
     os._exit(0)
+
+
+def dismiss_planners() -> int:
+    """End the helpers that planned the query; how many processes there were.
+
+    Should Spark ask again after all, it finds them gone and starts new ones.
+    """
+    found = [pid for pid in descendants(os.getpid()) if command_line(pid).rstrip().endswith(_ASKED_ONCE)]
+    kill(found)  # a worker and its daemon alike: neither has anything to put away
+    return len(found)
 
 
 def watch(query: StreamingQuery, settings: PipelineSettings) -> None:

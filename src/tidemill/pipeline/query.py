@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tidemill.pipeline.settings import PipelineSettings
 from tidemill.pipeline.source import FORMAT_NAME, TimerSource
 from tidemill.pipeline.step import step_function
-from tidemill.pipeline.wire import OUTCOME_COLUMNS
+from tidemill.pipeline.wire import OUTCOME_SCHEMA, spark_columns
 
 # The heap is bounded apart from these. The serial collector is the smallest, has no trouble with values of a
 # megabyte, and needs no cores of its own. Java only moves packed values about: compiling that to the utmost
@@ -76,7 +76,7 @@ def start_query(spark: SparkSession, settings: PipelineSettings) -> StreamingQue
     spark.dataSource.register(TimerSource)
     options = settings.to_json()
     entries = spark.readStream.format(FORMAT_NAME).option("settings", options).load()
-    outcomes = entries.mapInArrow(step_function(settings), OUTCOME_COLUMNS)
+    outcomes = entries.mapInArrow(step_function(settings), spark_columns(OUTCOME_SCHEMA))
     return (
         outcomes.writeStream.format(FORMAT_NAME)
         .option("settings", options)

@@ -11,6 +11,7 @@ entries took to read is measured for the metrics.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -21,18 +22,16 @@ from pyspark.sql.types import StructType
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import CorruptionError
 from tidemill.log.disk import RealDisk
-from tidemill.pipeline.offsets import StepOffset
 from tidemill.pipeline.settings import PipelineSettings
 from tidemill.pipeline.sink import ProgressSink
-from tidemill.pipeline.wire import ENTRY_COLUMNS, NO_ENTRIES, Order, order_batch
+from tidemill.pipeline.wire import ENTRY_SCHEMA, NO_ENTRIES, Order, order_batch, spark_columns
 from tidemill.store.entry_files import EntryFiles
 from tidemill.store.formats.entry_format import FLAG_LEVEL, FLAG_NEAR
 from tidemill.store.upkeep.memory import give_back_memory
 from tidemill.timer.cursor import Cursor
-from tidemill.timer.far_scan import FarScan
+from tidemill.timer.far_scan import FarScan, call_at
 from tidemill.timer.idle_rule import target_tick
 from tidemill.timer.ready_format import Runner
-from tidemill.timer.shard_positions import call_at
 from tidemill.timer.stages.admit import admit
 from tidemill.timer.target import Target, read_cursor, read_target, shard_directory
 
@@ -49,13 +48,30 @@ class TimerSource(DataSource):
         return FORMAT_NAME
 
     def schema(self) -> str:
-        return ENTRY_COLUMNS
+        return spark_columns(ENTRY_SCHEMA)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return TimerStreamReader(PipelineSettings.from_json(self.options[_SETTINGS_OPTION]))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         return ProgressSink(PipelineSettings.from_json(self.options[_SETTINGS_OPTION]))
+
+
+@dataclass(frozen=True, slots=True)
+class StepOffset:
+    """How far the shards shall go. Only a target: each shard works from its own durable cursor."""
+
+    number: int = 0
+    epoch: int = 0
+    seq: int = 0
+    tick: int = 0
+
+    def to_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, int]) -> StepOffset:
+        return cls(**fields)
 
 
 class ShardPartition(InputPartition):

@@ -17,7 +17,9 @@ from tidemill.pipeline.settings import PipelineSettings
 from tidemill.pipeline.wire import OUTCOME_SCHEMA, Order, read_order
 from tidemill.store.entry_files import EntryFiles
 from tidemill.store.upkeep.memory import give_back_memory
+from tidemill.timer.cursor import Cursor
 from tidemill.timer.engine import Admitted, ShardEngine, StepOutcome, StepTarget
+from tidemill.timer.progress import seconds_name
 from tidemill.timer.ready_format import Runner
 from tidemill.timer.stages.admit import Batch
 from tidemill.timer.step_figures import StepWork
@@ -71,25 +73,20 @@ def take_step(
 
 
 def _outcome_batch(order: Order, outcome: StepOutcome | None) -> pa.RecordBatch:
-    cursor = outcome.cursor if outcome is not None else None
-    done = (outcome.work if outcome is not None else None) or StepWork()
-    times = done.times
-    columns = [
-        [order.shard],
-        [order.epoch],
-        [cursor.step if cursor else 0],
-        [cursor.seq if cursor else 0],
-        [cursor.tick if cursor else 0],
-        [done.absorbed],
-        [done.handed_over],
-        [outcome.has_reached if outcome else False],
-        [outcome.is_stale if outcome else True],
-        [done.rolled],
-        [done.already_due],
-        [times.scan],
-        [times.due],
-        [times.absorb],
-        [times.hand_over],
-    ]
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, OUTCOME_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=OUTCOME_SCHEMA)
+    outcome = outcome or StepOutcome(Cursor(), has_reached=False, is_stale=True)
+    cursor, work = outcome.cursor, outcome.work or StepWork()
+    row = {
+        "shard": order.shard,
+        "epoch": order.epoch,
+        "step": cursor.step,
+        "seq": cursor.seq,
+        "tick": cursor.tick,
+        "absorbed": work.absorbed,
+        "handed_over": work.handed_over,
+        "has_reached": outcome.has_reached,
+        "is_stale": outcome.is_stale,
+        "rolled": work.rolled,
+        "already_due": work.already_due,
+        **{seconds_name(stage): seconds for stage, seconds in work.times.items()},
+    }
+    return pa.RecordBatch.from_pylist([row], schema=OUTCOME_SCHEMA)

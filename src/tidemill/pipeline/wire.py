@@ -27,15 +27,10 @@ import pyarrow as pa
 
 from tidemill.log.arrays import Rows, joined, plain
 from tidemill.store.formats.entry_format import ENTRY
+from tidemill.timer.progress import seconds_name
 from tidemill.timer.stages.admit import Batch, new_batch
+from tidemill.timer.step_figures import STEP_STAGES
 
-_ORDER_COLUMNS = "shard int, epoch long, seq long, tick long, first_seq long, end_seq long"
-ENTRY_COLUMNS = f"{_ORDER_COLUMNS}, seqs binary, entries binary, scan_s double"
-OUTCOME_COLUMNS = (
-    "shard int, epoch long, step long, seq long, tick long, absorbed long, handed_over long, "
-    "has_reached boolean, is_stale boolean, rolled long, already_due long, "
-    "scan_s double, due_s double, absorb_s double, hand_over_s double"
-)
 _ORDER_FIELDS = [
     ("shard", pa.int32()),
     ("epoch", pa.int64()),
@@ -50,23 +45,25 @@ ENTRY_SCHEMA = pa.schema(
 OUTCOME_SCHEMA = pa.schema(
     [
         ("shard", pa.int32()),
-        ("epoch", pa.int64()),
-        ("step", pa.int64()),
-        ("seq", pa.int64()),
-        ("tick", pa.int64()),
-        ("absorbed", pa.int64()),
-        ("handed_over", pa.int64()),
-        ("has_reached", pa.bool_()),
-        ("is_stale", pa.bool_()),
-        ("rolled", pa.int64()),
-        ("already_due", pa.int64()),
-        ("scan_s", pa.float64()),
-        ("due_s", pa.float64()),
-        ("absorb_s", pa.float64()),
-        ("hand_over_s", pa.float64()),
+        *((name, pa.int64()) for name in ("epoch", "step", "seq", "tick", "absorbed", "handed_over")),
+        *((name, pa.bool_()) for name in ("has_reached", "is_stale")),
+        *((name, pa.int64()) for name in ("rolled", "already_due")),
+        *((seconds_name(stage), pa.float64()) for stage in STEP_STAGES),
     ]
 )
+_SPARK_NAMES = {
+    pa.int32(): "int",
+    pa.int64(): "long",
+    pa.float64(): "double",
+    pa.bool_(): "boolean",
+    pa.binary(): "binary",
+}
 NO_ENTRIES = new_batch(np.empty(0, np.int64), np.empty(0, ENTRY))
+
+
+def spark_columns(schema: pa.Schema) -> str:
+    """The columns as Spark's own text declares them."""
+    return ", ".join(f"{field.name} {_SPARK_NAMES[field.type]}" for field in schema)
 
 
 @dataclass(frozen=True, slots=True)

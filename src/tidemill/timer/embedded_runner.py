@@ -16,14 +16,13 @@ from tidemill.core.errors import TidemillError
 from tidemill.log.disk import Disk
 from tidemill.timer.cursor import Cursor
 from tidemill.timer.engine import OnDamage, ShardEngine, StepTarget, log_damage
-from tidemill.timer.entry_source import EntrySource
-from tidemill.timer.far_scan import FarScan
+from tidemill.timer.far_scan import FarScan, positions_of
 from tidemill.timer.idle_rule import Call, call_for_step, target_tick
 from tidemill.timer.ready_format import Runner
 from tidemill.timer.settings import StepLimits, TimerSettings
-from tidemill.timer.shard_positions import positions_of
 from tidemill.timer.step_figures import StepFigures
 from tidemill.timer.target import shard_directories, shard_directory
+from tidemill.timer.timer_store import EntrySource
 
 
 class EmbeddedRunner:

@@ -34,7 +34,6 @@ from tidemill.log.disk import Disk, LockHandle
 from tidemill.store.formats.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR
 from tidemill.timer.attempt_format import ATTEMPT_FORMAT, ATTEMPT_NAME, decode_attempt, encode_attempt
 from tidemill.timer.cursor import CURSOR_FORMAT, CURSOR_NAME, Cursor, decode_cursor, encode_cursor
-from tidemill.timer.entry_source import EntrySource
 from tidemill.timer.ready_files import ReadyFiles
 from tidemill.timer.ready_format import ReadyHeader, Runner
 from tidemill.timer.settings import StepLimits, TimerSettings
@@ -42,10 +41,10 @@ from tidemill.timer.shard_header import encode_header, read_header, remove_heade
 from tidemill.timer.shard_lock import take_shard_lock
 from tidemill.timer.stages.admit import Batch, admit, join, new_batch, placed_again
 from tidemill.timer.stages.due import agree, hand_over, split
-from tidemill.timer.step_figures import StageWatch, StepWork
+from tidemill.timer.step_figures import Stage, StageWatch, StepWork
 from tidemill.timer.stores import make_store, remove_stores
 from tidemill.timer.target import read_cursor, read_target, shard_directory
-from tidemill.timer.timer_store import Drained, TimerStore
+from tidemill.timer.timer_store import Drained, EntrySource, TimerStore
 
 logger = logging.getLogger(__name__)
 
@@ -215,15 +214,15 @@ class ShardEngine:
 
         drained = store.due(cursor, self._until_tick(target, limits), limits.due_max)
         came, again = split(self._still_kept(drained), drained.open_tick, tick_ms)
-        watch.due()
+        watch.ends(Stage.DUE)
         end_seq, fresh = self._admitted(target, limits, admitted)
-        watch.scan()
+        watch.ends(Stage.SCAN)
         late, early = split(fresh, drained.open_tick, tick_ms)
         ready, trips = hand_over(join(came, late))
-        watch.hand_over()
+        watch.ends(Stage.HAND_OVER)
 
         earliest = store.absorb(join(placed_again(again), early), drained.open_tick)
-        watch.absorb()
+        watch.ends(Stage.ABSORB)
         step = self._next_step(target.epoch)
         if len(ready):
             self._note_attempt(target.epoch, step)
@@ -241,7 +240,7 @@ class ShardEngine:
         self._checkpoint.save(encode_cursor(next_cursor), sync=True)
         self._cursor = next_cursor
         store.drop_behind(next_cursor.tick)
-        watch.hand_over()
+        watch.ends(Stage.HAND_OVER)
         return self._outcome(target, StepWork(len(fresh), len(ready), len(again), len(late), watch.times))
 
     def _outcome(self, target: StepTarget, work: StepWork) -> StepOutcome:

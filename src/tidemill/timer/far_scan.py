@@ -1,4 +1,6 @@
-"""Finding the oldest far entry that is not absorbed yet, without looking at any entry twice.
+"""What waits for a step of the timer, as the idle rule wants to know it: for runner, driver and takeover.
+
+`FarScan` finds the oldest far entry that is not absorbed yet, without looking at any entry twice.
 
 Owns what it has seen so far; the idle rule asks at every new batch, and most entries may be near.
 
@@ -10,11 +12,16 @@ Invariant: `_clear_from <= seq < _clear_to` holds no far entry.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tidemill.store.formats.entry_format import FLAG_LEVEL, FLAG_NEAR
 from tidemill.store.formats.row_check import salts_of, sealed_mask
-from tidemill.timer.entry_source import EntrySource
+from tidemill.timer.cursor import Cursor
+from tidemill.timer.idle_rule import Call, ShardPositions, call_for_step
+from tidemill.timer.target import Target
+from tidemill.timer.timer_store import EntrySource
 
 # How many entries are looked at in one go.
 _SCAN_ROWS = 1 << 16
@@ -54,3 +61,21 @@ class FarScan:
             stop_seq = int(damaged[0])
             self._found = (stop_seq, _LONG_AGO_MS)
         self._clear_to = stop_seq
+
+
+def positions_of(cursors: Sequence[Cursor], far_scan: FarScan, synced_end_seq: int) -> ShardPositions:
+    """What waits, seen from the cursors of all shards."""
+    first_seq = min(cursor.seq for cursor in cursors)
+    return ShardPositions(
+        synced_end_seq - first_seq,
+        far_scan.oldest_stored_at_ms(first_seq, synced_end_seq),
+        min((cursor.next_due_tick for cursor in cursors if cursor.next_due_tick is not None), default=None),
+    )
+
+
+def call_at(
+    cursors: Sequence[Cursor], far_scan: FarScan, target: Target, lead_ms: int, tick_ms: int, rows_max: int
+) -> Call:
+    """Whether a step is called for at the target's time."""
+    positions = positions_of(cursors, far_scan, target.synced_end_seq)
+    return call_for_step(positions, target.now_ms, lead_ms, tick_ms, rows_max)

@@ -20,7 +20,7 @@ from typing import Any
 
 from tidemill.core.errors import StorageError
 from tidemill.log.disk import Disk, read_file, write_and_rename
-from tidemill.timer.step_figures import StageTimes, StepWork
+from tidemill.timer.step_figures import STEP_STAGES, Stage, StepWork
 
 PROGRESS_NAME = "progress"
 _KEPT = 32
@@ -54,8 +54,13 @@ def read_progress(disk: Disk, directory: Path) -> list[ShardStep]:
         return []
 
 
+def seconds_name(stage: Stage) -> str:
+    """What the time of a stage is called in the row of a step."""
+    return f"{stage.value.replace('-', '_')}_s"
+
+
 def _shard_step(row: Mapping[str, Any]) -> ShardStep:
-    times = StageTimes(*(float(row[name]) for name in ("scan_s", "due_s", "absorb_s", "hand_over_s")))
+    times = {stage: float(row[seconds_name(stage)]) for stage in STEP_STAGES}
     work = StepWork(
         int(row["absorbed"]), int(row["handed_over"]), int(row["rolled"]), int(row["already_due"]), times
     )

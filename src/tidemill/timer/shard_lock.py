@@ -16,13 +16,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemill.core.processes import process_started
 from tidemill.log.disk import Disk, LockHandle
 
 LOCK_NAME = "lock"
 
 _NOTE = re.compile(r"pid (\d+) started (\d+)")
-# In /proc/<pid>/stat the start time is field 22; fields are counted here from behind the program's name.
-_START_FIELD = 22 - 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +38,6 @@ class Holder:
 def parse_holder(note: str) -> Holder | None:
     found = _NOTE.search(note)
     return Holder(int(found[1]), int(found[2])) if found else None
-
-
-def process_started(pid: int) -> int:
-    """The start time of a running process; 0 if there is none or the system does not say."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return 0
-    # The program's name may hold blanks and brackets; only the last bracket ends it.
-    return int(stat[stat.rindex(")") + 2 :].split()[_START_FIELD])
 
 
 def holders_by_kernel(lock_path: Path) -> list[Holder]:

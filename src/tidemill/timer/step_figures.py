@@ -6,7 +6,7 @@ decide nothing. One writer, the timer's thread; any other may look.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tidemill.core.clock import stopwatch_s
@@ -27,18 +27,11 @@ class Stage(StrEnum):
 STEP_STAGES = (Stage.SCAN, Stage.DUE, Stage.ABSORB, Stage.HAND_OVER)
 
 
-@dataclass(slots=True)
-class StageTimes:
-    """Seconds that a step spent in each of its stages."""
+StageTimes = dict[Stage, float]  # seconds that a step spent in each of its stages
 
-    scan: float = 0.0
-    due: float = 0.0
-    absorb: float = 0.0
-    hand_over: float = 0.0
 
-    @property
-    def total(self) -> float:
-        return self.scan + self.due + self.absorb + self.hand_over
+def no_times() -> StageTimes:
+    return dict.fromkeys(STEP_STAGES, 0.0)
 
 
 class StageWatch:
@@ -46,52 +39,30 @@ class StageWatch:
 
     def __init__(self, scan_s: float = 0.0) -> None:
         """`scan_s` went into the scan before the step began."""
-        self.times = StageTimes(scan=scan_s)
+        self.times = no_times() | {Stage.SCAN: scan_s}
         self._at_s = stopwatch_s()
 
-    def scan(self) -> None:
-        self.times.scan += self._lap_s()
-
-    def due(self) -> None:
-        self.times.due += self._lap_s()
-
-    def absorb(self) -> None:
-        self.times.absorb += self._lap_s()
-
-    def hand_over(self) -> None:
-        self.times.hand_over += self._lap_s()
-
-    def _lap_s(self) -> float:
+    def ends(self, stage: Stage) -> None:
         before_s, self._at_s = self._at_s, stopwatch_s()
-        return self._at_s - before_s
+        self.times[stage] += self._at_s - before_s
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepWork:
-    """What one step of a shard did."""
+    """What one step of a shard did, or many steps together."""
 
     absorbed: int = 0  # timers read for the first time
     handed_over: int = 0  # timers given to the releaser
     rolled: int = 0  # timers whose slot had come before their time: placed again
     already_due: int = 0  # of those absorbed, how many were handed over at once
-    times: StageTimes = field(default_factory=StageTimes)
-
-
-@dataclass(slots=True)
-class WorkCounts:
-    """The same of many steps."""
-
-    absorbed: int = 0
-    handed_over: int = 0
-    rolled: int = 0
-    already_due: int = 0
+    times: StageTimes = field(default_factory=no_times)
 
 
 class StepFigures:
     """Sums over the steps."""
 
     def __init__(self) -> None:
-        self.counts = {runner: WorkCounts() for runner in Runner}
+        self.counts = {runner: StepWork() for runner in Runner}
         self.stages = {stage: Histogram() for stage in STEP_STAGES}
         # A whole step: of one shard by the broker itself, of all shards together by Spark.
         self.steps = {runner: Histogram() for runner in Runner}
@@ -103,7 +74,7 @@ class StepFigures:
         counts.handed_over += work.handed_over
         counts.rolled += work.rolled
         counts.already_due += work.already_due
-        for stage, seconds in zip(STEP_STAGES, asdict(work.times).values(), strict=True):
+        for stage, seconds in work.times.items():
             self.stages[stage].add(seconds)
         if runner is Runner.EMBEDDED:
-            self.steps[runner].add(work.times.total)
+            self.steps[runner].add(sum(work.times.values()))

@@ -1,7 +1,7 @@
-"""What the engine asks of a timer store, whichever way it keeps timers.
+"""What the engine asks of a timer store, whichever way it keeps timers, and of the entries.
 
-There are two: the wheel (`wheel_store.py`) and RocksDB (`rocks_store.py`). Both hold timers of one shard,
-give back those whose tick has come, and know what counts after a crash.
+There are two timer stores: the wheel (`wheel_store.py`) and RocksDB (`rocks_store.py`). Both hold timers of
+one shard, give back those whose tick has come, and know what counts after a crash.
 Leaves to others: which timers are due at once (the engine), ready files, the cursor's file.
 
 Invariants: what `absorb` took is durable when `commit` returns, and counts only with the cursor given there;
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidemill.log.arrays import I64, U16, Flags
+from tidemill.store.formats.entry_format import Entries
 from tidemill.timer.cursor import Cursor, StoreMark
 from tidemill.timer.stages.admit import Batch
 
@@ -77,3 +78,20 @@ class TimerStore(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class EntrySource(Protocol):
+    """Entries by seq. Only seqs from `head_seq` up to the synced end in the target are asked for."""
+
+    @property
+    def head_seq(self) -> int:
+        """The lowest seq that can be read; everything below is settled and cut."""
+        ...
+
+    def rows(self, first_seq: int, end_seq: int) -> Entries:
+        """The entries `[first_seq, end_seq)`; a view where possible."""
+        ...
+
+    def take(self, seqs: I64) -> Entries:
+        """A copy of the entries of `seqs`, in that order."""
+        ...

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tidemill.broker.control.eviction import free_shard
+from tidemill.core.processes import process_started
 from tidemill.log.disk import RealDisk
-from tidemill.timer.shard_lock import LOCK_NAME, process_started, take_shard_lock
+from tidemill.timer.shard_lock import LOCK_NAME, take_shard_lock
 
 _HOLD = """
 import fcntl, os, sys

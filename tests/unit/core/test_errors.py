@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemill.core import errors
-from tidemill.core.error_codes import error_of
+from tidemill.core.errors import error_of
 
 _ALL = [
     kind

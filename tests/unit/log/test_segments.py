@@ -340,7 +340,7 @@ def test_reading_below_the_written_end_checks_every_frame(small):
 
 def test_small_frames_are_written_over_room_that_was_written_before(tmp_path, monkeypatch) -> None:
     """Zeros go before the frames, never over them, and nowhere outside the segment."""
-    monkeypatch.setattr("tidemill.log.prezeroing._AHEAD_BYTES", 256)
+    monkeypatch.setattr("tidemill.log.segments._AHEAD_BYTES", 256)
     small = SmallLog(tmp_path / "log")
     writes: list[tuple[int, bytes]] = []
     payloads = [bytes([number]) * (number % 90) for number in range(1, 200)]

@@ -465,7 +465,7 @@ def test_damaged_rows_of_lost_messages_are_derived_again(small):
 
 
 def consumer_frames(small):
-    return list(SourceLog(ReadOnlyDisk(), small.directory / "consumers").frames())
+    return list(SourceLog(ReadOnlyDisk(), small.directory / "consumers").intact_frames())
 
 
 @pytest.mark.parametrize("damaged", range(1, 16, 2))

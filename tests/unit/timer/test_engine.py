@@ -8,12 +8,13 @@ import pytest
 
 from helpers.timer_harness import SMALL, STORES, ShardHarness
 from tidemill.core.errors import DirectoryLockedError
+from tidemill.core.processes import process_started
 from tidemill.log.disk import RealDisk
 from tidemill.store.formats.entry_format import FLAG_LEVEL, FLAG_NEAR
 from tidemill.timer.engine import ShardEngine, StepTarget
 from tidemill.timer.ready_format import Runner
 from tidemill.timer.settings import StepLimits, StoreKind, TimerSettings
-from tidemill.timer.shard_lock import parse_holder, process_started
+from tidemill.timer.shard_lock import parse_holder
 from tidemill.timer.target import Target, raise_epoch, write_target
 
 W = SMALL.roll_window_slots

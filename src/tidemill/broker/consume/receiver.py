@@ -15,7 +15,8 @@ Locks: the consumer log's lock may be taken inside the writer's, never the other
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +41,6 @@ from tidemill.store.consumers.consumer_state import (
     Group,
     GroupQueue,
     Progress,
-    changed,
 )
 from tidemill.store.message_store import MessageStore
 from tidemill.store.topics import Topic
@@ -121,7 +121,7 @@ class Receiver:
             require_kind("backoff", backoff, str, "a text such as '10s 1m 5m'")
             level_delays_ms(backoff)
         self.group(name)
-        given = {
+        given: dict[str, Any] = {
             "attempts_max": attempts_max,
             "is_fifo": is_fifo,
             "starts_first": starts_first,
@@ -131,7 +131,7 @@ class Receiver:
         with consumers.lock:
             known = consumers.state.group(name)
             assert known is not None
-            group = changed(known, **{k: v for k, v in given.items() if v is not None})
+            group = replace(known, **{k: v for k, v in given.items() if v is not None})
             end = consumers.put_group(group, self._now_ms())
         consumers.wait(end)
         return group

@@ -15,8 +15,9 @@ import signal
 from pathlib import Path
 
 from tidemill.core.errors import DirectoryLockedError
+from tidemill.core.processes import process_started
 from tidemill.log.disk import Disk
-from tidemill.timer.shard_lock import LOCK_NAME, holders_by_kernel, parse_holder, process_started
+from tidemill.timer.shard_lock import LOCK_NAME, holders_by_kernel, parse_holder
 
 logger = logging.getLogger(__name__)
 

@@ -36,6 +36,6 @@ class SparkSteps:
             place = (step.epoch, step.step)
             if place > self._counted.get(step.shard, (-1, -1)):
                 self._counted[step.shard] = place
-                if step.work.times.total > 0:  # else there was nothing to do, or it was not ours to do
+                if any(step.work.times.values()):  # else there was nothing to do, or it was not ours to do
                     found.append(step)
         return found

@@ -38,11 +38,10 @@ from tidemill.store.message_store import MessageStore
 from tidemill.timer.check import check_shard, check_timer
 from tidemill.timer.cursor import Cursor
 from tidemill.timer.embedded_runner import EmbeddedRunner
-from tidemill.timer.far_scan import FarScan
+from tidemill.timer.far_scan import FarScan, call_at
 from tidemill.timer.idle_rule import target_tick
 from tidemill.timer.ready_format import Runner
 from tidemill.timer.settings import StepLimits, TimerSettings
-from tidemill.timer.shard_positions import call_at
 from tidemill.timer.step_figures import StepFigures
 from tidemill.timer.target import (
     Target,

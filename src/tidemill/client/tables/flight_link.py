@@ -26,8 +26,7 @@ from tidemill.client.transport.forking import keep_for_ever
 from tidemill.client.transport.retrying import Patience, RetryPolicy
 from tidemill.core import errors
 from tidemill.core.addresses import BROKER_HEADER
-from tidemill.core.error_codes import error_of
-from tidemill.core.errors import TidemillError, UnreachableError
+from tidemill.core.errors import TidemillError, UnreachableError, error_of
 from tidemill.core.limits import FRAME_ROWS_MAX, MIB
 from tidemill.core.model import CancelAnswer, Handle
 from tidemill.core.request_ids import id_of_part

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tidemill.core.clock import stopwatch_s
-from tidemill.core.error_codes import error_of
-from tidemill.core.errors import BusyError, DiskFullError, TidemillError
+from tidemill.core.errors import BusyError, DiskFullError, TidemillError, error_of
 
 _FIRST_WAIT_S = 0.01
 _LONGEST_WAIT_S = 2.0

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,20 @@ def decode_consumers(content: bytes) -> tuple[int, int, ConsumerState]:
 def _content(offset: int, settled_below: int, state: ConsumerState) -> bytes:
     saved = {"offset": offset, "settled_below": settled_below, "state": state.as_dict()}
     return json.dumps(saved).encode()
+
+
+def replay(frame: Frame, state: ConsumerState, apply: Callable[[Rows], None]) -> None:
+    """Bring a frame's group into the state, or its changes by `apply`.
+
+    `ValueError` or `TypeError` for a frame that is of another log.
+    """
+    if frame.kind == KIND_CHANGES:
+        changes = np.frombuffer(frame.payload, CHANGE)
+        if not np.isin(changes["act"], list(ACT_NAMES)).all():
+            raise ValueError("unknown act")
+        apply(changes)
+    elif frame.kind == KIND_GROUP:
+        state.put_group(Group(**json.loads(bytes(frame.payload))))
 
 
 class ConsumerLog:
@@ -133,13 +148,7 @@ class ConsumerLog:
 
     def _replay(self, frame: Frame) -> None:
         try:
-            if frame.kind == KIND_CHANGES:
-                changes = np.frombuffer(frame.payload, CHANGE)
-                if not np.isin(changes["act"], list(ACT_NAMES)).all():
-                    raise ValueError("unknown act")
-                self.state.apply(changes)
-            elif frame.kind == KIND_GROUP:
-                self.state.put_group(Group(**json.loads(bytes(frame.payload))))
+            replay(frame, self.state, self.state.apply)
         except (ValueError, TypeError) as error:
             raise CorruptionError(
                 f"{self._directory}: the frame at offset {frame.offset} is of another log. Restore this "
@@ -164,7 +173,7 @@ class ConsumerLog:
 
     def put_group(self, group: Group, now_ms: int) -> int:
         with self.lock:
-            self._append(KIND_GROUP, json.dumps(group.as_dict()).encode(), now_ms)
+            self._append(KIND_GROUP, json.dumps(asdict(group)).encode(), now_ms)
             self.state.put_group(group)
             return self._log.written_end
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -63,9 +63,6 @@ class Group:
     backoff: str = ""  # pauses between attempts, as `10s 1m 5m`; empty: the levels from the third on
     starts_first: bool = True  # a group that is new to a topic begins at its oldest message, else at its end
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(slots=True)
 class Progress:
@@ -74,9 +71,7 @@ class Progress:
     next_offset: int
     resets: int = 0  # how often the group was sent elsewhere in this queue; older ack tokens settle nothing
     taken: dict[int, tuple[int, int]] = field(default_factory=dict)  # offset -> attempt, visible-at ms
-    _due: list[tuple[int, int]] = field(
-        default_factory=list
-    )  # heap of (visible-at, offset), stale ones included
+    _due: list[tuple[int, int]] = field(default_factory=list)  # heap of (visible-at, offset), also stale ones
     # Of what was given back untried: how many of its deliveries that were, and the last of them.
     untried: dict[int, tuple[int, int]] = field(default_factory=dict)
 
@@ -205,19 +200,11 @@ class ConsumerState:
             progress.forget(offset)
 
     def forget_topic(self, topic_id: int) -> None:
-        self._group_queues = {
-            group_queue: progress
-            for group_queue, progress in self._group_queues.items()
-            if group_queue[1] != topic_id
-        }
+        self._group_queues = {key: held for key, held in self._group_queues.items() if key[1] != topic_id}
 
     def forget_group(self, group_id: int) -> None:
         """Forget how far a group has got everywhere."""
-        self._group_queues = {
-            group_queue: progress
-            for group_queue, progress in self._group_queues.items()
-            if group_queue[0] != group_id
-        }
+        self._group_queues = {key: held for key, held in self._group_queues.items() if key[0] != group_id}
 
     def leased(self, now_ms: int) -> Iterator[tuple[GroupQueue, int]]:
         """Messages in a consumer's hands right now."""
@@ -230,7 +217,7 @@ class ConsumerState:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "groups": [group.as_dict() for group in self._groups.values()],
+            "groups": [asdict(group) for group in self._groups.values()],
             "lanes": [
                 [
                     *group_queue,
@@ -260,8 +247,3 @@ class ConsumerState:
         for group_id, topic_id, queue_id, offset, count, last in content.get("untried", ()):
             state._group_queues[group_id, topic_id, queue_id].untried[offset] = (count, last)
         return state
-
-
-def changed(group: Group, **settings: Any) -> Group:
-    """The group with some settings replaced."""
-    return replace(group, **settings)

@@ -134,17 +134,13 @@ _NO_TOPIC = 0
 
 
 def id_hash(topic_id: int, message_id: str) -> int:
-    return _one(topic_id, message_id, PURPOSE_ID)
+    return hash_text(message_id.encode(), seed_of(topic_id, PURPOSE_ID))
 
 
 def key_hash(topic_id: int, key: str) -> int:
-    return _one(topic_id, key, PURPOSE_KEY)
+    return hash_text(key.encode(), seed_of(topic_id, PURPOSE_KEY))
 
 
 def request_hash(request_id: bytes) -> int:
     """Of the id of a cancel or a reschedule, which belongs to no topic."""
     return hash_text(request_id, seed_of(_NO_TOPIC, PURPOSE_REQUEST))
-
-
-def _one(topic_id: int, text: str, purpose: int) -> int:
-    return int(hash_texts([text.encode()], topic_seeds(np.array([topic_id], np.uint64), purpose))[0])

@@ -10,31 +10,27 @@ Nothing is ever taken for acknowledged that no readable record acknowledges.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tidemill.log.frame import Frame
 from tidemill.log.read_only_disk import ReadOnlyDisk
 from tidemill.store.consumers.consumer_log import (
     CONSUMER_FORMAT,
     CONSUMERS_NAME,
-    KIND_CHANGES,
-    KIND_GROUP,
     decode_consumers,
+    replay,
 )
 from tidemill.store.consumers.consumer_state import (
     ACT_CURSOR,
-    ACT_NAMES,
     ACT_SETTLE,
     ACT_SKIP,
     ACT_TAKE,
     CHANGE,
     ConsumerState,
-    Group,
     GroupQueue,
 )
 from tidemill.store.salvage.source import Damage, SourceLog, readable_checkpoints
@@ -91,7 +87,7 @@ def read_consumers(disk: ReadOnlyDisk, directory: Path) -> SalvagedConsumers:
                 found.damages.append(piece)
         elif piece.offset >= at:
             try:
-                _replay(found, piece)
+                replay(piece, found.state, partial(_apply, found))
             except (ValueError, TypeError):  # a whole frame, of another log
                 found.damages.append(Damage(source.file_of(piece.offset), piece.offset, piece.end, False))
     _drop_unknown_groups(found)
@@ -108,16 +104,6 @@ def _from_checkpoint(disk: ReadOnlyDisk, folder: Path) -> tuple[SalvagedConsumer
         return SalvagedConsumers(ConsumerState(), lost_checkpoint=was_there or has_log), 0
     offset, settled_below, state = decode_consumers(newest.content)
     return SalvagedConsumers(state, settled_below), offset
-
-
-def _replay(found: SalvagedConsumers, frame: Frame) -> None:
-    if frame.kind == KIND_CHANGES:
-        changes = np.frombuffer(frame.payload, CHANGE)
-        if not np.isin(changes["act"], list(ACT_NAMES)).all():
-            raise ValueError("unknown act")
-        _apply(found, changes)
-    elif frame.kind == KIND_GROUP:
-        found.state.put_group(Group(**json.loads(bytes(frame.payload))))
 
 
 def _apply(found: SalvagedConsumers, changes: Any) -> None:
@@ -143,7 +129,8 @@ def _reached(found: SalvagedConsumers, group_queue: GroupQueue, offset: int, jum
     if offset - first > jump_max:
         return False
     if progress is None:
-        found.state.apply(_row(ACT_SKIP, group_queue, 0))
+        group_id, topic_id, queue_id = group_queue
+        found.state.apply(np.array([(ACT_SKIP, 0, queue_id, group_id, topic_id, 0, 0, 0)], CHANGE))
         progress = found.state.progress(group_queue)
         assert progress is not None
     for skipped in range(first, offset):
@@ -151,11 +138,6 @@ def _reached(found: SalvagedConsumers, group_queue: GroupQueue, offset: int, jum
     progress.next_offset = offset
     found.redeliveries.append(Redelivery(group_queue, first, offset))
     return True
-
-
-def _row(act: int, group_queue: GroupQueue, offset: int) -> Any:
-    group_id, topic_id, queue_id = group_queue
-    return np.array([(act, 0, queue_id, group_id, topic_id, 0, offset, 0)], CHANGE)
 
 
 def _drop_unknown_groups(found: SalvagedConsumers) -> None:

@@ -59,12 +59,12 @@ class Hints:
 
     def first_base(self, source: SourceLog) -> Base | None:
         """The state at the log's head; None where it begins with nothing."""
-        first = next(source.frames(), None)
+        first = next(source.intact_frames(), None)
         if first is None:
             return self._base
         if first.kind == Kind.BASE:
             return Base.read(first.payload)
-        frames = source.frames()
+        frames = source.intact_frames()
         before = [
             demands_of(f) for f in takewhile(lambda f: f.kind != Kind.BASE, frames) if f.kind != Kind.TOPIC
         ]

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tidemill.core.limits import LOG_OFFSET_MAX
 from tidemill.log.checkpoint import CheckpointContent, Decode, decode_checkpoint, is_content
 from tidemill.log.disk import ByteArray
 from tidemill.log.frame import HEADER_BYTES, Frame, decode_frame, next_frame
@@ -90,24 +91,22 @@ class SourceLog:
 
     def intact_frame(self, offset: int) -> Frame | None:
         """The frame at `offset`, if it reads back."""
-        start = self.starts[max(0, bisect_right(self.starts, offset) - 1)]
+        start = self.starts[self._index_of(offset)]
         if offset < start:
             return None
-        header: ByteArray = np.frombuffer(
-            self._disk.read(self._path(start), offset - start, HEADER_BYTES), np.uint8
-        )
+        header = self._bytes(start, offset - start, HEADER_BYTES)
         length = int.from_bytes(header[8:12].tobytes(), "little")
         if len(header) < HEADER_BYTES or length > self._disk.size(self._path(start)):
             return None
-        whole = self._disk.read(self._path(start), offset - start, HEADER_BYTES + length)
-        return decode_frame(np.frombuffer(whole, np.uint8), 0, offset, verify=True)
+        whole = self._bytes(start, offset - start, HEADER_BYTES + length)
+        return decode_frame(whole, 0, offset, verify=True)
 
-    def intact_frames(self, from_offset: int, end: int) -> Iterator[Frame]:
+    def intact_frames(self, from_offset: int = 0, end: int = LOG_OFFSET_MAX) -> Iterator[Frame]:
         """Every frame in `[from_offset, end)` that reads back."""
-        for start in self.starts[max(0, bisect_right(self.starts, from_offset) - 1) :]:
+        for start in self.starts[self._index_of(from_offset) :]:
             if start >= end:
                 return
-            data: ByteArray = np.frombuffer(self._disk.read(self._path(start)), np.uint8)
+            data = self._bytes(start)
             at = max(0, from_offset - start)
             while (frame := next_frame(data, at, start)) is not None and frame.offset < end:
                 yield frame
@@ -115,7 +114,7 @@ class SourceLog:
 
     def file_of(self, offset: int) -> str:
         """The name of the file that holds an offset."""
-        return self._path(self.starts[max(0, bisect_right(self.starts, offset) - 1)]).name
+        return self._path(self.starts[self._index_of(offset)]).name
 
     def pieces(self, safe_end: int) -> Iterator[Piece]:
         """Every frame and every damaged range, in order; `safe_end` is what is known to have been safe."""
@@ -124,7 +123,7 @@ class SourceLog:
             yield self._missing(at, self.starts[0])
             at = self.starts[0]
         for start, following in zip(self.starts, [*self.starts[1:], None], strict=False):
-            data: ByteArray = np.frombuffer(self._disk.read(self._path(start)), np.uint8)
+            data = self._bytes(start)
             if following is not None:
                 data = data[: following - start]
             at = start
@@ -145,7 +144,7 @@ class SourceLog:
             yield self._missing(at, safe_end)
             return
         start = self.starts[-1]
-        data: ByteArray = np.frombuffer(self._disk.read(self._path(start)), np.uint8)
+        data = self._bytes(start)
         used = np.flatnonzero(data[at - start :])
         end = max(safe_end, at + (int(used[-1]) // 8 + 1) * 8 if len(used) else at)
         yield from self._unread(start, data, at, end)
@@ -161,24 +160,17 @@ class SourceLog:
     def _missing(self, start: int, end: int) -> Damage:
         return Damage(self._path(start).name, start, end, is_missing=True)
 
-    def frames(self) -> Iterator[Frame]:
-        """Every frame that reads back."""
-        for start in self.starts:
-            data: ByteArray = np.frombuffer(self._disk.read(self._path(start)), np.uint8)
-            at = 0
-            while (frame := next_frame(data, at, start)) is not None:
-                yield frame
-                at = frame.end - start
-
-    def byte_end(self) -> int:
-        """Where the last frame that reads back ends."""
-        return max((frame.end for frame in self.frames()), default=self.head)
-
     def bases(self) -> Iterator[Frame]:
         """The frames that open the files, where they read back."""
         for start in self.starts:
             if (frame := self.intact_frame(start)) is not None:
                 yield frame
+
+    def _index_of(self, offset: int) -> int:
+        return max(0, bisect_right(self.starts, offset) - 1)
+
+    def _bytes(self, start: int, at: int = 0, length: int | None = None) -> ByteArray:
+        return np.frombuffer(self._disk.read(self._path(start), at, length), np.uint8)
 
     def _path(self, start: int) -> Path:
         return self.directory / f"{start:020d}.log"

@@ -1,6 +1,6 @@
 """Cutting the head: what is past retention goes, and what is still alive there moves to the tail first.
 
-Owns the order: choose the cut (`retention.py`), let pending messages and open transactions re-enter, make
+Owns the order: choose the cut (`cut_offset`), let pending messages and open transactions re-enter, make
 that safe, then cut the log and after it everything derived. Entries are read only of segments that are past
 retention; looking through them, and moving survivors, goes a bounded part at a time, so that sends and
 releases get their turn between.
@@ -12,7 +12,8 @@ ends at a base frame that reads back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 
 import numpy as np
@@ -24,7 +25,6 @@ from tidemill.store.formats.framing import MOVE_COUNT_MAX, moved_together
 from tidemill.store.ledger import State
 from tidemill.store.message_store import MessageStore
 from tidemill.store.upkeep.moving import MovedMessages, re_enter
-from tidemill.store.upkeep.retention import SegmentUse, cut_offset
 
 OnMoved = Callable[[MovedMessages], None]
 
@@ -33,6 +33,39 @@ _LOOK_ROWS = 64 * MOVE_COUNT_MAX
 # How many entries are looked at under one hold of the writer lock, to count what is alive. Parts end at
 # multiples of this, so that none spans two chunks of the table.
 _COUNT_ROWS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentUse:
+    """One sealed segment: where it lies, when it was sealed, and how much of it is alive."""
+
+    start: int
+    end: int
+    sealed_at_ms: int
+    live_bytes: int
+
+
+def cut_offset(segments: Sequence[SegmentUse], now_ms: int, retention_ms: int, held_from: int | None) -> int:
+    """The offset up to which the head shall be cut; the start of the first segment for "nothing".
+
+    Moving what is alive is worth it once more of the old bytes are dead than alive. So a few long-lived
+    messages never pin a disk, and the disk holds at most twice the live bytes plus what the retention keeps.
+
+    `held_from` is the lowest log offset that must stay: of a message that a consumer holds right now, or of
+    one that waits and cannot be moved because its bytes are damaged.
+    """
+    cut = segments[0].start if segments else 0
+    total = live = 0
+    for segment in segments:
+        if segment.sealed_at_ms > now_ms - retention_ms:
+            break
+        if held_from is not None and segment.end > held_from:
+            break
+        total += segment.end - segment.start
+        live += segment.live_bytes
+        if live * 2 < total:
+            cut = segment.end
+    return cut
 
 
 def cut_head(
