@@ -49,7 +49,7 @@ def test_a_receive_shows_that_it_waits_and_that_nothing_came(broker: HttpBroker)
     flags = ("--group", "g", "--wait", "300ms")
     with terminal("receive", "orders", *flags, endpoint=broker.endpoint) as screen:
         screen.read_until("waiting for messages of orders")
-        screen.read_until("nothing came within 300ms")
+        screen.read_until("nothing arrived within 300ms")
         assert screen.process.wait(PATIENCE_S) == 0
 
 
@@ -65,7 +65,7 @@ def test_a_file_is_scheduled_with_a_bar(broker: HttpBroker, tmp_path: Path) -> N
 def test_a_backup_is_copied_with_a_bar(broker: HttpBroker, tmp_path: Path) -> None:
     with terminal("backup", str(tmp_path / "copy"), endpoint=broker.endpoint) as screen:
         screen.read_until("copying the log")
-        screen.read_until("0 wait")
+        screen.read_until("0 pending")
         assert screen.process.wait(PATIENCE_S) == 0
 
 

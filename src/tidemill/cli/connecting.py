@@ -1,4 +1,4 @@
-"""How a client command finds its broker, and the options shared by all of them.
+"""Commands that talk to a broker: how each finds it, and prints its answer.
 
 The endpoint is the first of: `--endpoint`, `TIDEMILL_ENDPOINT`, `endpoint` in the config file, the default.
 The config file is TOML (`TIDEMILL_CONFIG`, else `~/.config/tidemill/config.toml`) with `endpoint`,
@@ -8,21 +8,24 @@ The config file is TOML (`TIDEMILL_CONFIG`, else `~/.config/tidemill/config.toml
 
 from __future__ import annotations
 
+import inspect
 import os
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from tidemill.cli.output import Answer
 from tidemill.client.arguments import token_of
 from tidemill.client.client import Client
 from tidemill.client.transport.endpoint import DEFAULT_ENDPOINT
-from tidemill.core.durations import parse_duration_ms, parse_time_ms
 from tidemill.core.errors import RequestError, TidemillError
 
-# Long enough for a broker that is just starting, short enough for somebody who forgot to start one.
+# Long enough for a broker that is just starting, short enough where none was started.
 _RETRY_MS = 1_000
 _SETTINGS = {"endpoint", "token", "ca", "tls_insecure"}
 _YES = {"1", "true", "yes"}
@@ -32,18 +35,6 @@ EndpointOption = Annotated[
     typer.Option("--endpoint", envvar="TIDEMILL_ENDPOINT", help=f"Where the broker is. [{DEFAULT_ENDPOINT}]"),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON for programs instead of text for people.")]
-FromOption = Annotated[
-    str | None, typer.Option("--from", help="Due at or after: ISO 8601, +30m, now, or Unix ms.")
-]
-ToOption = Annotated[str | None, typer.Option("--to", help="Due before.")]
-RequestIdOption = Annotated[
-    str | None,
-    typer.Option(
-        "--request-id",
-        help="Repeated within an hour with the same id and arguments, the request returns the first answer.",
-    ),
-]
-KeyOption = Annotated[str | None, typer.Option("--key", help="All messages with this key.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,40 +92,11 @@ def _config_file() -> dict[str, str]:
     return {name: str(value) for name, value in content.items()}
 
 
-def usage(text: str) -> typer.BadParameter:
-    """A complaint about the command line itself (exit 2)."""
-    return typer.BadParameter(text)
+def clock_of(client: Client) -> int | None:
+    """The broker's clock, to print how far off a time is; None if it cannot be read.
 
-
-def duration_ms(text: str) -> int:
-    """A duration from the command line."""
-    try:
-        return parse_duration_ms(text)
-    except RequestError as error:
-        raise usage(str(error)) from error
-
-
-def moment_ms(client: Client, text: str) -> int:
-    """A moment from the command line; relative ones count on the broker's clock."""
-    now_ms = client.status().now_ms if _is_relative(text) else 0
-    return _time_ms(text, now_ms)
-
-
-def due_of(delay: str | None, at: str | None) -> tuple[int | None, int | None]:
-    """`--delay` and `--at` as a delay and a moment. `+30m` is a delay: the broker counts it on its own clock.
-
-    So who may send or reschedule needs no leave to look.
-    """
-    if at is None:
-        return None if delay is None else duration_ms(delay), None
-    return (_time_ms(at, 0), None) if _is_relative(at) else (None, _time_ms(at, 0))
-
-
-def clock_for_people_ms(client: Client) -> int | None:
-    """The broker's clock, to say how far off a time is; None where it cannot be had.
-
-    Asked when the work is done: that this fails (the caller may not look, the broker has just gone) must not
-    make the command fail.
+    It is read when the work is done. That this fails (the caller may not read it, the broker has just gone)
+    must not make the command fail.
     """
     try:
         return client.status().now_ms
@@ -142,20 +104,30 @@ def clock_for_people_ms(client: Client) -> int | None:
         return None
 
 
-def _is_relative(text: str) -> bool:
-    return text.strip().startswith("+") or text.strip().lower() == "now"
+def client_command(command: Callable[..., Answer | int]) -> Callable[..., int]:
+    """Make a command of a function that uses a broker.
 
+    The function takes a `client` first; in its place the command has the options `--endpoint` and `--json`.
+    The command prints the answer. A function that prints by itself takes `is_json` as well and returns the
+    exit code.
+    """
+    parameters = inspect.signature(command, eval_str=True).parameters
+    shown = [parameter for name, parameter in parameters.items() if name not in ("client", "is_json")]
+    option = inspect.Parameter.KEYWORD_ONLY
+    shown += [
+        inspect.Parameter("endpoint", option, default=None, annotation=EndpointOption),
+        inspect.Parameter("is_json", option, default=False, annotation=JsonOption),
+    ]
 
-def _time_ms(text: str, now_ms: int) -> int:
-    try:
-        return parse_time_ms(text, now_ms)
-    except RequestError as error:
-        raise usage(str(error)) from error
+    @wraps(command)
+    def run(*, endpoint: str | None, is_json: bool, **given: Any) -> int:
+        if "is_json" in parameters:
+            given["is_json"] = is_json
+        with connect(endpoint) as client:
+            answer = command(client, **given)
+            return answer if isinstance(answer, int) else answer.print(is_json)
 
-
-def range_ms(client: Client, start: str | None, end: str | None) -> tuple[int | None, int | None]:
-    """Both ends of a range of due times, as far as they are given."""
-    return (
-        None if start is None else moment_ms(client, start),
-        None if end is None else moment_ms(client, end),
-    )
+    ordered = [parameter.replace(kind=option) for parameter in shown]
+    run.__signature__ = inspect.Signature(ordered, return_annotation=int)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in ordered}
+    return run

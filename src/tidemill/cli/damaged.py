@@ -17,7 +17,8 @@ import typer
 from rich.table import Table
 
 from tidemill.broker.query.damage_views import DamagedView, damage_views
-from tidemill.cli.connecting import EndpointOption, JsonOption, connect, usage
+from tidemill.cli.arguments import usage
+from tidemill.cli.connecting import EndpointOption, JsonOption, connect
 from tidemill.cli.data_directory import open_quietly, require_data_directory, shape_of
 from tidemill.cli.output import bar, console
 from tidemill.client.answers import DamagedMessage

@@ -2,61 +2,59 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Annotated
+from datetime import timedelta
+from typing import Annotated, Any
 
-import typer
 from rich.text import Text
 
-from tidemill.cli.connecting import EndpointOption, JsonOption, connect, duration_ms, usage
-from tidemill.cli.output import console, relative_time
-from tidemill.cli.pictures import lying_bar, put_together
+from tidemill.cli.arguments import TopicOption, WatchOption, duration_option, usage
+from tidemill.cli.charts import lying_bar, put_together
+from tidemill.cli.connecting import client_command
+from tidemill.cli.output import Answer, console, relative_time
 from tidemill.cli.watching import watch
 from tidemill.client.answers import Minute
 from tidemill.client.client import Client
-from tidemill.core.durations import format_duration, format_time
+from tidemill.core.durations import as_duration_ms, format_duration, format_time
 from tidemill.core.limits import DAY_MS, HORIZON_MS_MAX, MINUTE_MS
 
-_ROWS = 30  # and one for the rest of the minute under way
-_BESIDE_CHARS = 36  # what stands left and right of a bar
+_ROWS = 30  # and one for the rest of the current minute
+_BESIDE_CHARS = 36  # the text left and right of a bar
 _BAR_CHARS_MIN = 10
 _BARS = r"[\u2588-\u258f]+"  # the block characters that bars are made of
+_HOUR: Any = "1h"
 
 
+@client_command
 def forecast(
-    topic: Annotated[str | None, typer.Option(help="Only of this topic.")] = None,
-    horizon: Annotated[str, typer.Option(help="How far to look.")] = "1h",
-    is_watch: Annotated[
-        bool, typer.Option("--watch", help="Refresh every second until interrupted.")
-    ] = False,
-    endpoint: EndpointOption = None,
-    is_json: JsonOption = False,
-) -> int:
+    client: Client,
+    is_json: bool,
+    topic: TopicOption = None,
+    horizon: Annotated[timedelta, duration_option(help="How far to look.")] = _HOUR,
+    is_watch: WatchOption = False,
+) -> Answer | int:
     """Show how many messages fall due when: one row per minute, or per several minutes.
 
     At most 30 rows are drawn; the first line says how many minutes a row has. --json has every minute.
     """
-    horizon_ms = duration_ms(horizon)
-    if horizon_ms <= 0:
-        raise usage(f"--horizon {horizon} is no span to look at; write it like 30m, 2h or 3d")
-    if horizon_ms > HORIZON_MS_MAX:
-        raise usage(f"--horizon {horizon} is too far to look; use at most {format_duration(HORIZON_MS_MAX)}")
-    screen = console()
-    width = max(_BAR_CHARS_MIN, screen.width - _BESIDE_CHARS)
-    with connect(endpoint) as client:
-        if is_json:
-            minutes = client.forecast(topic, horizon=horizon_ms)
-            print(json.dumps([{"from_ms": m.from_ms, "due": m.due} for m in minutes]))
-        elif is_watch:
-            watch(screen, lambda: _picture(client, topic, horizon_ms, width))
-        else:
-            screen.print(_picture(client, topic, horizon_ms, width))
-    return 0
+    horizon_ms = as_duration_ms(horizon)
+    if not 0 < horizon_ms <= HORIZON_MS_MAX:
+        given, limit = format_duration(horizon_ms), format_duration(HORIZON_MS_MAX)
+        raise usage(f"--horizon {given} is not possible; use at most {limit}, like 30m, 2h or 3d")
+    if is_watch and not is_json:
+        watch(console(), lambda: _picture(client, topic, horizon))
+        return 0
+    minutes = client.forecast(topic, horizon=horizon)
+    fields = [{"from_ms": minute.from_ms, "due": minute.due} for minute in minutes]
+    return Answer([fields], lambda: [_chart(minutes, client)])
 
 
-def _picture(client: Client, topic: str | None, horizon_ms: int, width: int) -> Text:
-    minutes = client.forecast(topic, horizon=horizon_ms)
+def _picture(client: Client, topic: str | None, horizon: timedelta) -> Text:
+    return _chart(client.forecast(topic, horizon=horizon), client)
+
+
+def _chart(minutes: Sequence[Minute], client: Client) -> Text:
+    width = max(_BAR_CHARS_MIN, console().width - _BESIDE_CHARS)
     return painted(drawn(minutes, client.status().now_ms, width))
 
 
@@ -68,7 +66,7 @@ def painted(lines: Sequence[str]) -> Text:
 
 
 def drawn(minutes: Sequence[Minute], now_ms: int, width: int) -> list[str]:
-    """The forecast as lines of text: at most a screenful, minutes put together where there are more."""
+    """The forecast as lines of text: at most `_ROWS` rows, several minutes in a row where there are more."""
     step = max(1, -(-(len(minutes) - 1) // _ROWS))
     sums = put_together([minute.due for minute in minutes], step)
     span = format_duration(step * MINUTE_MS)

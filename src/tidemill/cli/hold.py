@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from tidemill.cli.connecting import EndpointOption, JsonOption, connect
-from tidemill.client.answers import Holds
+from tidemill.cli.connecting import client_command
+from tidemill.cli.output import Answer
+from tidemill.client.client import Client
 from tidemill.core.holds import Held, held_named
 
 WhatArgument = Annotated[str, typer.Argument(metavar="WHAT", help="`releases` or `absorbing`.")]
@@ -19,22 +19,15 @@ _HELD = {
 }
 
 
-def hold(what: WhatArgument, endpoint: EndpointOption = None, is_json: JsonOption = False) -> int:
+@client_command
+def hold(client: Client, what: WhatArgument) -> Answer:
     """Hold the releases of the whole broker, or what its timer takes in; persists over restarts."""
     held = held_named(what)
-    with connect(endpoint) as client:
-        holds = client.hold(held)
-    return _print(holds, f"{held} held: {_HELD[held]} until `tidemill resume {held}`", is_json)
+    return Answer(asdict(client.hold(held)), f"{held} held: {_HELD[held]} until `tidemill resume {held}`")
 
 
-def resume(what: WhatArgument, endpoint: EndpointOption = None, is_json: JsonOption = False) -> int:
+@client_command
+def resume(client: Client, what: WhatArgument) -> Answer:
     """End a hold; what fell due meanwhile is released at once."""
     held = held_named(what)
-    with connect(endpoint) as client:
-        holds = client.resume(held)
-    return _print(holds, f"{held} resumed", is_json)
-
-
-def _print(holds: Holds, text: str, is_json: bool) -> int:
-    print(json.dumps(asdict(holds)) if is_json else text)
-    return 0
+    return Answer(asdict(client.resume(held)), f"{held} resumed")

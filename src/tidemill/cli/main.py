@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 
@@ -110,21 +111,28 @@ def _usage_text(error: Exception) -> str:
     format_message = getattr(error, "format_message", lambda: str(error))
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "tidemill"
-    said = _unreadable(error) or format_message().rstrip(".") or _MISSING
+    said = _wrong_value(error) or format_message().rstrip(".") or _MISSING
     if said == _MISSING and (names := getattr(getattr(context, "command", None), "commands", None)):
         said = f"{said}, one of {', '.join(names)}"
     return f"{said}; see `{command} --help`"
 
 
-def _unreadable(error: Exception) -> str:
-    """What to say of a text that is no number; the parser leaves out the text."""
-    details: list[dict[str, object]] = getattr(error.__cause__, "errors", list)()
-    kinds = {"int_parsing": "a whole number", "float_parsing": "a number"}
-    kind = kinds.get(str(details[0]["type"])) if details else None
-    if kind is None:
+def _wrong_value(error: Exception) -> str:
+    """The text for a value that is not possible; nothing for another error."""
+    parameter = getattr(error, "param", None)
+    if type(error) is not typer.BadParameter:
         return ""
-    name = max(getattr(getattr(error, "param", None), "opts", ()), key=len, default="this value")
-    return f"{name} {details[0]['input']!r} is not possible; use {kind}"
+    if parameter is None:
+        return error.message
+    is_argument = parameter.param_type_name == "argument"
+    name = parameter.metavar or parameter.name if is_argument else max(parameter.opts, key=len)
+    details: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
+    if not details:
+        return f"{name}: {error.message.rstrip('.')}"
+    # The parser's message leaves out the value.
+    kinds = {"int_parsing": "use a whole number", "float_parsing": "use a number"}
+    needed = details[0]["msg"].replace("Input should", "it should").removeprefix("Value error, ").rstrip(".")
+    return f"{name} {details[0]['input']!r} is not possible; {kinds.get(details[0]['type'], needed)}"
 
 
 def _complain(text: str, code: int) -> int:

@@ -7,66 +7,72 @@ import json
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated
+from datetime import timedelta
+from typing import Annotated, Any
 
 import typer
 
-from tidemill.cli.connecting import EndpointOption, connect, duration_ms, usage
+from tidemill.cli.arguments import TopicArgument, duration_option, usage
+from tidemill.cli.connecting import client_command
 from tidemill.cli.output import remark, waiting
 from tidemill.client.answers import Message
 from tidemill.client.client import Client
 from tidemill.core.clock import stopwatch_s
-from tidemill.core.durations import format_duration
+from tidemill.core.durations import as_duration_ms, format_duration
 from tidemill.core.errors import TidemillError
 from tidemill.core.limits import MAX_DELAY_MS
 
-_WAIT_MS_MAX = 20_000
+_WAIT_MAX = timedelta(seconds=20)
 _BATCH = 32
+_HALF_A_MINUTE: Any = "30s"
 
 
+@client_command
 def receive(
-    topic: Annotated[str, typer.Argument()],
+    client: Client,
+    is_json: bool,
+    topic: TopicArgument,
     group: Annotated[str, typer.Option(help="The consumer group.")],
     count: Annotated[int | None, typer.Option(min=1, help="Stop after this many.")] = None,
-    wait: Annotated[str, typer.Option(help="Stop when nothing arrived for this long.")] = "30s",
-    no_ack: Annotated[bool, typer.Option("--no-ack", help="Do not ack: they are delivered again.")] = False,
+    wait: Annotated[
+        timedelta, duration_option(help="Stop when nothing arrived for this long.")
+    ] = _HALF_A_MINUTE,
+    no_ack: Annotated[
+        bool, typer.Option("--no-ack", help="Do not acknowledge: they are delivered again.")
+    ] = False,
     invisible: Annotated[
-        str, typer.Option(help="How long other consumers do not get them (the lease).")
-    ] = "30s",
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="Only messages with this tag.")] = None,
-    endpoint: EndpointOption = None,
-    _is_json: Annotated[bool, typer.Option("--json", help="As it is in any case: JSON.")] = False,
+        timedelta,
+        duration_option(help="How long other consumers do not get them (the lease)."),
+    ] = _HALF_A_MINUTE,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="Only with this tag; may repeat.")] = None,
 ) -> int:
     """Receive messages, one JSON object per line."""
     if not group:
         raise usage("--group is empty; name the consumer group")
-    wait_ms, invisible_ms = duration_ms(wait), _lease_ms(invisible)
-    left, came = count, 0
-    with connect(endpoint) as client:
-        while left is None or left > 0:
-            batch = _BATCH if left is None else min(left, _BATCH)
-            with waiting(f"waiting for messages of {topic}, at most {wait}; Ctrl-C stops"):
-                messages = _wait_for(client, topic, group, batch, wait_ms, invisible_ms, tag)
-            if not messages:
-                break
-            came += len(messages)
-            _show(client, messages, no_ack)
-            left = None if left is None else left - len(messages)
-    if not came:
-        remark(f"nothing came within {wait}; `tidemill pending --topic {topic}` shows what still waits")
+    _check_lease(invisible)
+    left, received, span = count, 0, format_duration(as_duration_ms(wait))
+    while left is None or left > 0:
+        batch = _BATCH if left is None else min(left, _BATCH)
+        with waiting(f"waiting for messages of {topic}, at most {span}; Ctrl-C stops"):
+            messages = _wait_for(client, topic, group, batch, wait, invisible=invisible, tags=tag or None)
+        if not messages:
+            break
+        received += len(messages)
+        _show(client, messages, no_ack)
+        left = None if left is None else left - len(messages)
+    if not received:
+        remark(f"nothing arrived within {span}; `tidemill pending --topic {topic}` shows what is pending")
     return 0
 
 
-def _lease_ms(text: str) -> int:
-    """`--invisible` in milliseconds, within what a lease may be."""
-    lease_ms = duration_ms(text)
-    if not 1 <= lease_ms <= MAX_DELAY_MS:
-        raise usage(f"--invisible {text} is not possible; use 1ms to {format_duration(MAX_DELAY_MS)}")
-    return lease_ms
+def _check_lease(invisible: timedelta) -> None:
+    if not 1 <= as_duration_ms(invisible) <= MAX_DELAY_MS:
+        given_s, limit = invisible.total_seconds(), format_duration(MAX_DELAY_MS)
+        raise usage(f"--invisible {given_s:.0f}s is not possible; use 1ms to {limit}")
 
 
 def _show(client: Client, messages: Sequence[Message], no_ack: bool) -> None:
-    """Print messages and acknowledge each; what nobody reads any more is given back, untried."""
+    """Print messages and acknowledge each; those that cannot be printed are returned, untried."""
     unseen = deque(messages)
     try:
         while unseen:
@@ -76,32 +82,19 @@ def _show(client: Client, messages: Sequence[Message], no_ack: bool) -> None:
                 client.ack(message)
     finally:
         if unseen:
-            with suppress(TidemillError):  # what ended this matters more, and their leases end by themselves
+            with suppress(TidemillError):  # the first error matters more, and the leases end by themselves
                 client.give_back(*unseen)
 
 
 def _wait_for(
-    client: Client,
-    topic: str,
-    group: str,
-    count: int,
-    wait_ms: int,
-    invisible_ms: int,
-    tags: list[str] | None,
+    client: Client, topic: str, group: str, count: int, wait: timedelta, **options: Any
 ) -> list[Message]:
-    """The next messages; nothing if none comes in time."""
-    until_s = stopwatch_s() + wait_ms / 1000
+    """The next messages; none if none arrive in time."""
+    until_s = stopwatch_s() + wait.total_seconds()
     while True:
-        left_ms = max(0, round((until_s - stopwatch_s()) * 1000))
-        found = client.receive_batch(
-            topic,
-            group,
-            count=count,
-            wait=min(left_ms, _WAIT_MS_MAX),
-            invisible=invisible_ms,
-            tags=tags or None,
-        )
-        if found or left_ms <= _WAIT_MS_MAX:
+        left = max(timedelta(0), timedelta(seconds=until_s - stopwatch_s()))
+        found = client.receive_batch(topic, group, count=count, wait=min(left, _WAIT_MAX), **options)
+        if found or left <= _WAIT_MAX:
             return found
 
 

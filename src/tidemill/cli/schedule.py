@@ -8,7 +8,6 @@ end, such as a file that is damaged further on, does not hide how much is stored
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +15,11 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemill.cli.connecting import EndpointOption, JsonOption, connect, duration_ms, usage
-from tidemill.cli.output import bar
+from tidemill.cli.arguments import usage
+from tidemill.cli.connecting import client_command
+from tidemill.cli.output import Answer, bar
+from tidemill.cli.send import JitterOption
+from tidemill.client.client import Client
 from tidemill.client.tables.scheduled import Scheduled, StoredPart
 from tidemill.core.errors import RequestError, TidemillError
 from tidemill.core.model import SendResult
@@ -35,39 +37,36 @@ _FORMATS = {
 }
 
 
+@client_command
 def schedule(
+    client: Client,
+    is_json: bool,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Parquet, Arrow, CSV or JSON lines.")],
-    topic: Annotated[str | None, typer.Option(help="Where to, unless a column `topic` says.")] = None,
-    jitter: Annotated[
-        str | None, typer.Option(help="Random extra delay of at most this for every row: 30s.")
-    ] = None,
-    endpoint: EndpointOption = None,
-    is_json: JsonOption = False,
+    topic: Annotated[str | None, typer.Option(help="The topic of rows without a column `topic`.")] = None,
+    jitter: JitterOption = None,
 ) -> int:
     """Send every row of a file: columns `body`, `delay_ms` or `deliver_at`, `key` and others."""
     dataset = _dataset(file)
     check_names(dataset.schema.names, topic)  # here, because no row may follow to be refused for it
-    jitter_ms = 0 if jitter is None else duration_ms(jitter)
-    if jitter_ms:
+    if jitter:
         check_jitter_once(dataset.schema.names)
     sent = _Sent()
-    with connect(endpoint) as client, bar("scheduling", "rows") as advance:
-        try:
+    try:
+        with bar("scheduling", "rows") as advance:
             total = _row_count(dataset)
             for part in _parts(dataset):
-                sent.add(client.schedule(part, topic=topic, jitter=jitter_ms))
+                sent.add(client.schedule(part, topic=topic, jitter=jitter or 0))
                 advance(sent.rows, total)
-        except TidemillError:
-            if sent.rows:
-                _say(file, sent, is_json)
-            raise
-    _say(file, sent, is_json)
-    return 1 if sent.refused else 0
+    except TidemillError:
+        if sent.rows:
+            sent.answer(file).print(is_json)
+        raise
+    return sent.answer(file).print(is_json)
 
 
 @dataclass(slots=True)
 class _Sent:
-    """What became of the rows so far."""
+    """The outcome of the rows so far."""
 
     rows: int = 0
     repeats: int = 0
@@ -81,6 +80,19 @@ class _Sent:
         self.rows += len(answers)
         self.repeats += _repeats_in(answers)
         self.refused += answers.errors.values()
+
+    def answer(self, file: Path) -> Answer:
+        errors = [str(error) for error in self.refused[:_SAID_MAX]]
+        counts = {"stored": self.stored, "repeats": self.repeats, "refused": len(self.refused)}
+        return Answer({**counts, "errors": errors}, lambda: self._lines(file), not self.refused)
+
+    def _lines(self, file: Path) -> Iterator[str]:
+        for error in self.refused[:_SAID_MAX]:
+            yield f"refused: {error}"
+        if len(self.refused) > _SAID_MAX:
+            yield f"and {len(self.refused) - _SAID_MAX:,} more"
+        repeats = f"{self.repeats:,} were there before, " if self.repeats else ""
+        yield f"{file}: {self.stored:,} stored, {repeats}{len(self.refused):,} refused"
 
 
 def _dataset(file: Path) -> Any:
@@ -172,18 +184,3 @@ def _repeats_in(answers: Scheduled) -> int:
         else:
             count += sum(isinstance(answer, SendResult) and answer.is_repeat for answer in part)
     return count
-
-
-def _say(file: Path, sent: _Sent, is_json: bool) -> None:
-    stored, refused = sent.stored, sent.refused
-    if is_json:
-        errors = [str(error) for error in refused[:_SAID_MAX]]
-        counts = {"stored": stored, "repeats": sent.repeats, "refused": len(refused)}
-        print(json.dumps({**counts, "errors": errors}))
-        return
-    for error in refused[:_SAID_MAX]:
-        print(f"refused: {error}")
-    if len(refused) > _SAID_MAX:
-        print(f"and {len(refused) - _SAID_MAX:,} more")
-    repeats = f"{sent.repeats:,} were there before, " if sent.repeats else ""
-    print(f"{file}: {stored:,} stored, {repeats}{len(refused):,} refused")

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from tidemill.cli.connecting import (
-    EndpointOption,
-    JsonOption,
-    clock_for_people_ms,
-    connect,
-    due_of,
-    duration_ms,
-    usage,
-)
-from tidemill.cli.output import due_words
+from tidemill.cli.arguments import AtOption, DelayOption, due_of, duration_option, usage
+from tidemill.cli.connecting import client_command, clock_of
+from tidemill.cli.output import Answer, due_words
+from tidemill.client.client import Client
 from tidemill.core.durations import format_time
 from tidemill.core.model import NO_OFFSET, NO_TIME_MS, SendResult
 
 _ONCE = ("keep", "replace")
+JitterOption = Annotated[
+    timedelta | None, duration_option("--jitter", help="Random extra delay, at most this: 30s.")
+]
 
 
 class SendCommand(TyperCommand):
-    """Lets `--once` stand alone, which means *keep*."""
+    """Accepts `--once` without a value, which means *keep*."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, _with_once(args))
@@ -45,50 +42,46 @@ def _with_once(args: Sequence[str]) -> list[str]:
     return [*options, *rest]
 
 
+@client_command
 def send(
-    topic: Annotated[str, typer.Argument(help="Made on first use.")],
-    body: Annotated[str, typer.Argument(help="The message; '-' reads it from standard input.")],
-    delay: Annotated[str | None, typer.Option(help="Deliver after: 90s, 30m, 2h, 3d.")] = None,
-    at: Annotated[str | None, typer.Option(help="Deliver at: 2027-01-01T08:00:00+08:00.")] = None,
-    jitter: Annotated[
-        str | None, typer.Option(help="Random extra delay of at most this, after --delay or --at: 30s.")
-    ] = None,
+    client: Client,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Created on first use.")],
+    body: Annotated[
+        str, typer.Argument(metavar="BODY", help="The message; '-' reads it from standard input.")
+    ],
+    delay: DelayOption = None,
+    at: AtOption = None,
+    jitter: JitterOption = None,
     level: Annotated[
-        int | None, typer.Option(help="Deliver after a level's delay: 1, 2, … (`status --json` lists them).")
+        int | None, typer.Option(help="Due after a level's delay: 1, 2, … (`status --json` lists them).")
     ] = None,
     key: Annotated[list[str] | None, typer.Option("--key", help="A key to find it by; may repeat.")] = None,
     once: Annotated[
-        str | None, typer.Option(metavar="[replace]", help="Only one with this key waits; replace: move it.")
+        str | None,
+        typer.Option(metavar="[replace]", help="At most one pending message per key; replace: move it."),
     ] = None,
-    tag: Annotated[str, typer.Option(help="For consumers that filter.")] = "",
-    prop: Annotated[list[str] | None, typer.Option("--prop", help="k=v; may repeat.")] = None,
+    tag: Annotated[str, typer.Option(help="A tag that consumers can filter by.")] = "",
+    prop: Annotated[list[str] | None, typer.Option("--prop", help="A property, k=v; may repeat.")] = None,
     message_group: Annotated[str, typer.Option(help="FIFO group: its messages are delivered in order.")] = "",
-    endpoint: EndpointOption = None,
-    is_json: JsonOption = False,
-) -> int:
+) -> Answer:
     """Send one message; durable when this returns."""
     if sum(choice is not None for choice in (delay, at, level)) > 1:
-        raise usage("give only one of --delay, --at and --level")
-    delay_ms, at_ms = due_of(delay, at)
-    with connect(endpoint) as client:
-        result = client.send(
-            topic,
-            sys.stdin.buffer.read() if body == "-" else body,
-            delay=delay_ms,
-            at=at_ms,
-            jitter=None if jitter is None else duration_ms(jitter),
-            level=level or 0,
-            keys=key or (),
-            once=once or False,
-            tag=tag,
-            properties=_properties(prop or []),
-            message_group=message_group,
-        )
-        if is_json or not sys.stdout.isatty():
-            print(json.dumps(result_fields(result)))
-        else:
-            _print_for_people(result, clock_for_people_ms(client))
-    return 0
+        raise usage("pass only one of --delay, --at and --level")
+    after, time = due_of(delay, at)
+    result = client.send(
+        topic,
+        sys.stdin.buffer.read() if body == "-" else body,
+        delay=after,
+        at=time,
+        jitter=jitter,
+        level=level or 0,
+        keys=key or (),
+        once=once or False,
+        tag=tag,
+        properties=_properties(prop or []),
+        message_group=message_group,
+    )
+    return Answer(_fields(result), lambda: _lines(result, client), is_json_in_pipe=True)
 
 
 def _properties(pairs: Sequence[str]) -> dict[str, str]:
@@ -97,8 +90,7 @@ def _properties(pairs: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
-def result_fields(result: SendResult) -> dict[str, object]:
-    """A result as the JSON object that programs read."""
+def _fields(result: SendResult) -> dict[str, object]:
     is_timed, has_offset = result.deliver_at_ms != NO_TIME_MS, result.offset != NO_OFFSET
     return {
         "message_id": result.id,
@@ -113,12 +105,12 @@ def result_fields(result: SendResult) -> dict[str, object]:
     }
 
 
-def _print_for_people(result: SendResult, now_ms: int | None) -> None:
+def _lines(result: SendResult, client: Client) -> Iterator[str]:
     verb = "was there already" if result.is_repeat else "sent"
     if result.handle is None:
-        print(f"{verb}: {result.id}")
+        yield f"{verb}: {result.id}"
     else:
-        print(f"{verb}: {result.id}, {due_words(result.deliver_at_ms, now_ms)}")
-        print(f"handle: {result.handle}")
+        yield f"{verb}: {result.id}, {due_words(result.deliver_at_ms, clock_of(client))}"
+        yield f"handle: {result.handle}"
     if result.note:
-        print(f"note: {result.note}")
+        yield f"note: {result.note}"

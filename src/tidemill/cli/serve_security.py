@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemill.cli.connecting import usage
+from tidemill.cli.arguments import usage
 
 CONNECTIONS_MAX = 10_000
 

@@ -22,8 +22,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tidemill.cli.arguments import usage
 from tidemill.cli.child_processes import end_in_order
-from tidemill.cli.connecting import Broker, EndpointOption, JsonOption, broker_of, connect, usage
+from tidemill.cli.connecting import Broker, EndpointOption, JsonOption, broker_of, connect
 from tidemill.cli.output import console
 from tidemill.core.durations import format_time
 from tidemill.core.errors import StorageError

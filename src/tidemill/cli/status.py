@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import Annotated
 
-import typer
-
-from tidemill.cli.connecting import EndpointOption, JsonOption, connect
-from tidemill.cli.output import console
+from tidemill.cli.arguments import WatchOption
+from tidemill.cli.connecting import client_command
+from tidemill.cli.output import Answer, console
 from tidemill.cli.status_picture import RATES, Seen, picture_of, table_of
 from tidemill.cli.watching import EVERY_S, watch
 from tidemill.client.answers import BrokerStatus, Minute
@@ -17,32 +15,23 @@ from tidemill.client.client import Client
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import ForbiddenError
 
-_HORIZON_MS = 3_600_000
 
-
-def status(
-    is_watch: Annotated[
-        bool, typer.Option("--watch", help="Refresh every second until interrupted.")
-    ] = False,
-    endpoint: EndpointOption = None,
-    is_json: JsonOption = False,
-) -> int:
+@client_command
+def status(client: Client, is_json: bool, is_watch: WatchOption = False) -> Answer | int:
     """Show counts, lateness, timer and disk."""
-    with connect(endpoint) as client:
-        if is_watch and is_json:
-            _print_lines(client)
-        elif is_watch:
-            seen = Seen(str(client.endpoint))
-            watch(console(), lambda: picture_of(_look(client, seen)))
-        elif is_json:
-            print(json.dumps(client.status().fields))
-        else:
-            console().print(table_of(client.status()))
+    if is_watch and is_json:
+        _print_lines(client)
+    elif is_watch:
+        seen = Seen(str(client.endpoint))
+        watch(console(), lambda: picture_of(_look(client, seen)))
+    else:
+        found = client.status()
+        return Answer(found.fields, lambda: [table_of(found)])
     return 0
 
 
 def _look(client: Client, seen: Seen) -> Seen:
-    """Look once more; what the caller may not see is left out of the picture."""
+    """Add the present state; what the caller may not read is left out."""
     status, now_s = client.status(), stopwatch_s()
     seen.add(status, now_s, client.topics(), _next_hour(client))
     return seen
@@ -50,13 +39,13 @@ def _look(client: Client, seen: Seen) -> Seen:
 
 def _next_hour(client: Client) -> list[Minute] | None:
     try:
-        return client.forecast(horizon=_HORIZON_MS)
+        return client.forecast(horizon="1h")
     except ForbiddenError:
         return None
 
 
 def _print_lines(client: Client) -> None:
-    """One JSON object a line, with the rates since the last."""
+    """One JSON object per line, with the rates since the line before."""
     pause = threading.Event()
     before, before_s = client.status(), stopwatch_s()
     while not pause.wait(EVERY_S):

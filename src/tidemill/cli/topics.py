@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.console import RenderableType
 
-from tidemill.cli.connecting import EndpointOption, JsonOption, connect
-from tidemill.cli.output import console
+from tidemill.cli.connecting import client_command
+from tidemill.cli.output import Answer, table
 from tidemill.client.answers import TopicInfo
+from tidemill.client.client import Client
 from tidemill.core.model import TopicType
 
 topics = typer.Typer(help="Topics: list, create, delete, pause, resume, limit.")
@@ -19,96 +20,80 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME")]
 
 
 @topics.command("list")
-def list_topics(endpoint: EndpointOption = None, is_json: JsonOption = False) -> int:
-    """Show all topics and what waits for them; with --json one object per line."""
-    with connect(endpoint) as client:
-        found = sorted(client.topics(), key=lambda topic: topic.name)
-    if is_json:
-        for topic in found:
-            print(json.dumps(asdict(topic)))
-    else:
-        _print(found)
-    return 0
+@client_command
+def list_topics(client: Client) -> Answer:
+    """Show all topics with their counts; with --json one object per line."""
+    found = sorted(client.topics(), key=lambda topic: topic.name)
+    return Answer([asdict(topic) for topic in found], lambda: _shown(found))
 
 
-def _print(found: list[TopicInfo]) -> None:
+def _shown(found: list[TopicInfo]) -> Iterator[RenderableType]:
     if not found:
-        print("no topics; the first send makes one")
+        yield "no topics; the first send creates one"
         return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("topic", overflow="fold")
-    table.add_column("type")
-    for name in ("queues", "pending", "sent", "released", "cancelled"):
-        table.add_column(name, justify="right")
-    table.add_column("state")
-    for topic in found:
-        state = "paused" if topic.is_paused else ""
-        if topic.release_rate_max:
-            state = f"{state} at most {topic.release_rate_max:,}/s".strip()
-        counts = (topic.queues, topic.pending, topic.sent, topic.released, topic.cancelled)
-        table.add_row(topic.name, topic.type.value, *(f"{count:,}" for count in counts), state)
-    console().print(table)
+    yield table(
+        "topic,type,>queues,>pending,>sent,>released,>cancelled,state",
+        ((topic.name, topic.type.value, *_counts(topic), _state(topic)) for topic in found),
+    )
+
+
+def _counts(topic: TopicInfo) -> Iterator[str]:
+    for count in (topic.queues, topic.pending, topic.sent, topic.released, topic.cancelled):
+        yield f"{count:,}"
+
+
+def _state(topic: TopicInfo) -> str:
+    limited = f"at most {topic.release_rate_max:,}/s" if topic.release_rate_max else ""
+    return f"{'paused' if topic.is_paused else ''} {limited}".strip()
 
 
 @topics.command("create")
+@client_command
 def create(
+    client: Client,
     name: NameArgument,
-    kind: Annotated[TopicType, typer.Option("--type", help="What it takes.")] = TopicType.MIXED,
+    kind: Annotated[TopicType, typer.Option("--type", help="Which messages it accepts.")] = TopicType.MIXED,
     queues: Annotated[int | None, typer.Option(min=1, max=1024, help="How many queues. [4]")] = None,
-    endpoint: EndpointOption = None,
-    is_json: JsonOption = False,
-) -> int:
-    """Make a topic; the same again is no error."""
-    with connect(endpoint) as client:
-        topic = client.create_topic(name, kind, queues=queues)
-    text = f"{topic.name}: {topic.type.value}, {topic.queues} queues"
-    print(json.dumps(asdict(topic)) if is_json else text)
-    return 0
+) -> Answer:
+    """Create a topic; one that exists with the same settings is no error."""
+    topic = client.create_topic(name, kind, queues=queues)
+    return Answer(asdict(topic), f"{topic.name}: {topic.type.value}, {topic.queues} queues")
 
 
 @topics.command("delete")
+@client_command
 def delete(
+    client: Client,
     name: NameArgument,
-    force: Annotated[bool, typer.Option("--force", help="Also while messages wait: cancels them.")] = False,
-    endpoint: EndpointOption = None,
-    is_json: JsonOption = False,
-) -> int:
+    force: Annotated[bool, typer.Option("--force", help="Cancel its pending messages first.")] = False,
+) -> Answer:
     """Delete a topic."""
-    with connect(endpoint) as client:
-        cancelled = client.delete_topic(name, force=force)
-    text = f"{name}: deleted" + (f", {cancelled:,} waiting messages cancelled" if cancelled else "")
-    print(json.dumps({"name": name, "cancelled": cancelled}) if is_json else text)
-    return 0
+    cancelled = client.delete_topic(name, force=force)
+    text = f"{name}: deleted" + (f", {cancelled:,} pending messages cancelled" if cancelled else "")
+    return Answer({"name": name, "cancelled": cancelled}, text)
 
 
 @topics.command("pause")
-def pause(name: NameArgument, endpoint: EndpointOption = None, is_json: JsonOption = False) -> int:
-    """Hold a topic's releases; what falls due meanwhile goes when it is resumed."""
-    with connect(endpoint) as client:
-        topic = client.pause_topic(name)
-    print(json.dumps(asdict(topic)) if is_json else f"{name}: paused")
-    return 0
+@client_command
+def pause(client: Client, name: NameArgument) -> Answer:
+    """Hold a topic's releases; what falls due meanwhile is released when it is resumed."""
+    return Answer(asdict(client.pause_topic(name)), f"{name}: paused")
 
 
 @topics.command("resume")
-def resume(name: NameArgument, endpoint: EndpointOption = None, is_json: JsonOption = False) -> int:
-    """Let a topic's releases go on."""
-    with connect(endpoint) as client:
-        topic = client.resume_topic(name)
-    print(json.dumps(asdict(topic)) if is_json else f"{name}: resumed")
-    return 0
+@client_command
+def resume(client: Client, name: NameArgument) -> Answer:
+    """Resume a topic's releases."""
+    return Answer(asdict(client.resume_topic(name)), f"{name}: resumed")
 
 
 @topics.command("limit")
+@client_command
 def limit(
+    client: Client,
     name: NameArgument,
-    per_second: Annotated[int, typer.Argument(min=0, help="Releases a second; 0: no limit.")],
-    endpoint: EndpointOption = None,
-    is_json: JsonOption = False,
-) -> int:
-    """Bound a topic's releases a second."""
-    with connect(endpoint) as client:
-        topic = client.limit_topic(name, per_second)
+    per_second: Annotated[int, typer.Argument(min=0, help="Releases per second; 0: no limit.")],
+) -> Answer:
+    """Limit a topic's releases per second."""
     text = f"{name}: {f'at most {per_second:,} releases a second' if per_second else 'no limit'}"
-    print(json.dumps(asdict(topic)) if is_json else text)
-    return 0
+    return Answer(asdict(client.limit_topic(name, per_second)), text)

@@ -17,10 +17,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from tidemill.cli.arguments import usage
+from tidemill.cli.charts import lateness_lines
 from tidemill.cli.child_processes import end_in_order
-from tidemill.cli.connecting import usage
 from tidemill.cli.data_directory import open_quietly, shape_of
-from tidemill.cli.demo.lateness_picture import lateness_lines
 from tidemill.cli.demo.playing_on import play_on
 from tidemill.cli.demo.screen import LiveScreen, plain_event
 from tidemill.cli.demo.serving import last_words

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from tidemill.cli.pictures import bytes_text, lying_bar, put_together, sparkline, standing_bars
+from tidemill.cli.charts import (
+    bytes_text,
+    lateness_lines,
+    lying_bar,
+    put_together,
+    sparkline,
+    standing_bars,
+)
 
 
 def test_a_bar_is_as_long_as_its_share() -> None:
@@ -35,3 +42,15 @@ def test_neighbours_are_put_together_and_none_is_lost() -> None:
 
 def test_bytes_as_people_read_them() -> None:
     assert [bytes_text(n) for n in (5, 2048, 3 << 20, 5 << 40)] == ["5 B", "2.0 KiB", "3.0 MiB", "5.0 TiB"]
+
+
+def test_every_message_is_in_one_bar() -> None:
+    lines = lateness_lines([0, 1, 1, 2, 3, 3, 3, 9])
+    assert [line.split("ms")[0].strip() for line in lines] == ["0", "1", "2 to 3", "4 to 7", "8 to 15"]
+    assert [line.split("ms")[1].split()[-1:] for line in lines] == [["1"], ["2"], ["4"], [], ["1"]]
+    assert lines[2].count("█") == 40
+
+
+def test_nothing_late_and_nothing_at_all() -> None:
+    assert len(lateness_lines([0, 0])) == 1
+    assert lateness_lines([]) == []
