@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Annotated
 
 import typer
@@ -11,19 +10,19 @@ from tidemill.cli.arguments import duration
 from tidemill.cli.connecting import client_command
 from tidemill.cli.output import Answer, bar, watched
 from tidemill.client.client import Client
-from tidemill.core.durations import as_duration_ms, format_duration, format_time
+from tidemill.core.durations import format_duration, format_time, parse_duration_ms
 
 
 @client_command
 def advance(
     client: Client,
     span: Annotated[
-        timedelta,
+        str,
         typer.Argument(metavar="DURATION", parser=duration, help="How far: 500ms, 5s, 30m, 2h, 3d."),
     ],
 ) -> Answer:
     """Move a simulated clock; returns when everything due by then is in its topic."""
-    begun_ms, by_ms = client.status().now_ms, as_duration_ms(span)
+    begun_ms, by_ms = client.status().now_ms, parse_duration_ms(span)
     with bar("moving the clock", _pace) as moved:
         now_ms = watched(
             lambda: client.advance(span), lambda: moved(client.status().now_ms - begun_ms, by_ms)

@@ -1,35 +1,20 @@
 """Arguments that several commands share: durations, times, handles and the options made of them.
 
-A duration becomes a `timedelta`, a time a `datetime` with its zone, so that no unit is ambiguous.
+A duration is checked where it is given and stays a text, such as `90s`, and a time becomes ISO 8601 with its
+zone: both are for the client as they are, and no unit is ambiguous.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
 
 from tidemill.client.client import Client
-from tidemill.core.durations import as_shift_ms, parse_duration_ms, parse_time_ms
+from tidemill.core.durations import as_shift_ms, format_time, parse_duration_ms, parse_time_ms
 from tidemill.core.errors import RequestError
 from tidemill.core.model import Handle
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class Time:
-    """A time: `span` after 1970 or, if it is relative (`+30m`, `now`), after the broker's present time."""
-
-    span: timedelta
-    is_relative: bool
-
-    def on_clock_of(self, client: Client) -> datetime:
-        """The time itself; for a relative one the broker's clock is read."""
-        now_ms = client.status().now_ms if self.is_relative else 0
-        return _EPOCH + timedelta(milliseconds=now_ms) + self.span
 
 
 def usage(text: str) -> typer.BadParameter:
@@ -37,50 +22,61 @@ def usage(text: str) -> typer.BadParameter:
     return typer.BadParameter(text)
 
 
-def duration(text: str) -> timedelta:
+@dataclass(frozen=True, slots=True)
+class Time:
+    """A time in Unix milliseconds or, if it is relative (`+30m`, `now`), after the broker's present time."""
+
+    ms: int
+    is_relative: bool
+
+    def on_clock_of(self, client: Client) -> str:
+        """The time in ISO 8601; for a relative one the broker's clock is read."""
+        return format_time(self.ms + (client.status().now_ms if self.is_relative else 0))
+
+
+def duration(text: str) -> str:
     """A duration such as `90s` or `1h30m`."""
     try:
-        return timedelta(milliseconds=parse_duration_ms(text))
-    except (RequestError, OverflowError) as error:
-        raise _wrong(text, error) from error
+        parse_duration_ms(text)
+    except RequestError as error:
+        raise usage(str(error)) from error
+    return text
 
 
-def shift(text: str) -> timedelta:
+def shift(text: str) -> str:
     """A duration with a sign: `-10m` is ten minutes earlier."""
     try:
-        return timedelta(milliseconds=as_shift_ms(text))
-    except (RequestError, OverflowError) as error:
-        raise _wrong(text, error) from error
+        as_shift_ms(text)
+    except RequestError as error:
+        raise usage(str(error)) from error
+    return text
 
 
 def time(text: str) -> Time:
     """A time: ISO 8601, Unix milliseconds, `now`, or `+30m`."""
     try:
-        parsed = Time(timedelta(milliseconds=parse_time_ms(text, 0)), text.strip().lower()[:1] in ("+", "n"))
-        _EPOCH + parsed.span  # overflows where the time is too late
-        return parsed
-    except (RequestError, OverflowError) as error:
-        raise _wrong(text, error) from error
+        parsed = Time(parse_time_ms(text, 0), text.strip().lower()[:1] in ("+", "n"))
+        format_time(parsed.ms)
+    except RequestError as error:
+        raise usage(str(error)) from error
+    except (OverflowError, ValueError) as error:
+        raise usage(f"{text} is after the year 9999; use an earlier time") from error
+    return parsed
 
 
-def _wrong(text: str, error: Exception) -> typer.BadParameter:
-    beyond = f"{text} ends after the year 9999; use less"
-    return usage(beyond if isinstance(error, OverflowError) else str(error))
-
-
-def on_clock(client: Client, given: Time | None) -> datetime | None:
+def on_clock(client: Client, given: Time | None) -> str | None:
     """The time that was given, if any; a relative one counts from the broker's clock."""
     return None if given is None else given.on_clock_of(client)
 
 
-def due_of(delay: timedelta | None, at: Time | None) -> tuple[timedelta | None, datetime | None]:
+def due_of(delay: str | None, at: Time | None) -> tuple[str | None, str | None]:
     """`--delay` and `--at` as a delay and a time. `--at +30m` is a delay: the broker knows its own clock.
 
     So a caller that may only send or reschedule needs no permission to read the clock.
     """
     if at is None:
         return delay, None
-    return (at.span, None) if at.is_relative else (None, _EPOCH + at.span)
+    return (f"{at.ms}ms", None) if at.is_relative else (None, format_time(at.ms))
 
 
 def handle_of(topic: str, text: str) -> Handle:
@@ -115,7 +111,7 @@ FromOption = Annotated[
     Time | None, time_option("--from", help="Due at or after: ISO 8601, +30m, now, or Unix ms.")
 ]
 ToOption = Annotated[Time | None, time_option("--to", help="Due before.")]
-DelayOption = Annotated[timedelta | None, duration_option("--delay", help="Due after: 90s, 30m, 2h, 3d.")]
+DelayOption = Annotated[str | None, duration_option("--delay", help="Due after: 90s, 30m, 2h, 3d.")]
 AtOption = Annotated[Time | None, time_option("--at", help="Due at: 2027-01-01T08:00:00+08:00, or +30m.")]
 RequestIdOption = Annotated[
     str | None,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 from rich.text import Text
 
@@ -15,14 +14,13 @@ from tidemill.cli.output import Answer, console, relative_time
 from tidemill.cli.watching import watch
 from tidemill.client.answers import Minute
 from tidemill.client.client import Client
-from tidemill.core.durations import as_duration_ms, format_duration, format_time
+from tidemill.core.durations import format_duration, format_time, parse_duration_ms
 from tidemill.core.limits import DAY_MS, HORIZON_MS_MAX, MINUTE_MS
 
 _ROWS = 30  # and one for the rest of the current minute
 _BESIDE_CHARS = 36  # the text left and right of a bar
 _BAR_CHARS_MIN = 10
 _BARS = r"[\u2588-\u258f]+"  # the block characters that bars are made of
-_HOUR: Any = "1h"
 
 
 @client_command
@@ -30,17 +28,16 @@ def forecast(
     client: Client,
     is_json: bool,
     topic: TopicOption = None,
-    horizon: Annotated[timedelta, duration_option(help="How far to look.")] = _HOUR,
+    horizon: Annotated[str, duration_option(help="How far to look.")] = "1h",
     is_watch: WatchOption = False,
 ) -> Answer | int:
     """Show how many messages fall due when: one row per minute, or per several minutes.
 
     At most 30 rows are drawn; the first line says how many minutes a row has. --json has every minute.
     """
-    horizon_ms = as_duration_ms(horizon)
-    if not 0 < horizon_ms <= HORIZON_MS_MAX:
-        given, limit = format_duration(horizon_ms), format_duration(HORIZON_MS_MAX)
-        raise usage(f"--horizon {given} is not possible; use at most {limit}, like 30m, 2h or 3d")
+    if not 0 < parse_duration_ms(horizon) <= HORIZON_MS_MAX:
+        limit = format_duration(HORIZON_MS_MAX)
+        raise usage(f"--horizon {horizon} is not possible; use at most {limit}, such as 30m, 2h or 3d")
     if is_watch and not is_json:
         watch(console(), lambda: _picture(client, topic, horizon))
         return 0
@@ -49,7 +46,7 @@ def forecast(
     return Answer([fields], lambda: [_chart(minutes, client)])
 
 
-def _picture(client: Client, topic: str | None, horizon: timedelta) -> Text:
+def _picture(client: Client, topic: str | None, horizon: str) -> Text:
     return _chart(client.forecast(topic, horizon=horizon), client)
 
 

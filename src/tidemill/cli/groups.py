@@ -14,7 +14,7 @@ from tidemill.cli.connecting import client_command
 from tidemill.cli.output import Answer, table
 from tidemill.client.answers import GroupInfo
 from tidemill.client.client import Client
-from tidemill.core.durations import as_time_ms, format_time
+from tidemill.core.durations import as_time_ms
 from tidemill.core.errors import ForbiddenError
 
 groups = typer.Typer(help="Consumer groups: list with lag, set, reset.")
@@ -83,7 +83,7 @@ def reset(
     is_new, at = _is_new(client, group), to.on_clock_of(client)
     client.reset_group(group, topic, at)
     to_ms = as_time_ms(at)
-    text = f"{group}{', a new group' if is_new else ''}: reads {topic} from {format_time(to_ms)}"
+    text = f"{group}{', a new group' if is_new else ''}: reads {topic} from {at}"
     return Answer({"group": group, "topic": topic, "to_ms": to_ms, "is_new": is_new}, text)
 
 

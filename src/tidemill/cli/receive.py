@@ -7,7 +7,6 @@ import json
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
@@ -18,13 +17,12 @@ from tidemill.cli.output import remark, waiting
 from tidemill.client.answers import Message
 from tidemill.client.client import Client
 from tidemill.core.clock import stopwatch_s
-from tidemill.core.durations import as_duration_ms, format_duration
+from tidemill.core.durations import format_duration, parse_duration_ms
 from tidemill.core.errors import TidemillError
 from tidemill.core.limits import MAX_DELAY_MS
 
-_WAIT_MAX = timedelta(seconds=20)
+_WAIT_MS_MAX = 20_000
 _BATCH = 32
-_HALF_A_MINUTE: Any = "30s"
 
 
 @client_command
@@ -34,26 +32,26 @@ def receive(
     topic: TopicArgument,
     group: Annotated[str, typer.Option(help="The consumer group.")],
     count: Annotated[int | None, typer.Option(min=1, help="Stop after this many.")] = None,
-    wait: Annotated[
-        timedelta, duration_option(help="Stop when nothing arrived for this long.")
-    ] = _HALF_A_MINUTE,
+    wait: Annotated[str, duration_option(help="Stop when nothing arrived for this long.")] = "30s",
     no_ack: Annotated[
         bool, typer.Option("--no-ack", help="Do not acknowledge: they are delivered again.")
     ] = False,
     invisible: Annotated[
-        timedelta,
+        str,
         duration_option(help="How long other consumers do not get them (the lease)."),
-    ] = _HALF_A_MINUTE,
+    ] = "30s",
     tag: Annotated[list[str] | None, typer.Option("--tag", help="Only with this tag; may repeat.")] = None,
 ) -> int:
     """Receive messages, one JSON object per line."""
     if not group:
         raise usage("--group is empty; name the consumer group")
-    _check_lease(invisible)
-    left, received, span = count, 0, format_duration(as_duration_ms(wait))
+    if not 1 <= parse_duration_ms(invisible) <= MAX_DELAY_MS:
+        limit = format_duration(MAX_DELAY_MS)
+        raise usage(f"--invisible {invisible} is not possible; use 1ms to {limit}")
+    left, received = count, 0
     while left is None or left > 0:
         batch = _BATCH if left is None else min(left, _BATCH)
-        with waiting(f"waiting for messages of {topic}, at most {span}; Ctrl-C stops"):
+        with waiting(f"waiting for messages of {topic}, at most {wait}; Ctrl-C stops"):
             messages = _wait_for(client, topic, group, batch, wait, invisible=invisible, tags=tag or None)
         if not messages:
             break
@@ -61,14 +59,8 @@ def receive(
         _show(client, messages, no_ack)
         left = None if left is None else left - len(messages)
     if not received:
-        remark(f"nothing arrived within {span}; `tidemill pending --topic {topic}` shows what is pending")
+        remark(f"nothing arrived within {wait}; `tidemill pending --topic {topic}` shows what is pending")
     return 0
-
-
-def _check_lease(invisible: timedelta) -> None:
-    if not 1 <= as_duration_ms(invisible) <= MAX_DELAY_MS:
-        given_s, limit = invisible.total_seconds(), format_duration(MAX_DELAY_MS)
-        raise usage(f"--invisible {given_s:.0f}s is not possible; use 1ms to {limit}")
 
 
 def _show(client: Client, messages: Sequence[Message], no_ack: bool) -> None:
@@ -86,15 +78,14 @@ def _show(client: Client, messages: Sequence[Message], no_ack: bool) -> None:
                 client.give_back(*unseen)
 
 
-def _wait_for(
-    client: Client, topic: str, group: str, count: int, wait: timedelta, **options: Any
-) -> list[Message]:
+def _wait_for(client: Client, topic: str, group: str, count: int, wait: str, **options: Any) -> list[Message]:
     """The next messages; none if none arrive in time."""
-    until_s = stopwatch_s() + wait.total_seconds()
+    until_s = stopwatch_s() + parse_duration_ms(wait) / 1000
     while True:
-        left = max(timedelta(0), timedelta(seconds=until_s - stopwatch_s()))
-        found = client.receive_batch(topic, group, count=count, wait=min(left, _WAIT_MAX), **options)
-        if found or left <= _WAIT_MAX:
+        left_ms = max(0, round((until_s - stopwatch_s()) * 1000))
+        wait = f"{min(left_ms, _WAIT_MS_MAX)}ms"
+        found = client.receive_batch(topic, group, count=count, wait=wait, **options)
+        if found or left_ms <= _WAIT_MS_MAX:
             return found
 
 

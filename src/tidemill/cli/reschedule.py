@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Annotated
 
 import typer
@@ -42,7 +41,7 @@ def reschedule(
     delay: DelayOption = None,
     at: AtOption = None,
     by: Annotated[
-        timedelta | None,
+        str | None,
         typer.Option(parser=shift, metavar="DURATION", help="Later by; earlier: --by=-10m."),
     ] = None,
     request_id: RequestIdOption = None,

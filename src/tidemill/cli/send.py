@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
@@ -19,7 +18,7 @@ from tidemill.core.model import NO_OFFSET, NO_TIME_MS, SendResult
 
 _ONCE = ("keep", "replace")
 JitterOption = Annotated[
-    timedelta | None, duration_option("--jitter", help="Random extra delay, at most this: 30s.")
+    str | None, duration_option("--jitter", help="Random extra delay, at most this: 30s.")
 ]
 
 
