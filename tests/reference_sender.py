@@ -114,7 +114,7 @@ class ReferenceSender:
             batch.suspects = self._suspects(batch, drafts)
             self._each(batch, drafts, is_all_or_none, lambda i, d: self._plan(batch, i, d, now_ms))
             first_seq, offsets = self._append(batch, now_ms)
-        self._store.writer.finish_written()
+        self._store.finish_written()
         self._hand_over_held(batch.messages, first_seq)
         for part in batch.moved:
             self.hand_over(part.deliver_at_ms, part.appended.first_seq, part.flags)
@@ -142,7 +142,7 @@ class ReferenceSender:
         seqs = np.array(list(batch.moves), np.int64)
         bounds = move_bounds(store, seqs)
         payloads = move_payloads(store, seqs, bounds)
-        first_seq = store.indexes.ledger.next_seq
+        first_seq = store.ledger.next_seq
         offsets: Sequence[int] = ()
         if batch.messages:
             offsets = store.writer.put(batch.messages, now_ms, more_bytes=payloads).queue_offsets
@@ -162,7 +162,7 @@ class ReferenceSender:
         for index, draft in enumerate(drafts):
             if batch.answers[index] is not None:
                 continue
-            topic = self._store.indexes.topics.named(draft.topic)
+            topic = self._store.topics.named(draft.topic)
             if topic is None:
                 continue
             if draft.id is not None:
@@ -175,7 +175,7 @@ class ReferenceSender:
                 asked.append(index)
         if not asked:
             return set()
-        found_at, _ = self._store.indexes.find.find_many(hash_texts(texts, np.array(seeds, np.uint64)))
+        found_at, _ = self._store.find.find_many(hash_texts(texts, np.array(seeds, np.uint64)))
         return {asked[at] for at in found_at.tolist()}
 
     def _check(self, batch: PlannedSend, index: int, draft: Draft, now_ms: int, creates_topics: bool) -> None:
@@ -183,7 +183,7 @@ class ReferenceSender:
         due_ms, level, note = due_time_ms(draft, self._settings, now_ms)
         kind = message_type(draft, due_ms is not None)
         batch.admitted[index] = (due_ms, level, note, kind)
-        topic = self._store.indexes.topics.named(draft.topic)
+        topic = self._store.topics.named(draft.topic)
         if topic is not None:
             check_type(kind, topic.name, topic.type)
         elif not creates_topics:
@@ -240,7 +240,7 @@ class ReferenceSender:
 
     def level_room(self) -> int:
         """How many more messages the level queues may take."""
-        return LEVEL_WAITING_MAX - self._store.indexes.levels.waiting
+        return LEVEL_WAITING_MAX - self._store.levels.waiting
 
     def flags(self, kind: MessageType, due_ms: int | None, now_ms: int, level: int = 0) -> int:
         """Level if on one, else near if due within the lead; ordered if it belongs to a message group."""
@@ -333,7 +333,7 @@ class ReferenceSender:
 
     def _take_tick(self, batch: PlannedSend, topic: Topic, due_ms: int) -> None:
         """Count one more message of a tick, or `TooManyRequestsError`; only where there is a limit."""
-        limit, counts = self._settings.due_per_tick_max, self._store.indexes.due_counts.ticks
+        limit, counts = self._settings.due_per_tick_max, self._store.due_counts.ticks
         if not limit or counts is None:
             return
         tick_ms, key = counts.tick_ms, (topic.id, due_ms // counts.tick_ms)
@@ -380,7 +380,7 @@ class ReferenceSender:
         ):
             if message.topic_id != topic_id:
                 topic_id = message.topic_id
-                topic = self._store.indexes.topics.by_id(topic_id)
+                topic = self._store.topics.by_id(topic_id)
                 name = topic.name if topic is not None else ""
             if message.deliver_at_ms == NO_TIME_MS:
                 batch.answers[slot] = SendResult(

@@ -153,9 +153,9 @@ class Consumers:
         for queue_id in range(life.queue_count):
             for row in broker.views.read(life.name, queue_id, 0, 1 << 30):
                 origin = row.message.properties["RETRY_TOPIC"]
-                topic = broker.store.indexes.topics.named(life.name)
+                topic = broker.store.topics.named(life.name)
                 assert topic is not None
-                if broker.store.indexes.topics.by_id(topic.origins[queue_id]) is None:
+                if broker.store.topics.by_id(topic.origins[queue_id]) is None:
                     continue  # its topic was deleted
                 is_resent = key_of(life.name, row.message)[2] == 0
                 key = (group, life.id, queue_id, row.offset)

@@ -79,7 +79,7 @@ class DamagedRun(Run):
         """Damage a run of the find index and let the scrub come round to it."""
         self._damage([self.directory / "index" / "find"], may_truncate=False)
         store = self.workload.world.broker.store
-        for _ in range(2 * len(store.indexes.find.files) + 1):
+        for _ in range(2 * len(store.find.files) + 1):
             while store.look_after_find(scrub_bytes=1 << 30):
                 pass
 

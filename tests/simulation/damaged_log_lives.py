@@ -216,7 +216,7 @@ class DamagedLogRun(Run):
     def _note_passed(self, damage: LogDamage) -> None:
         """What lies in a damaged frame: every group may step over it."""
         store = self.broker.store
-        for topic in store.indexes.topics:
+        for topic in store.topics:
             for queue_id in range(topic.queue_count):
                 rows = store.queues.read((topic.id, queue_id), 0, _ALL)
                 for offset, place in enumerate(rows["place"].tolist()):
@@ -249,7 +249,7 @@ class DamagedLogRun(Run):
         in_queues = {(m.topic_id, m.queue_id, m.offset) for m in listed if m.offset >= 0}
         # Where the clock was set back, the search by time may miss the row: then the offset is left out.
         without_offset = {m.seq for m in listed if m.state == "released" and m.offset < 0}
-        for topic in store.indexes.topics:
+        for topic in store.topics:
             for queue_id in range(topic.queue_count):
                 rows = store.queues.read((topic.id, queue_id), 0, _ALL)
                 for offset, place in enumerate(rows["place"].tolist()):

@@ -143,7 +143,7 @@ class Model:
 
     def sync_topics(self, broker: Broker) -> None:
         """Meet topics that came into being, and let those go whose deletion was asked for."""
-        present = {topic.name: topic for topic in broker.store.indexes.topics}
+        present = {topic.name: topic for topic in broker.store.topics}
         for name, life in list(self.topics.items()):
             found = present.get(name)
             if found is not None and found.id == life.id:

@@ -121,7 +121,7 @@ class SalvagedRun(Run):
 
     def _go_on(self, copy: Broker) -> None:
         """The copy works: everything that is pending goes out, and its own check finds nothing."""
-        for topic in list(copy.store.indexes.topics):
+        for topic in list(copy.store.topics):
             copy.topics.change(topic.name, is_paused=False, release_rate_max=0)
         if copy.switches.state != self.workload.world.broker.switches.state:
             raise Broken(f"the copy holds {copy.switches.state}")

@@ -49,7 +49,7 @@ def test_a_deleted_directory_comes_back_the_same(seed: int, name: str, tmp_path:
 def _state_of(broker: Broker) -> dict[str, Any]:
     """Everything that a user could tell apart, and the indexes it comes from."""
     store = broker.store
-    indexes, ledger = store.indexes, store.indexes.ledger
+    indexes, ledger = store.indexes, store.ledger
     first = ledger.head_seq
     queues = {
         (topic.name, queue_id): [

@@ -123,11 +123,11 @@ def _remove_copy(disk: Disk, target: Path, *, was_there: bool) -> None:
 def _copy_all(broker: Broker, source: Path, target: Path, progress: CopyProgress) -> BackupReport:
     """Make the copy, under the upkeep lock."""
     disk, store = broker.disk, broker.store
-    with store.writer.lock:
+    with store.read():
         log_end = store.finish_all()
         starts = store.log.segment_starts()
         consumers = store.consumers.snapshot(log_end)
-        pending = sum(store.indexes.due_counts.pending(topic.id) for topic in store.indexes.topics)
+        pending = sum(store.due_counts.pending(topic.id) for topic in store.topics)
     log_bytes = log_end - starts[0] if starts else 0
     disk.make_dir(target)  # first: where nothing can be made, its free space means nothing
     _require_space(broker, target, log_bytes + len(consumers))

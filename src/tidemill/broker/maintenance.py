@@ -61,7 +61,7 @@ class Maintenance:
             self._forgot_at_ms = boot_ms
             self._store.log.forget_verified()
         self._log_scrub.step(boot_ms)
-        if boot_ms - self._scrubbed_at_ms >= _EVERY_MS or self._store.indexes.find.lost:
+        if boot_ms - self._scrubbed_at_ms >= _EVERY_MS or self._store.find.lost:
             self._scrubbed_at_ms = boot_ms
             if self._store.look_after_find():
                 return now_ms

@@ -168,12 +168,12 @@ class _Salvage:
         doubts: Doubts,
         broker_id: str | None,
     ) -> SalvageReport:
-        topics = {topic.id: topic.name for topic in store.indexes.topics}
+        topics = {topic.id: topic.name for topic in store.topics}
         regions = [
             region_report(region, topics, lost_messages(self._reader, self._source, region.lost_seqs))
             for region in copy.regions
         ]
-        sent, released, cancelled = store.indexes.totals.overall()
+        sent, released, cancelled = store.totals.overall()
         first_damage = min((region.copied_to for region in copy.regions), default=None)
         return SalvageReport(
             source=str(self._source),
@@ -182,7 +182,7 @@ class _Salvage:
             has_new_broker_id=broker_id is None,
             log_frames=copy.frame_count,
             log_bytes=store.log.written_end,
-            pending=sum(store.indexes.due_counts.pending(topic_id) for topic_id in topics),
+            pending=sum(store.due_counts.pending(topic_id) for topic_id in topics),
             sent=sent,
             released=released,
             cancelled=cancelled,
@@ -195,7 +195,7 @@ class _Salvage:
             possibly_moved=doubts.counts["moved"],
             possibly_ended=[
                 OpenTransactionDoubt(topics.get(half.topic_id, ""), half.message_id)
-                for half in store.indexes.open_transactions.values()
+                for half in store.open_transactions.values()
                 if first_damage is not None and half.place >> 16 < _last_damage(copy)
             ],
             consumer_damages=[asdict(damage) for damage in consumers.damages],

@@ -32,7 +32,7 @@ class ReleaseBatch:
 
 def release_batch(store: MessageStore, rows: Rows, now_ms: int) -> ReleaseBatch:
     """The rows, or fewer where the bytes that go along would be too many. Call under the writer lock."""
-    entries = store.indexes.entries.take(rows["seq"])
+    entries = store.entries.take(rows["seq"])
     is_value = entries["place"] >> np.uint64(16) < store.value_below(now_ms)
     if not is_value.any():
         return ReleaseBatch(rows, entries, could_go_ms(store.log, entries), is_value, [])

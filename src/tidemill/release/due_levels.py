@@ -10,10 +10,10 @@ from tidemill.store.message_store import MessageStore
 
 def take_due_levels(store: MessageStore, now_ms: int, rows_max: int) -> Rows:
     """What is due in all level queues, in one go."""
-    levels = store.indexes.levels
+    levels = store.levels
     next_due_ms = levels.next_due_ms
     if next_due_ms is None or next_due_ms > now_ms:
         return NO_ROWS
-    with store.writer.lock:
+    with store.read():
         dues_ms, seqs = levels.take_due(now_ms, rows_max)
     return in_order(due_rows(dues_ms, seqs, Via.LEVEL, NEVER_ROLLED))

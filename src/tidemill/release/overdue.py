@@ -64,12 +64,12 @@ def overdue_rows(
 
     FIFO messages due at or after `fifo_below_ms` are left out, and far ones from `held_seq` on.
     """
-    with store.writer.lock:
-        first_seq = max(first_seq, store.indexes.ledger.head_seq)
+    with store.read():
+        first_seq = max(first_seq, store.ledger.head_seq)
         if first_seq >= end_seq:
             return joined([])
-        wanted = store.indexes.ledger.range_states(first_seq, end_seq) == State.PENDING
-        entries = store.indexes.entries.read(first_seq, end_seq, wanted)
+        wanted = store.ledger.range_states(first_seq, end_seq) == State.PENDING
+        entries = store.entries.read(first_seq, end_seq, wanted)
     # A row never changes, and what is settled meanwhile is found out when it is to be released.
     wanted &= entries["deliver_at_ms"] <= until_ms
     if topic_id is not None:
@@ -97,7 +97,7 @@ def earliest_overdue(
     held_seq: int | None = None,
 ) -> tuple[Rows, bool]:
     """The earliest `rows_max` pending messages of a topic due by `until_ms`; and whether those are all."""
-    ledger = store.indexes.ledger
+    ledger = store.ledger
     kept, is_complete = joined([]), True
     first = ledger.head_seq
     while first < ledger.next_seq:

@@ -81,7 +81,7 @@ class Releaser:
         self._near = DueSet()
         self._held = DueSet()
         self._put_off: list[Rows] = []  # what this step may not release: held when it is over
-        self.backlogs = Backlogs(store.indexes.topics)
+        self.backlogs = Backlogs(store.topics)
         self.figures = ReleaseFigures(store.topic_names, clock.now_ms)
         self.lateness = self.figures.lateness
         self._pacing = Pacing(0) if clock.is_simulated else Pacing()
@@ -126,7 +126,7 @@ class Releaser:
         """The earliest due time of what is in memory and in no backlog; a look from any thread."""
         with self._lock:
             near_ms = self._near.next_due_ms()
-        levels_ms = self._store.indexes.levels.next_due_ms
+        levels_ms = self._store.levels.next_due_ms
         found = (near_ms, levels_ms, self._held.next_due_ms(), self._ready.next_due_ms())
         return min((due_ms for due_ms in found if due_ms is not None), default=None)
 
@@ -134,8 +134,8 @@ class Releaser:
         """Seqs due in `[from, until]` that are here and not released; a look from any thread."""
         with self._lock:
             near = self._near.due_seqs(from_ms, until_ms)
-        with self._store.writer.lock:
-            levels = self._store.indexes.levels.due_seqs(from_ms, until_ms)
+        with self._store.read():
+            levels = self._store.levels.due_seqs(from_ms, until_ms)
         held, ready = self._held.due_seqs(from_ms, until_ms), self._ready.due_seqs(from_ms, until_ms)
         backlogs = [seqs_between(rows, from_ms, until_ms) for rows in self.backlogs.rows().values()]
         return np.concatenate([NO_ROWS["seq"], *near, *levels, *held, *ready, *backlogs])
@@ -160,10 +160,10 @@ class Releaser:
     def recover(self) -> None:
         """Find again what waited when the broker stopped: near messages, ready files, overdue backlogs."""
         store = self._store
-        with store.writer.lock:
-            seqs = store.indexes.pending_near()
-            due = store.indexes.entries.take(seqs)["deliver_at_ms"].astype(np.int64)
-            ledger = store.indexes.ledger
+        with store.read():
+            seqs = store.pending_near()
+            due = store.entries.take(seqs)["deliver_at_ms"].astype(np.int64)
+            ledger = store.ledger
             handed_over_ms, held_seq = self._handed_over_ms(), self._seen.held_seq
             self._scan = OverdueScan(ledger.head_seq, ledger.next_seq, handed_over_ms, held_seq)
         self.add_near(due, seqs)
@@ -264,10 +264,10 @@ class Releaser:
 
     def _permitted(self, rows: Rows, now_ms: int) -> Rows:
         """Without what is settled, what must wait for its group's order, and what its topic holds back."""
-        indexes = self._store.indexes
-        with self._store.writer.lock:
-            rows = picked(rows, indexes.ledger.pending_mask(rows["seq"]))
-            entries = indexes.entries.take(rows["seq"])
+        store = self._store
+        with store.read():
+            rows = picked(rows, store.ledger.pending_mask(rows["seq"]))
+            entries = store.entries.take(rows["seq"])
         if (rows["deliver_at_ms"] != entries["deliver_at_ms"]).any():  # handed over wrongly
             rows["deliver_at_ms"] = entries["deliver_at_ms"]
             order = np.lexsort((rows["seq"], rows["deliver_at_ms"]))
@@ -301,12 +301,12 @@ class Releaser:
     def _release_some(self, rows: Rows, now_ms: int, is_pressed: bool) -> Rows:
         """Let as many rows go as fit one record; returns the rest."""
         store, planned_s = self._store, stopwatch_s()
-        with store.writer.lock:
-            rows = picked(rows, store.indexes.ledger.pending_mask(rows["seq"]))
+        with store.write() as tx:
+            rows = picked(rows, tx.ledger.pending_mask(rows["seq"]))
             batch = release_batch(store, rows[: self.rows_max], now_ms)
             if not len(batch.rows):
                 return rows
-            appended = store.writer.release(
+            appended = tx.release(
                 batch.rows["seq"].astype(np.int64),
                 batch.entries,
                 batch.rows["via"],
@@ -332,7 +332,7 @@ class Releaser:
 
     def _next_wake_ms(self, now_ms: int) -> int | None:
         with self._lock:
-            wakes = [self._near.next_due_ms(), self._store.indexes.levels.next_due_ms]
+            wakes = [self._near.next_due_ms(), self._store.levels.next_due_ms]
         held = self._held.next_due_ms()
         # What is held although due waits for the pipeline; look again a little later.
         wakes.append(None if held is None else max(held, now_ms + _HELD_PAUSE_MS))
@@ -380,11 +380,11 @@ class Releaser:
         found by the look through the entries, unless it was handed over too early for that: the timer may
         have read a damaged entry.
         """
-        indexes = self._store.indexes
-        with self._store.writer.lock:
-            needed = indexes.ledger.pending_mask(seqs)
+        store = self._store
+        with store.read():
+            needed = store.ledger.pending_mask(seqs)
             chosen = np.flatnonzero(needed)
-            entries = indexes.entries.take(seqs[chosen])
+            entries = store.entries.take(seqs[chosen])
         held = self.backlogs.holds(entries["topic_id"])
         if held.any():
             held &= entries["deliver_at_ms"] < self._handed_over_ms()

@@ -75,9 +75,9 @@ class SweepScan(OverdueScan):
 
     def _tell_lost(self, store: MessageStore, rows: Rows) -> None:
         """Those that a shard should have handed over."""
-        with store.writer.lock:
-            rows = picked(rows, store.indexes.ledger.pending_mask(rows["seq"]))
-            flags = store.indexes.entries.take(rows["seq"])["flags"]
+        with store.read():
+            rows = picked(rows, store.ledger.pending_mask(rows["seq"]))
+            flags = store.entries.take(rows["seq"])["flags"]
         far = rows["seq"][flags & (FLAG_NEAR | FLAG_LEVEL) == 0]
         if len(far):
             self.far_count += len(far)
@@ -107,7 +107,7 @@ class Sweeper:
         end_minute = now_ms // MINUTE_MS
         if not self._is_time(end_minute):
             return None
-        counts = self._store.indexes.due_counts
+        counts = self._store.due_counts
         pending = counts.before(end_minute)
         if pending and (passed := passed_ms() // MINUTE_MS) < end_minute:
             end_minute = passed
@@ -122,7 +122,7 @@ class Sweeper:
             return None
         first, end = minutes
         return SweepScan(
-            self._store.indexes.ledger.head_seq,
+            self._store.ledger.head_seq,
             self._safe_seq_before if self._clock.is_simulated else safe_seq,
             handed_over_ms=end * MINUTE_MS,
             from_ms=first * MINUTE_MS,
@@ -132,7 +132,7 @@ class Sweeper:
 
     def next_look_ms(self) -> int | None:
         """When a minute is over that has pending messages now; where the clock is simulated."""
-        minute = self._store.indexes.due_counts.first(max(0, self._looked_until))
+        minute = self._store.due_counts.first(max(0, self._looked_until))
         return None if minute is None else (minute + 1) * MINUTE_MS
 
     def is_over(self, scan: SweepScan) -> None:
@@ -161,17 +161,17 @@ class Sweeper:
     def _minutes_of(self, held: Held, end_minute: int) -> dict[int, dict[int, int]]:
         """Held messages that are pending, by topic and minute."""
         found: dict[int, dict[int, int]] = {}
-        ledger = self._store.indexes.ledger
+        ledger = self._store.ledger
         for topic_id, rows in held.by_topic.items():
             for part in _parts(rows, end_minute):
-                with self._store.writer.lock:
+                with self._store.read():
                     is_pending = ledger.pending_mask(part["seq"])
                 _count(found, part["deliver_at_ms"][is_pending], topic_id)
         for rows in held.others:
             for part in _parts(rows, end_minute):
-                with self._store.writer.lock:
+                with self._store.read():
                     seqs = part["seq"][ledger.pending_mask(part["seq"])]
-                    entries = self._store.indexes.entries.take(seqs)
+                    entries = self._store.entries.take(seqs)
                 for topic_id in np.unique(entries["topic_id"]).tolist():
                     _count(found, entries["deliver_at_ms"][entries["topic_id"] == topic_id], topic_id)
         return found

@@ -82,7 +82,7 @@ def _by_frame(places: U64) -> tuple[I64 | None, Iterator[tuple[int, I64]]]:
 
 
 def _live_section(store: MessageStore, frame_offset: int) -> Section | None:
-    with store.writer.lock:  # the head is cut under this lock
+    with store.read():  # the head is cut under this lock
         is_gone = frame_offset < store.log.head or frame_offset == 0
         return None if is_gone else store.readable_section(frame_offset)
 

@@ -93,7 +93,7 @@ def _check_found(pairs: Pairs, store: MessageStore) -> list[str]:
     """Every message must be found by its id and by each of its keys, every request by its id."""
     hashes, refs = pairs
     distinct, which = np.unique(hashes, return_inverse=True)
-    found_at, found_refs = store.indexes.find.find_many(distinct)
+    found_at, found_refs = store.find.find_many(distinct)
     # Hash and ref as one number each, so that pairs can be looked for in pairs.
     ranked, ranks = np.unique(np.concatenate((refs, found_refs)), return_inverse=True)
     wanted = which * len(ranked) + ranks[: len(refs)]

@@ -47,6 +47,7 @@ from tidemill.store.formats.message_format import Section, encode_arrow, encode_
 from tidemill.store.formats.plain_rows import PlainRows, Written
 from tidemill.store.formats.release_frame import release_frame
 from tidemill.store.formats.request_format import Request
+from tidemill.store.index_access import IndexAccess
 from tidemill.store.indexes import Indexes
 from tidemill.store.open_transactions import OpenHalf
 from tidemill.store.publishing import Publisher
@@ -64,7 +65,7 @@ class Appended:
     queue_offsets: Sequence[int] = ()  # of a put's messages; -1 for those that are not in their queues
 
 
-class CommitLog:
+class CommitLog(IndexAccess):
     """Plans, appends and applies frames, for the one thread that has entered it."""
 
     def __init__(
@@ -75,15 +76,8 @@ class CommitLog:
         publisher: Publisher,
     ) -> None:
         self.lock = threading.RLock()  # protects log appends and all indexes
-        self.topics = indexes.topics
-        self.ledger = indexes.ledger
-        self.entries = indexes.entries
-        self.levels = indexes.levels
-        self.find = indexes.find
-        self.due_counts = indexes.due_counts
-        self.open_transactions = indexes.open_transactions
+        super().__init__(indexes)
         self._log = log
-        self._indexes = indexes
         self._disk_space = disk_space
         self._publisher = publisher
         self._is_closed = False
@@ -113,9 +107,9 @@ class CommitLog:
             offsets = self._offsets_of(messages)
             sections = self._sections(messages, offsets)
             self.reserve([len(section) for section in sections] + list(more_bytes), len(messages))
-            first_seq = self._indexes.ledger.next_seq
+            first_seq = self.ledger.next_seq
             done = [self._append(Kind.MESSAGES, [section], now_ms) for section in sections]
-            seq_count = self._indexes.ledger.next_seq - first_seq
+            seq_count = self.ledger.next_seq - first_seq
             return Appended(done[0].offset, done[-1].end, first_seq, seq_count, offsets)
 
     def put_plain(self, rows: PlainRows) -> Appended:
@@ -127,7 +121,7 @@ class CommitLog:
             offsets = None
             if not rows.are_all_timed:
                 offsets = self._plan(*rows.places())
-            written = rows.written(NO_OFFSET if offsets is None else offsets, self._indexes.ledger.next_seq)
+            written = rows.written(NO_OFFSET if offsets is None else offsets, self.ledger.next_seq)
             self.reserve([len(written.data)], len(rows))
             done = self._append(Kind.MESSAGES, [written.data], rows.stored_at_ms, written=written)
             return done if offsets is None else replace(done, queue_offsets=offsets.tolist())
@@ -148,7 +142,7 @@ class CommitLog:
             offsets = self._plan(topic_ids, queue_ids, batch.column("deliver_at_ms").to_numpy())
             column = batch.schema.get_field_index("queue_offset")
             batch = batch.set_column(column, batch.schema.field(column), pa.array(offsets, pa.int64()))
-            parts = encode_arrow(batch, self._indexes.ledger.next_seq)
+            parts = encode_arrow(batch, self.ledger.next_seq)
             self.reserve([sum(len(part) for part in parts)], batch.num_rows)
             return self._append(Kind.MESSAGES, parts, now_ms)
 
@@ -163,11 +157,11 @@ class CommitLog:
 
     def _rows(self, messages: Sequence[StoredMessage]) -> list[Bytes]:
         """Messages of one frame, encoded."""
-        return [encode_rows(messages, self._offsets_of(messages), self._indexes.ledger.next_seq)]
+        return [encode_rows(messages, self._offsets_of(messages), self.ledger.next_seq)]
 
     def _sections(self, messages: Sequence[StoredMessage], offsets: Sequence[int]) -> list[bytes]:
         """Messages of as many frames as they need, encoded as if appended one frame after the other."""
-        first_seq, start = self._indexes.ledger.next_seq, 0
+        first_seq, start = self.ledger.next_seq, 0
         sections = []
         for part in framed(messages):
             end = start + len(part)
@@ -189,7 +183,7 @@ class CommitLog:
 
     def _require_topics(self, topic_ids: Sequence[int] | set[int]) -> None:
         for topic_id in topic_ids:
-            if self._indexes.topics.by_id(topic_id) is None:
+            if self.topics.by_id(topic_id) is None:
                 raise UnknownTopicError("the topic was deleted meanwhile; create it again or send to another")
 
     def _plan(self, topic_ids: I64, queue_ids: I64, deliver_at_ms: I64) -> I64:
@@ -198,8 +192,8 @@ class CommitLog:
         direct = (deliver_at_ms == NO_TIME_MS).nonzero()[0]
         if not len(direct):
             return offsets
-        partitions = self._indexes.topics.partitions(topic_ids[direct], queue_ids[direct])
-        offsets[direct] = self._indexes.topics.plan_offsets(partitions)
+        partitions = self.topics.partitions(topic_ids[direct], queue_ids[direct])
+        offsets[direct] = self.topics.plan_offsets(partitions)
         return offsets
 
     # -- settling ---------------------------------------------------------------------------------
@@ -320,9 +314,9 @@ class CommitLog:
         end = self._log.written_end
         try:
             if written is None:
-                effects = self._indexes.apply(self._log.appended_frame(offset), released)
+                effects = self.indexes.apply(self._log.appended_frame(offset), released)
             else:
-                effects = self._indexes.apply_written(written, offset, end, now_ms)
+                effects = self.indexes.apply_written(written, offset, end, now_ms)
         except BaseException as fault:
             self._publisher.stop(fault)
             raise

@@ -69,7 +69,7 @@ def held_by_damage(store: MessageStore) -> int | None:
     frames = store.damaged.since(store.log.head)
     if not frames:
         return None
-    halves = {half.place >> 16 for half in list(store.indexes.open_transactions.values())}
+    halves = {half.place >> 16 for half in list(store.open_transactions.values())}
     return next(
         (
             frame.offset
@@ -98,7 +98,7 @@ def damaged_messages(store: MessageStore) -> Iterator[DamagedMessage]:
                     stored_at_ms=int(row["released_at_ms"]) if int(row["seq"]) == NO_SEQ else NO_TIME_MS,
                     released_at_ms=int(row["released_at_ms"]),
                 )
-        for half in list(store.indexes.open_transactions.values()):
+        for half in list(store.open_transactions.values()):
             if half.place >> 16 == frame.offset:
                 yield DamagedMessage(
                     frame=frame,
@@ -129,8 +129,8 @@ def frames_between(store: MessageStore, start: int, stop: int) -> list[int]:
 
 def _timed(store: MessageStore, frame: DamagedFrameError) -> Iterator[DamagedMessage]:
     for seq in _seqs_of(store, frame.offset).tolist():
-        with store.writer.lock:
-            ledger = store.indexes.ledger
+        with store.read():
+            ledger = store.ledger
             state = ledger.state(seq) if seq >= ledger.head_seq else State.MOVED
             if state not in (State.PENDING, State.RELEASED):
                 continue
@@ -158,8 +158,8 @@ def _timed(store: MessageStore, frame: DamagedFrameError) -> Iterator[DamagedMes
 
 
 def _in_state(store: MessageStore, seqs: I64, state: State) -> Flags:
-    ledger = store.indexes.ledger
-    with store.writer.lock:
+    ledger = store.ledger
+    with store.read():
         known = seqs[seqs >= ledger.head_seq]
         is_in: Flags = ledger.states(known) == state
     return is_in
@@ -196,12 +196,12 @@ def _rows_of(store: MessageStore, offset: int) -> list[tuple[QueueKey, I64, Rows
 def _entries_between(store: MessageStore, start: int, stop: int) -> tuple[Rows, I64]:
     """Entries, and their seqs, of the timed messages whose frames begin in `[start, stop)` of the log."""
     before, after = _bases_around(store, start, stop)
-    ledger, entries = store.indexes.ledger, store.indexes.entries
+    ledger, entries = store.ledger, store.entries
     first = ledger.head_seq if before is None else before.next_seq
     end = ledger.next_seq if after is None else after.next_seq
     found, seqs = [entries.take(np.empty(0, np.int64))], [np.empty(0, np.int64)]
     while first < end:
-        with store.writer.lock:
+        with store.read():
             first = max(first, ledger.head_seq)
             stop_seq = max(first, min(end, (first // _SCAN_ROWS + 1) * _SCAN_ROWS))
             rows = entries.read(first, stop_seq)
@@ -215,7 +215,7 @@ def _entries_between(store: MessageStore, start: int, stop: int) -> tuple[Rows, 
 def _rows_between(store: MessageStore, start: int, stop: int) -> Iterator[tuple[QueueKey, I64, Rows]]:
     """Rows, by queue, that point to frames in `[start, stop)` of the log and came in the same segment."""
     before, after = _bases_around(store, start, stop)
-    for topic in list(store.indexes.topics):
+    for topic in list(store.topics):
         for queue_id in range(topic.queue_count):
             queue = (topic.id, queue_id)
             first = store.queues.head(queue) if before is None else next_offset_of(before, queue)

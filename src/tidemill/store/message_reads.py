@@ -27,6 +27,7 @@ from tidemill.store.find.find_runs import PLACE_BIT, places_in
 from tidemill.store.find.hashing import id_hash, key_hash
 from tidemill.store.formats.frame_contents import section_in
 from tidemill.store.formats.message_format import Section
+from tidemill.store.index_access import IndexAccess
 from tidemill.store.indexes import Indexes
 from tidemill.store.ledger import State
 
@@ -42,22 +43,12 @@ class KeyedMessage:
     place: int
 
 
-class MessageReads:
-    """Reads of a store. Thread-safe, but for the finding: call that under the writer lock.
-
-    Of the indexes, topics and single states of the ledger may be read at any time, the rest under the lock.
-    """
+class MessageReads(IndexAccess):
+    """Reads of a store. Thread-safe, but for the finding: call that under the writer lock."""
 
     def __init__(self, log: SegmentedLog, indexes: Indexes) -> None:
+        super().__init__(indexes)
         self.log = log
-        self.indexes = indexes
-        self.topics = indexes.topics
-        self.ledger = indexes.ledger
-        self.entries = indexes.entries
-        self.levels = indexes.levels
-        self.find = indexes.find
-        self.due_counts = indexes.due_counts
-        self.open_transactions = indexes.open_transactions
         self.damaged = DamagedFrames()
         self._sections: OrderedDict[int, tuple[Frame, Section]] = OrderedDict()
         self._sections_lock = threading.Lock()  # protects _sections

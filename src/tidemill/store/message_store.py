@@ -26,6 +26,7 @@ from pathlib import Path
 from tidemill.core.errors import DiskFullError
 from tidemill.core.histogram import Histogram
 from tidemill.core.limits import DAY_MS, MIB, SEGMENT_BYTES
+from tidemill.log.arrays import I64
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
 from tidemill.log.group_commit import GroupCommit
@@ -37,7 +38,7 @@ from tidemill.store.damage import Repairs
 from tidemill.store.derivation import Derivation
 from tidemill.store.disk_space import DiskSpace
 from tidemill.store.find.find_upkeep import SCRUB_BYTES, FindUpkeep
-from tidemill.store.formats.frames import Kind
+from tidemill.store.formats.frames import Base, Kind
 from tidemill.store.index_checkpoint import INDEX_FORMAT, note_indexes
 from tidemill.store.indexes import Indexes, IndexSizes
 from tidemill.store.message_reads import MessageReads
@@ -143,6 +144,16 @@ class MessageStore(MessageReads):
         (payload,) = self.indexes.base().parts()
         return Kind.BASE, bytes(payload)
 
+    def start_from(self, base: Base) -> None:
+        """Take over the state that a base frame has. Only for a copy that has no frame yet."""
+        self.indexes.start_from(base)
+        self.bind()
+        self.writer.bind()
+        for topic in self.topics:
+            for queue_id, end in enumerate(self.topics.offsets_of(topic)):
+                self.queues.set_end((topic.id, queue_id), end)
+        self.queues.set_base(base)
+
     def _clamp_consumers(self) -> None:
         for group_queue, _ in self.consumers.state.group_queues():
             _, topic_id, queue_id = group_queue
@@ -164,16 +175,19 @@ class MessageStore(MessageReads):
     def finish(self, appended: Appended | None) -> None:
         """Return when the frame, if there is one, may be acknowledged and its queue rows are visible."""
         if appended is not None:
-            self._publisher.finish(appended.end)
+            self._commit.wait(appended.end)
+            self._publisher.publish()
 
     def finish_written(self) -> None:
         """Return when every frame appended so far may be acknowledged and is visible."""
-        self._publisher.finish(self.log.written_end)
+        self._commit.wait(self.log.written_end)
+        self._publisher.publish()
 
     def finish_all(self) -> int:
         """Make everything appended so far safe and visible, whatever the durability; returns the end."""
         end = self.log.written_end
-        self._publisher.finish_synced(end)
+        self._commit.wait_synced(end)
+        self._publisher.publish()
         return end
 
     def publish(self) -> None:
@@ -188,6 +202,10 @@ class MessageStore(MessageReads):
     def sync_durations(self) -> Histogram:
         """How long the syncs of the commit log took."""
         return self._commit.sync_durations
+
+    def pending_near(self) -> I64:
+        """Seqs of the near messages that still wait. Call under the lock."""
+        return self.indexes.pending_near()
 
     @property
     def totals(self) -> Totals:

@@ -26,14 +26,14 @@ def scan_pending(
 
     Call under the writer lock, or be content with what was pending at some moment.
     """
-    ledger = store.indexes.ledger
+    ledger = store.ledger
     first = max(from_seq, ledger.head_seq)
     while first < min(to_seq, ledger.next_seq):
-        with store.writer.lock:
+        with store.read():
             first = max(first, ledger.head_seq)
             end = max(first, min(to_seq, ledger.next_seq, first + _SCAN_ROWS))
             wanted = ledger.range_states(first, end) == State.PENDING
-            rows = store.indexes.entries.read(first, end, wanted)
+            rows = store.entries.read(first, end, wanted)
         # A row never changes, so the lock is not needed for looking at it.
         wanted &= (rows["deliver_at_ms"] >= from_ms) & (rows["deliver_at_ms"] < to_ms)
         if topic_id is not None:

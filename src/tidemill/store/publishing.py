@@ -1,4 +1,4 @@
-"""What follows an append: waiting until the frame is safe, and making its effects visible in log order.
+"""What follows an append: the effects of a frame are made visible, in log order, when it may be acknowledged.
 
 Owns the effects of frames that were applied and may not be acknowledged yet (queue rows, settlements), how
 far seqs are safe, and the fault that stopped the store. None of it needs the writer lock.
@@ -25,7 +25,7 @@ from tidemill.store.topic_queues import TopicQueues
 
 
 class Publisher:
-    """Waits for frames and publishes them. Thread-safe; `add` is called in log order."""
+    """Publishes what frames do. Thread-safe; `add` is called in log order."""
 
     def __init__(
         self,
@@ -66,16 +66,6 @@ class Publisher:
             while self._unsafe and self._unsafe[0][0] <= self._log.synced_end:
                 _, self._safe_seq = self._unsafe.popleft()
             return self._safe_seq
-
-    def finish(self, end: int) -> None:
-        """Return when the frames up to `end` may be acknowledged and are visible."""
-        self._commit.wait(end)
-        self.publish()
-
-    def finish_synced(self, end: int) -> None:
-        """Return when the frames up to `end` are synced, whatever the durability, and visible."""
-        self._commit.wait_synced(end)
-        self.publish()
 
     def publish(self) -> None:
         """Write the queue rows of every frame that may be acknowledged, in log order."""

@@ -104,9 +104,7 @@ def test_while_nothing_is_past_retention_no_entry_is_looked_at(small, monkeypatc
         small.send("orders", bytes(1000), delay_ms=FAR_MS + i)
     assert len(small.broker.store.log.segment_starts()) > 2
     with monkeypatch.context() as patched:
-        patched.setattr(
-            small.broker.store.indexes.entries, "read", lambda *_: pytest.fail("entries were read")
-        )
+        patched.setattr(small.broker.store.entries, "read", lambda *_: pytest.fail("entries were read"))
         small.broker._maintenance.retain(small.clock.now_ms())
 
 
@@ -116,7 +114,7 @@ def test_what_is_alive_is_counted_a_bounded_part_at_a_time(small, monkeypatch):
         small.send("orders", bytes(1000), delay_ms=FAR_MS + i)
     small.clock.advance(RETENTION_MS + 1)
     small.send("orders", delay_ms=FAR_MS)
-    entries = small.broker.store.indexes.entries
+    entries = small.broker.store.entries
     read, spans = entries.read, []
 
     def noting(first, end, matters=None):

@@ -116,7 +116,7 @@ def test_every_bad_draft_has_its_own_error_and_leaves_no_trace(strict):
         with pytest.raises(expected):
             strict.broker.send([Draft("not-there-yet", b"fine"), draft])
     assert strict.log_end == end
-    assert strict.broker.store.indexes.topics.named("not-there-yet") is None
+    assert strict.broker.store.topics.named("not-there-yet") is None
 
 
 def _raise(answer):

@@ -103,6 +103,7 @@ def test_a_table_of_several_frames_is_stored_whole_or_not_at_all(small):
 
 def test_when_others_take_the_room_midway_the_table_says_what_is_stored(small):
     table = pa.table({"body": [b"%d" % i for i in range(70_000)], "delay_ms": np.full(70_000, 50)})
+    small.broker.topics.create("t")
     store = small.broker.store
     finish = store.finish_written
 

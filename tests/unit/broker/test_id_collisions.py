@@ -47,7 +47,7 @@ def test_each_is_known_again_when_it_is_repeated(small, delay_ms) -> None:
     again = [small.broker.send([draft])[0] for draft in reversed(drafts)]
     assert [receipt.id for receipt in reversed(again)] == [receipt.id for receipt in receipts]
     assert all(receipt.is_repeat for receipt in again)
-    assert small.broker.store.indexes.totals.overall()[0] == 3
+    assert small.broker.store.totals.overall()[0] == 3
 
 
 def test_what_belongs_to_the_attempt_and_not_to_the_message_tells_nothing_apart(small) -> None:
@@ -108,5 +108,5 @@ class TestTransactions:
         (other,) = verbs.begin([_OTHERS["tag"]])
         assert again.id == "made"
         assert other.id != "made"
-        assert len(small.broker.store.indexes.open_transactions) == 1
+        assert len(small.broker.store.open_transactions) == 1
         verbs.roll_back("orders", other.id)

@@ -133,7 +133,7 @@ def test_in_a_later_frame_it_is_said_what_is_stored(small) -> None:
     table = pa.table({"body": [b"two"] * count, "id": ids})
     with pytest.raises(IdInUseError, match=r"row 65538: id 'x'.* first 65,536 of 65,539 rows are stored"):
         small.broker.send_table(table, topic="t")
-    assert small.broker.store.indexes.totals.overall()[0] == FRAME_ROWS_MAX + 1
+    assert small.broker.store.totals.overall()[0] == FRAME_ROWS_MAX + 1
 
 
 def test_once_by_key_keeps_the_first_whatever_the_second_holds(small) -> None:
@@ -214,4 +214,4 @@ def test_every_way_agrees_with_a_dictionary(make_small, batches) -> None:
             continue
         for answer, draft, content in zip(small.broker.send_each(drafts), drafts, contents, strict=True):
             assert isinstance(answer, SendResult) == (known.setdefault(draft.id, content) == content)
-    assert small.broker.store.indexes.totals.overall()[0] == len(known)
+    assert small.broker.store.totals.overall()[0] == len(known)

@@ -225,7 +225,7 @@ def test_a_count_is_a_bound_over_all_queues(small):
 
 
 def _fifo(small, bodies, group="a"):
-    if small.broker.store.indexes.topics.named("line") is None:
+    if small.broker.store.topics.named("line") is None:
         small.broker.topics.create("line", TopicType.FIFO, 1)
         small.broker.receiver.set_group("g", is_fifo=True)
     small.broker.send([Draft("line", body, message_group=group) for body in bodies])

@@ -131,4 +131,4 @@ def test_a_deleted_topic_takes_its_halves_along(small, verbs):
     small.broker.topics.delete("t", is_forced=True)
     assert verbs.halves() == []
     small.kill_and_open()
-    assert small.broker.store.indexes.open_transactions == {}
+    assert small.broker.store.open_transactions == {}

@@ -353,7 +353,7 @@ def test_a_log_from_its_beginning_with_the_index_checkpoint_of_another_one(
             continue
         assert run([command, str(directory), "--to", str(tmp_path / "new")]) in (0, 1)
         salvaged = _open(tmp_path / "new", ManualClock(START_MS + 8))
-        queues = {topic.name: topic.queue_count for topic in salvaged.store.indexes.topics}
+        queues = {topic.name: topic.queue_count for topic in salvaged.store.topics}
         assert queues == {"plain": 5, "t": 5}
         assert is_damaged or salvaged.status().pending == 200
         salvaged.close()

@@ -213,7 +213,7 @@ def test_a_message_lost_from_its_level_is_swept(make_small):
     small.is_timer_damaged = True
     for number in range(3):
         small.send("t", b"%d" % number, level=2)
-    small.broker.store.indexes.levels.take_due(1 << 60, 1)
+    small.broker.store.levels.take_due(1 << 60, 1)
     small.advance(6_000)
     assert len(small.bodies("t")) == 2
     small.advance(70_000)

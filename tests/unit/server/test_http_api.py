@@ -489,7 +489,7 @@ def test_a_wrong_body_is_named_with_value_and_limit(http, small, path, content, 
     answer = http.post(path, content=content, headers={"content-type": "application/json"})
     assert (answer.status_code, answer.json()["code"]) == (400, "bad-request")
     assert says in answer.json()["message"]
-    assert small.broker.store.indexes.ledger.next_seq == 0 and not list(small.broker.store.indexes.topics)
+    assert small.broker.store.ledger.next_seq == 0 and not list(small.broker.store.topics)
 
 
 def test_an_empty_body_is_sent_where_it_is_given_and_only_there(http) -> None:

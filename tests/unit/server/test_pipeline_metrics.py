@@ -93,7 +93,7 @@ def test_timed_and_immediate_stay_what_they_were_whatever_becomes_of_a_message(s
 
 
 def test_topics_beyond_the_number_are_summed(small) -> None:
-    names = TopicNames(lambda: small.broker.store.indexes.topics, named_max=2)
+    names = TopicNames(lambda: small.broker.store.topics, named_max=2)
     small.broker.store.topic_names = names
     delays = TopicHistogram(names, DELAY_BOUNDS_MS)
     small.broker.store.requested_delays = small.broker.store.indexes.requested_delays = delays
@@ -112,7 +112,7 @@ def test_topics_beyond_the_number_are_summed(small) -> None:
 
 
 def test_topics_are_named_to_those_who_may_look_at_them(small, monkeypatch) -> None:
-    names = TopicNames(lambda: small.broker.store.indexes.topics, named_max=2)
+    names = TopicNames(lambda: small.broker.store.topics, named_max=2)
     small.broker.store.topic_names = names
     for topic in ("a", "b", "c"):
         small.send(topic, delay_ms=_HOUR_MS)

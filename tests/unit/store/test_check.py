@@ -39,25 +39,25 @@ def _findings(small, tmp_path):
 
 
 def _flip_state(small):
-    small.broker.store.indexes.ledger.settle(np.array([8]), State.CANCELLED)
+    small.broker.store.ledger.settle(np.array([8]), State.CANCELLED)
 
 
 def _forget_a_seq(small):
-    small.broker.store.indexes.ledger.next_seq -= 1
+    small.broker.store.ledger.next_seq -= 1
 
 
 def _change_an_entry(small):
-    row = small.broker.store.indexes.entries.take(np.array([5]))
+    row = small.broker.store.entries.take(np.array([5]))
     row["deliver_at_ms"] += 1
-    small.broker.store.indexes.entries.write(5, row)
+    small.broker.store.entries.write(5, row)
 
 
 def _miscount(small):
-    small.broker.store.indexes.due_counts.add(np.array([1], np.uint32), np.array([0]), 1)
+    small.broker.store.due_counts.add(np.array([1], np.uint32), np.array([0]), 1)
 
 
 def _misname(small):
-    small.broker.store.indexes.topics.next_topic_id += 1
+    small.broker.store.topics.next_topic_id += 1
 
 
 def _lose_a_queue_row(small):
@@ -72,7 +72,7 @@ def _lengthen_a_queue(small):
 
 
 def _forget_a_key(small):
-    find = small.broker.store.indexes.find
+    find = small.broker.store.find
     find.drain()
     find._files = []
 
@@ -83,7 +83,7 @@ def _consume_the_future(small):
 
 
 def _open_a_half(small):
-    small.broker.store.indexes.open_transactions["1:x"] = None
+    small.broker.store.open_transactions["1:x"] = None
 
 
 @pytest.mark.parametrize(

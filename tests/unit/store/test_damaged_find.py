@@ -93,7 +93,7 @@ def test_the_scrub_finds_damage_under_a_running_broker(small, caplog) -> None:
         store.look_after_find(scrub_bytes=64)
     assert steps > 10, "one step is bounded"
     assert repaired(small) == 1
-    assert not store.indexes.find.lost
+    assert not store.find.lost
     assert all_are_found(small)
     assert [record.message for record in caplog.records if "find" in record.message] == [
         f"{runs(small)[0]}: damage in this run of the find index; derived again from the commit log"
@@ -111,7 +111,7 @@ def test_the_scrub_goes_on_from_file_to_file_and_begins_again(small) -> None:
 
 
 def test_a_lookup_is_refused_while_a_part_is_lost(small) -> None:
-    find = small.broker.store.indexes.find
+    find = small.broker.store.find
     with small.broker.store.writer.lock:
         find.lose(find.files[0])
     with pytest.raises(BusyError, match="retry in a few seconds"):
@@ -128,7 +128,7 @@ def test_a_lost_part_is_derived_in_bounded_steps(small, monkeypatch) -> None:
     for i in range(3):
         small.broker.send([Draft("t", b"more", delay_ms=HOUR_MS, keys=(f"more-{i}",)) for _ in range(90)])
     small.broker.store.checkpoint()
-    find = small.broker.store.indexes.find
+    find = small.broker.store.find
     file = find.files[-1]
     with small.broker.store.writer.lock:
         find.lose(file)

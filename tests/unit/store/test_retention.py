@@ -208,11 +208,11 @@ def test_an_open_transaction_survives_the_cut_and_can_still_be_ended(small):
     small.delete("index")
     small.open()
     assert small.state() == before
-    (left,) = small.broker.store.indexes.open_transactions.values()
+    (left,) = small.broker.store.open_transactions.values()
     assert small.broker.store.message(left.place).body == b"body of the half"
     store = small.broker.store
     store.finish(store.writer.end_half(left, small.broker.store.message(left.place), small.clock.now_ms()))
-    assert small.broker.store.indexes.open_transactions == {}
+    assert small.broker.store.open_transactions == {}
     assert small.bodies("tx")[-1:] == [b"body of the half"]
 
 

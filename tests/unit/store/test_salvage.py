@@ -272,7 +272,7 @@ def test_a_topic_whose_frame_is_lost_is_known_from_the_index(small):
     stopped(small, frames(small, Kind.TOPIC)[0])
     report, copy = salvaged(small)
     assert report.regions[0].topics == ["known"]
-    assert [topic.name for topic in copy.broker.store.indexes.topics] == ["known"]
+    assert [topic.name for topic in copy.broker.store.topics] == ["known"]
     assert sorted(pending(copy)) == [0, 1]
     copy.close()
 
@@ -294,7 +294,7 @@ def test_a_topic_made_again_takes_the_place_of_the_one_whose_deletion_is_lost(sm
     stopped(small, deletion)
     _, copy = salvaged(small)
     assert pending(copy) == {1: HOUR_MS}
-    assert [topic.id for topic in copy.broker.store.indexes.topics] == [2]
+    assert [topic.id for topic in copy.broker.store.topics] == [2]
     copy.close()
 
 
@@ -381,7 +381,7 @@ def test_the_frame_that_opens_a_cut_log_is_made_again_from_what_follows(small):
     stopped(small, frames(small, Kind.BASE)[0])
     _, copy = salvaged(small)
     assert sorted(pending(copy).values()) == [3 * HOUR_MS, 5 * HOUR_MS]
-    assert copy.broker.store.indexes.ledger.head_seq == 1
+    assert copy.broker.store.ledger.head_seq == 1
     copy.close()
 
 

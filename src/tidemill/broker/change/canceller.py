@@ -23,12 +23,13 @@ from tidemill.core.durations import require_forward
 from tidemill.core.errors import IllegalHandleError, RequestError
 from tidemill.core.model import SEQ_MAX, CancelAnswer, Handle
 from tidemill.log.arrays import I64, U8
+from tidemill.store.commit_log import CommitLog
 from tidemill.store.find.hashing import PURPOSE_ID, hash_slices, topic_seeds
 from tidemill.store.formats.message_format import slices_of
 from tidemill.store.formats.request_format import Request
 from tidemill.store.ledger import State
 from tidemill.store.pending_scan import scan_pending
-from tidemill.store.upkeep.moving import move_bounds, move_payloads, reschedule
+from tidemill.store.upkeep.moving import MovedMessages, move_bounds, move_payloads, reschedule
 
 _NOT_FOUND = -1
 _SEQ_MAX = 1 << 63
@@ -114,14 +115,14 @@ class Canceller(WriteContext):
 
     def _cancel_named(self, named: NamedRows, request_id: RequestId) -> U8:
         request = asked(request_id, "cancel", named)
-        with self._store.writer.lock:
+        with self._store.write() as tx:
             before = earlier(self._store, request, self._now_ms())
-            codes = self._cancel(self._seqs_of(named), request, before)
+            codes = self._cancel(tx, self._seqs_of(named), request, before)
         self._store.finish_written()
         return codes
 
-    def _cancel(self, seqs: I64, request: Request | None, before: Earlier | None) -> U8:
-        """Cancel what is pending of these seqs; the answer of each. Call under the writer lock."""
+    def _cancel(self, tx: CommitLog, seqs: I64, request: Request | None, before: Earlier | None) -> U8:
+        """Cancel what is pending of these seqs; the answer of each."""
         codes = self._codes(seqs)
         pending = np.flatnonzero(codes == State.PENDING)
         if before is not None:
@@ -134,7 +135,7 @@ class Canceller(WriteContext):
         codes[pending[is_repeated]] = State.CANCELLED
         if request is not None:
             request = replace(request, rows=pending[firsts].astype(np.uint32))
-        self._store.writer.cancel(distinct, self._now_ms(), request)
+        tx.cancel(distinct, self._now_ms(), request)
         return codes
 
     def cancel_key(self, topic_name: str, key: str, request_id: RequestId = None) -> int:
@@ -150,12 +151,12 @@ class Canceller(WriteContext):
         return self._cancel_found(request, lambda: self._pending_in_range(topic_name, from_ms, to_ms))
 
     def _cancel_found(self, request: Request | None, find: Callable[[], I64]) -> int:
-        with self._store.writer.lock:
+        with self._store.write() as tx:
             before = earlier(self._store, request, self._now_ms())
             if before is None:
                 seqs = find()
                 count = len(seqs)
-                self._store.writer.cancel(seqs, self._now_ms(), request)
+                tx.cancel(seqs, self._now_ms(), request)
             else:
                 count = before.count
         self._store.finish_written()
@@ -169,7 +170,7 @@ class Canceller(WriteContext):
         """Move each pending message to a new time, or by a span; says of each where it is now."""
         named = self._named(handles)
         request = asked(request_id, "reschedule", named, *to.fields())
-        with self._store.writer.lock:
+        with self._store.write() as tx:
             before = earlier(self._store, request, self._now_ms())
             seqs = self._seqs_of(named)
             codes = self._codes(seqs)
@@ -182,8 +183,9 @@ class Canceller(WriteContext):
                     movable = movable[~is_readable]  # the answer to the first was the same
             is_readable = self._store.are_readable(seqs[movable])
             damaged, movable = movable[~is_readable], movable[is_readable]
-            moved |= self._move_rows(seqs, movable, to, request, before)
-        self._store.finish_written()
+            rows, parts = self._move_rows(tx, seqs, movable, to, request, before)
+        self._finish(parts)
+        moved |= rows
         results = [Rescheduled(None, -1, ANSWERS[State(code)]) for code in codes.tolist()]
         for row in damaged.tolist():
             results[row] = Rescheduled(None, -1, CancelAnswer.DAMAGED)
@@ -193,13 +195,23 @@ class Canceller(WriteContext):
         return results
 
     def _move_rows(
-        self, seqs: I64, movable: I64, to: NewTime, request: Request | None, before: Earlier | None
-    ) -> dict[int, tuple[int, int]]:
-        """Move the messages of the rows `movable`; the new seq and time of each row."""
+        self,
+        tx: CommitLog,
+        seqs: I64,
+        movable: I64,
+        to: NewTime,
+        request: Request | None,
+        before: Earlier | None,
+    ) -> tuple[dict[int, tuple[int, int]], list[MovedMessages]]:
+        """Move the messages of the rows `movable`; the new seq and time of each row, and what moved."""
         distinct, indexes = np.unique(seqs[movable], return_inverse=True)
-        new_seqs, due = self._move(distinct, to, request, before, movable, indexes)
-        pairs = zip(new_seqs[indexes].tolist(), due[indexes].tolist(), strict=True)
-        return dict(zip(movable.tolist(), pairs, strict=True))
+        parts = self._move(tx, distinct, to, request, before, movable, indexes)
+        if not parts:
+            return {}, parts
+        new_seqs = np.concatenate([part.seqs for part in parts])[indexes]
+        due = np.concatenate([part.deliver_at_ms for part in parts])[indexes]
+        pairs = zip(new_seqs.tolist(), due.tolist(), strict=True)
+        return dict(zip(movable.tolist(), pairs, strict=True)), parts
 
     def reschedule_key(self, topic_name: str, key: str, to: NewTime, request_id: RequestId = None) -> int:
         """Move every pending message with this key that reads back; says how many."""
@@ -216,38 +228,39 @@ class Canceller(WriteContext):
         return self._move_found(request, to, lambda: self._pending_in_range(topic_name, from_ms, to_ms))
 
     def _move_found(self, request: Request | None, to: NewTime, find: Callable[[], I64]) -> int:
-        with self._store.writer.lock:
+        parts: list[MovedMessages] = []
+        with self._store.write() as tx:
             before = earlier(self._store, request, self._now_ms())
             count = before.count if before is not None else 0
             if before is None or not before.is_complete:
                 seqs = find()
                 seqs = seqs[self._store.are_readable(seqs)]
                 if before is not None:
-                    hashes = self._store.indexes.entries.take(seqs)["id_hash"]
+                    hashes = tx.entries.take(seqs)["id_hash"]
                     seqs = seqs[~np.isin(hashes, before.moved_ids())]
-                self._move(seqs, to, request, before)
+                parts = self._move(tx, seqs, to, request, before)
                 count += len(seqs)
-        self._store.finish_written()
+        self._finish(parts)
         return count
 
     def _move(
         self,
+        tx: CommitLog,
         seqs: I64,
         to: NewTime,
         request: Request | None,
         before: Earlier | None,
         rows: I64 = _NO_ROWS,
         indexes: I64 = _NO_ROWS,
-    ) -> tuple[I64, I64]:
-        """Re-enter pending seqs; the new seq and time of each. The near ones go to the releaser.
+    ) -> list[MovedMessages]:
+        """Re-enter pending seqs, all or none, in parts.
 
         `rows` are the rows of the request that name them, `indexes` which of them each row names.
         """
         store, now_ms = self._store, self._now_ms()
-        new_seqs = np.empty(len(seqs), np.int64)
         if not len(seqs):
-            return new_seqs, new_seqs
-        old_due = store.indexes.entries.take(seqs)["deliver_at_ms"].astype(np.int64)
+            return []
+        old_due = tx.entries.take(seqs)["deliver_at_ms"].astype(np.int64)
         base, span_ms = to.due(old_due, now_ms, before)
         check_delay(int(base.max()) + span_ms, self._settings, now_ms)
         due = np.maximum(base + max(span_ms, -SEQ_MAX), 0)
@@ -256,15 +269,15 @@ class Canceller(WriteContext):
         if request is not None:
             requests = parts_of(request, bounds, before, rows, indexes)
             payloads = [size + part.size for size, part in zip(payloads, requests, strict=True)]
-        store.writer.reserve(payloads, len(seqs))  # all of them move, or none
+        tx.reserve(payloads, len(seqs))
         near_below_ms = now_ms + self._settings.lead_ms
-        moving = reschedule(store, seqs, due, bounds, near_below_ms, now_ms, requests)
-        for (start, end), part in zip(bounds, moving, strict=True):
-            first = part.appended.first_seq
-            new_seqs[start:end] = np.arange(first, first + end - start)
-            store.finish(part.appended)
-            self._sender.hand_over(part.deliver_at_ms, first, part.flags)
-        return new_seqs, due
+        return reschedule(store, seqs, due, bounds, near_below_ms, now_ms, requests)
+
+    def _finish(self, parts: Sequence[MovedMessages]) -> None:
+        """Wait until what moved is safe; the near ones go to the releaser."""
+        self._store.finish_written()
+        for part in parts:
+            self._sender.hand_over(part.deliver_at_ms, part.appended.first_seq, part.flags)
 
     # -- finding, under the writer lock -----------------------------------------------------------
 
@@ -278,15 +291,14 @@ class Canceller(WriteContext):
 
     def _seqs_of(self, rows: NamedRows) -> I64:
         """The seq of the message that each topic, id and (perhaps outdated) seq mean, -1 for none."""
-        named = self._store.indexes.topics.named
+        named = self._store.topics.named
         topic_of_name = np.array([topic.id if (topic := named(name)) else 0 for name in rows.names], np.int64)
         topic_ids, ids, seqs = topic_of_name[rows.which], rows.ids, rows.seqs.copy()
-        indexes = self._store.indexes
-        ledger = indexes.ledger
+        ledger = self._store.ledger
         hashes = hash_slices(*slices_of(ids), topic_seeds(topic_ids, PURPOSE_ID))
         known = (seqs >= ledger.head_seq) & (seqs < ledger.next_seq) & (topic_ids > 0)
         candidates = np.flatnonzero(known)
-        entries = indexes.entries.take(seqs[candidates])
+        entries = self._store.entries.take(seqs[candidates])
         matches = entries["id_hash"] == hashes[candidates]
         # What is damaged is listed with a handle that has no id: its seq alone names it.
         has_no_id = pc.equal(pc.binary_length(ids), 0).fill_null(False).to_numpy(zero_copy_only=False)
@@ -297,7 +309,7 @@ class Canceller(WriteContext):
         others = np.flatnonzero(~direct)
         seqs[others] = _NOT_FOUND
         # Few of the others are known by their id; only those are read back.
-        suspects = np.unique(others[indexes.find.find_many(hashes[others])[0]])
+        suspects = np.unique(others[self._store.find.find_many(hashes[others])[0]])
         for index in suspects[topic_ids[suspects] > 0].tolist():
             found = self._store.seqs_with_id(int(topic_ids[index]), ids[index].as_py())
             seqs[index] = found[0] if found else _NOT_FOUND
@@ -307,7 +319,7 @@ class Canceller(WriteContext):
         """The state of each seq, as an index into `ANSWERS`."""
         codes = np.full(len(seqs), _UNKNOWN, np.uint8)
         found = np.flatnonzero(seqs != _NOT_FOUND)
-        codes[found] = self._store.indexes.ledger.states(seqs[found])
+        codes[found] = self._store.ledger.states(seqs[found])
         return codes
 
     def _pending_with_key(self, topic_name: str, key: str) -> I64:

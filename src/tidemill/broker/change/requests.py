@@ -135,7 +135,7 @@ def earlier(store: MessageStore, request: Request | None, now_ms: int) -> Earlie
     """What was done of this request before; None: nothing. Call under the writer lock."""
     if request is None:
         return None
-    parts = recorded_parts(store.log, store.indexes.find, request.id, now_ms)
+    parts = recorded_parts(store.log, store.find, request.id, now_ms)
     if not parts:
         return None
     if parts[-1].request.fingerprint != request.fingerprint:

@@ -12,6 +12,7 @@ from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import RequestError, TopicExistsError, TopicInUseError, UnknownTopicError
 from tidemill.core.limits import QUEUES_PER_TOPIC_MAX, RETRY_ORIGINS_MAX
 from tidemill.core.model import TopicType
+from tidemill.store.commit_log import CommitLog
 from tidemill.store.message_store import MessageStore
 from tidemill.store.topics import Topic
 
@@ -39,16 +40,14 @@ class TopicAdmin:
         name: str,
         topic_type: TopicType = TopicType.MIXED,
         queue_count: int | None = None,
-        *,
-        is_internal: bool = False,
     ) -> Topic:
         """Make a topic; `TopicExistsError` if there is one of that name with other properties."""
-        check_topic_name(name, is_internal=is_internal)
+        check_topic_name(name)
         queues = self._settings.queues_per_topic if queue_count is None else queue_count
         require_whole("the number of queues", queues, 1, QUEUES_PER_TOPIC_MAX)
         topic_type = _type_of(topic_type)
-        with self._store.writer.lock:
-            known = self._store.indexes.topics.named(name)
+        with self._store.write() as tx:
+            known = tx.topics.named(name)
             if known is not None:
                 if known.type is topic_type and queue_count in (None, known.queue_count):
                     return known
@@ -56,13 +55,13 @@ class TopicAdmin:
                     f"topic {name!r} exists with type {known.type.value} and {known.queue_count} queues, "
                     "which cannot be changed; use another name, or delete it first"
                 )
-            topic = Topic(self._store.indexes.topics.next_topic_id, name, topic_type, queues)
-            appended = self._store.writer.change_topic(topic, self._now_ms())
+            topic = Topic(tx.topics.next_topic_id, name, topic_type, queues)
+            appended = tx.change_topic(topic, self._now_ms())
         self._store.finish(appended)
         return topic
 
     def require(self, name: str) -> Topic:
-        topic = self._store.indexes.topics.named(name)
+        topic = self._store.topics.named(name)
         if topic is None:
             raise UnknownTopicError(
                 f"topic {name!r} does not exist; create it with `tidemill topics create {name}`"
@@ -71,7 +70,7 @@ class TopicAdmin:
 
     def existing(self, name: str) -> Topic:
         """The topic, for a verb that a new one would not serve: to change, delete, look or cancel."""
-        topic = self._store.indexes.topics.named(name)
+        topic = self._store.topics.named(name)
         if topic is None:
             raise UnknownTopicError(
                 f"topic {name!r} does not exist; `tidemill topics list` shows those that do"
@@ -80,26 +79,39 @@ class TopicAdmin:
 
     def find_or_create(self, name: str, *, is_internal: bool = False) -> Topic:
         """The topic, made as type mixed if it is missing."""
-        topic = self._store.indexes.topics.named(name)
-        return topic if topic is not None else self.create(name, is_internal=is_internal)
+        topic = self._store.topics.named(name)
+        if topic is None:
+            with self._store.write() as tx:
+                topic = self.ensure(tx, name, is_internal=is_internal)
+            self._store.finish_written()
+        return topic
+
+    def ensure(self, tx: CommitLog, name: str, *, is_internal: bool = False) -> Topic:
+        """As `find_or_create`, for a caller that finishes the topic's frame with what it appends itself."""
+        topic = tx.topics.named(name)
+        if topic is None:
+            check_topic_name(name, is_internal=is_internal)
+            topic = Topic(tx.topics.next_topic_id, name, TopicType.MIXED, self._settings.queues_per_topic)
+            tx.change_topic(topic, self._now_ms())
+        return topic
 
     def retry_queue(self, group_name: str, origin: Topic) -> tuple[Topic, int]:
         """Where a group's retries of a topic's messages wait: each topic has a queue of its own."""
         name = RETRY_PREFIX + group_name
-        with self._store.writer.lock:
-            topic = self._store.indexes.topics.named(name)
+        with self._store.write() as tx:
+            topic = tx.topics.named(name)
             if topic is not None and origin.id in topic.origins:
                 return topic, topic.origins.index(origin.id)
             if topic is None:
                 check_topic_name(name, is_internal=True)
-                next_id = self._store.indexes.topics.next_topic_id
+                next_id = tx.topics.next_topic_id
                 topic = Topic(next_id, name, TopicType.MIXED, 1, origins=(origin.id,))
             else:
                 origins = (*topic.origins, origin.id)
                 if len(origins) > RETRY_ORIGINS_MAX:
                     raise RequestError(f"group {group_name!r} retries messages of too many topics")
                 topic = replace(topic, queue_count=len(origins), origins=origins)
-            appended = self._store.writer.change_topic(topic, self._now_ms())
+            appended = tx.change_topic(topic, self._now_ms())
         self._store.finish(appended)
         return topic, topic.queue_count - 1
 
@@ -111,29 +123,29 @@ class TopicAdmin:
             require_whole("the release rate (0: no limit)", release_rate_max, 0, _RATE_MAX)
         if is_paused is not None:
             require_kind("paused", is_paused, bool, "True or False")
-        with self._store.writer.lock:
+        with self._store.write() as tx:
             topic = self.existing(name)
             topic = replace(
                 topic,
                 is_paused=topic.is_paused if is_paused is None else is_paused,
                 release_rate_max=topic.release_rate_max if release_rate_max is None else release_rate_max,
             )
-            appended = self._store.writer.change_topic(topic, self._now_ms())
+            appended = tx.change_topic(topic, self._now_ms())
         self._store.finish(appended)
         self._wake()
         return topic
 
     def delete(self, name: str, *, is_forced: bool = False) -> int:
         """Delete a topic; returns how many waiting messages were cancelled with it (only when forced)."""
-        with self._store.writer.lock:
+        with self._store.write() as tx:
             topic = self.existing(name)
-            waiting = self._store.indexes.due_counts.pending(topic.id)
+            waiting = tx.due_counts.pending(topic.id)
             if waiting and not is_forced:
                 raise TopicInUseError(
                     f"{waiting} messages wait for topic {name!r}; cancel them or delete with --force"
                 )
-            appended = self._store.writer.change_topic(
-                topic, self._now_ms(), is_deleted=True, cancel_below_seq=self._store.indexes.ledger.next_seq
+            appended = tx.change_topic(
+                topic, self._now_ms(), is_deleted=True, cancel_below_seq=tx.ledger.next_seq
             )
         self._store.finish(appended)
         with self._store.consumers.lock:

@@ -59,9 +59,9 @@ class Transactions(WriteContext):
 
     def _store_halves(self, drafts: Sequence[Draft], now_ms: int, creates_topics: bool) -> list[str]:
         """The ids under which the halves are known."""
-        with self._store.writer.lock:
+        with self._store.write() as tx:
             for draft in drafts:  # before the first of them makes its topic
-                known = self._store.indexes.topics.named(draft.topic)
+                known = tx.topics.named(draft.topic)
                 if known is not None:
                     check_type(MessageType.TRANSACTION, known.name, known.type)
                 elif creates_topics:
@@ -71,7 +71,7 @@ class Transactions(WriteContext):
             fresh: dict[str, StoredMessage] = {}
             ids = []
             for given in drafts:
-                topic = self._topics.find_or_create(given.topic)
+                topic = self._topics.ensure(tx, given.topic)
                 is_known, first = self._first_with_id(fresh, topic, given.id or "", now_ms)
                 draft = told_apart(given, first)
                 ids.append(draft.id or "")
@@ -82,7 +82,7 @@ class Transactions(WriteContext):
                 if not is_known:
                     fresh[half_key(topic.id, ids[-1])] = self._half(draft, topic, now_ms)
             if fresh:
-                self._store.writer.put_halves(list(fresh.values()), now_ms)
+                tx.put_halves(list(fresh.values()), now_ms)
         self._store.finish_written()
         return ids
 
@@ -97,7 +97,7 @@ class Transactions(WriteContext):
         key = half_key(topic.id, message_id)
         if key in fresh:
             return True, fresh[key]
-        half = self._store.indexes.open_transactions.get(key)
+        half = self._store.open_transactions.get(key)
         if half is not None:
             message = self._store.readable(half.place)
             return message is not None, message
@@ -105,14 +105,14 @@ class Transactions(WriteContext):
 
     def commit(self, topic_name: str, message_id: str) -> SendResult:
         """Store the message of a transaction; from now on it is like any other."""
-        with self._store.writer.lock:
+        with self._store.write() as tx:
             topic = self._topics.require(topic_name)
-            half = self._store.indexes.open_transactions.get(half_key(topic.id, message_id))
+            half = tx.open_transactions.get(half_key(topic.id, message_id))
             if half is None:
                 return self._committed_before(topic, message_id)
             now_ms = self._now_ms()
             message, note = self._committed(self._store.message(half.place), now_ms)
-            appended = self._store.writer.end_half(half, message, now_ms)
+            appended = tx.end_half(half, message, now_ms)
         self._store.finish(appended)
         if note:
             self._sender.clamped_levels.add(topic.name, note)
@@ -125,9 +125,9 @@ class Transactions(WriteContext):
 
     def roll_back(self, topic_name: str, message_id: str) -> None:
         """Drop the message of a transaction; one that was never begun, or dropped before, is no error."""
-        with self._store.writer.lock:
+        with self._store.write() as tx:
             topic = self._topics.require(topic_name)
-            half = self._store.indexes.open_transactions.get(half_key(topic.id, message_id))
+            half = tx.open_transactions.get(half_key(topic.id, message_id))
             if half is None:
                 if self._is_stored(topic, message_id):
                     raise UnknownTransactionError(
@@ -135,19 +135,19 @@ class Transactions(WriteContext):
                         "it cannot be rolled back any more"
                     )
                 return
-            appended = self._store.writer.end_half(half, None, self._now_ms())
+            appended = tx.end_half(half, None, self._now_ms())
         self._store.finish(appended)
 
     def halves(self) -> list[OpenHalf]:
         """Those still open, as a rule the oldest first."""
-        with self._store.writer.lock:
-            return list(self._store.indexes.open_transactions.values())
+        with self._store.read():
+            return list(self._store.open_transactions.values())
 
     def read(self, half: OpenHalf) -> OpenTransaction | None:
         """What is asked about an open half; None if it has ended meanwhile, or its bytes are damaged."""
-        with self._store.writer.lock:
-            topic = self._store.indexes.topics.by_id(half.topic_id)
-            now = self._store.indexes.open_transactions.get(half_key(half.topic_id, half.message_id))
+        with self._store.read():
+            topic = self._store.topics.by_id(half.topic_id)
+            now = self._store.open_transactions.get(half_key(half.topic_id, half.message_id))
             if topic is None or now is None:
                 return None
             message = self._store.readable(now.place)

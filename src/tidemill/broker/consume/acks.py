@@ -59,7 +59,7 @@ class Acks:
         settled: set[tuple[GroupQueue, int]] = set()
         with consumers.lock:
             for delivery, at_ms in zip(parsed, times_ms, strict=True):
-                group_queue = group_queue_held(delivery, consumers.state, self._store.indexes.topics)
+                group_queue = group_queue_held(delivery, consumers.state, self._store.topics)
                 is_valid = group_queue is not None and (group_queue, delivery.offset) not in settled
                 is_valid = is_valid and (group_queue, delivery.offset) not in consumers.settling
                 answers.append(is_valid)

@@ -63,8 +63,8 @@ class DeadLetters:
         delivery = decode_ack_token(ack_token)
         consumers = self._store.consumers
         # The writer's lock before the consumers', as everywhere.
-        with self._store.writer.lock, consumers.lock:
-            group_queue = group_queue_held(delivery, consumers.state, self._store.indexes.topics)
+        with self._store.write() as tx, consumers.lock:
+            group_queue = group_queue_held(delivery, consumers.state, self._store.topics)
             if group_queue is None:
                 return False
             _, topic_id, queue_id = group_queue
@@ -76,12 +76,12 @@ class DeadLetters:
             if message is None:  # damaged since it was given out: it goes nowhere
                 return False
             # Made only now: an ack token that settles nothing leaves no topic behind.
-            target = self._topics.find_or_create(DEAD_LETTER_PREFIX + delivery.group, is_internal=True)
+            target = self._topics.ensure(tx, DEAD_LETTER_PREFIX + delivery.group, is_internal=True)
             queue = self._topics.choose_queue(target, "")
             origin = origin_name(message, self._topics.require(delivery.topic))
             letter = dead_letter(message, origin, target.id, queue, delivery.attempt)
             settlement = Settlement(delivery.group, topic_id, queue_id, offset)
-            appended = self._store.writer.send_back([letter], [settlement], self._now_ms())
+            appended = tx.send_back([letter], [settlement], self._now_ms())
             consumers.settling.add((group_queue, offset))
         self._store.finish(appended)
         return True
@@ -90,7 +90,7 @@ class DeadLetters:
 
     def groups(self) -> list[str]:
         """Groups that have a topic of dead letters."""
-        names = [topic.name for topic in self._store.indexes.topics]
+        names = [topic.name for topic in self._store.topics]
         return sorted(n.removeprefix(DEAD_LETTER_PREFIX) for n in names if n.startswith(DEAD_LETTER_PREFIX))
 
     def waiting(
@@ -116,7 +116,7 @@ class DeadLetters:
         return sorted(found, key=lambda letter: letter.died_at_ms)
 
     def _letters(self, group_name: str, accepts_topic: TopicFilter | None) -> Iterator[DeadLetter]:
-        topic = self._store.indexes.topics.named(DEAD_LETTER_PREFIX + group_name)
+        topic = self._store.topics.named(DEAD_LETTER_PREFIX + group_name)
         group = self._store.consumers.state.group(group_name)
         if topic is None or group is None:
             return
@@ -171,7 +171,7 @@ class DeadLetters:
         chosen, gone = [], set()
         for letter in self._letters(group_name, accepts_topic):
             if wanted is None or letter.message.id in wanted:
-                if self._store.indexes.topics.named(letter.topic) is None:
+                if self._store.topics.named(letter.topic) is None:
                     gone.add(letter.topic)
                 else:
                     # Not the body: letters may be many. It is read again when its turn comes.
@@ -192,7 +192,7 @@ class DeadLetters:
         self._store.consumers.wait(end)
         settled: list[DeadLetter] = []
         try:
-            with self._store.writer.lock:
+            with self._store.write() as tx:
                 read = [(letter, self._resent(letter, letter_topic, targets)) for letter in taken]
                 whole = [(letter, message) for letter, message in read if message is not None]
                 for part in framed([message for _, message in whole]):
@@ -201,7 +201,7 @@ class DeadLetters:
                         Settlement(group_name, letter_topic.id, letter.queue_id, letter.offset)
                         for letter in letters
                     ]
-                    self._store.writer.send_back(part, settles, self._now_ms())
+                    tx.send_back(part, settles, self._now_ms())
                     settled += letters
         finally:
             self._let_go(group_name, letter_topic, [letter for letter in taken if letter not in settled])

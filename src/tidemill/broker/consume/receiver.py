@@ -212,7 +212,7 @@ class Receiver:
 
         Takes no lock, so that an endpoint may ask for every waiting consumer; it may be stale at once.
         """
-        topic = self._store.indexes.topics.named(topic_name)
+        topic = self._store.topics.named(topic_name)
         group = self._store.consumers.state.group(group_name)
         if topic is None or group is None:
             return True  # let the receive itself say what is wrong
@@ -225,17 +225,17 @@ class Receiver:
     def _group_queues(self, group: Group, topic: Topic) -> list[GroupQueue]:
         """The queues that a receive looks at: the topic's, and the one with the group's retries of it."""
         group_queues = [(group.id, topic.id, queue_id) for queue_id in range(topic.queue_count)]
-        retry = self._store.indexes.topics.named(RETRY_PREFIX + group.name)
+        retry = self._store.topics.named(RETRY_PREFIX + group.name)
         if retry is not None and topic.id in retry.origins:
             group_queues.append((group.id, retry.id, retry.origins.index(topic.id)))
         return group_queues
 
     def received_as(self, topic_name: str, queue_id: int) -> str:
         """The topic through which a group is given the messages of a queue; its own, but for retries."""
-        topic = self._store.indexes.topics.named(topic_name)
+        topic = self._store.topics.named(topic_name)
         if topic is None or not 0 <= queue_id < len(topic.origins):
             return topic_name
-        origin = self._store.indexes.topics.by_id(topic.origins[queue_id])
+        origin = self._store.topics.by_id(topic.origins[queue_id])
         return topic_name if origin is None else origin.name
 
     def next_visible_ms(self, topic_name: str, group_name: str) -> int | None:
@@ -272,7 +272,7 @@ class Receiver:
         return progress
 
     def _holds_retries(self, topic_id: int) -> bool:
-        topic = self._store.indexes.topics.by_id(topic_id)
+        topic = self._store.topics.by_id(topic_id)
         return topic is not None and bool(topic.origins)
 
     def _choose(
@@ -341,7 +341,7 @@ class Receiver:
 
     def _delivery(self, found: _Found, group: Group, topic: Topic, invisible_until_ms: int) -> Delivery:
         _, topic_id, queue_id = found.group_queue
-        name = (self._store.indexes.topics.by_id(topic_id) or topic).name
+        name = (self._store.topics.by_id(topic_id) or topic).name
         released_at_ms, via, trips = found.arrival
         return Delivery(
             topic=topic.name,

@@ -34,6 +34,7 @@ from tidemill.core.arguments import require_kind, require_whole
 from tidemill.core.config import BrokerSettings
 from tidemill.core.levels import clamped_level
 from tidemill.core.model import NO_TIME_MS, Handle, MessageType, StoredMessage
+from tidemill.store.commit_log import CommitLog
 from tidemill.store.consumers.consumer_log import change_rows
 from tidemill.store.consumers.consumer_state import ACT_CHANGE, Group, GroupQueue
 from tidemill.store.formats.frames import Settlement
@@ -135,10 +136,10 @@ class Retries(WriteContext):
         # Topics are made before the locks are taken: each is a frame of its own.
         targets = [self._target(g, level) if g is not None else None for g in given]
         now_ms = self._now_ms()
-        consumers, writer = self._store.consumers, self._store.writer
+        consumers = self._store.consumers
         answers, moved, staying = [_INVALID] * len(given), [], []
         # The writer's lock before the consumers', as everywhere.
-        with writer.lock, consumers.lock:
+        with self._store.write() as tx, consumers.lock:
             for index, (g, target) in enumerate(zip(given, targets, strict=True)):
                 message = self._held(g) if g is not None else None
                 if g is None or message is None:
@@ -148,8 +149,8 @@ class Retries(WriteContext):
                     staying.append((index, g, self._pause(g, level)))
                 else:
                     moved.append((index, g, self._stored(g, message, target, level, now_ms)))
-            first_seq = self._store.indexes.ledger.next_seq
-            self._append([(g, message) for _, g, (message, _) in moved], now_ms)
+            first_seq = tx.ledger.next_seq
+            self._append(tx, [(g, message) for _, g, (message, _) in moved], now_ms)
             end = self._stay([(g, now_ms + pause[0]) for _, g, pause in staying], now_ms)
         self._store.finish_written()
         consumers.wait(end)
@@ -172,7 +173,7 @@ class Retries(WriteContext):
     # -- what an ack token means ---------------------------------------------------------------------
 
     def _given(self, name: DeliveryName) -> _Given | None:
-        consumers, topics = self._store.consumers, self._store.indexes.topics
+        consumers, topics = self._store.consumers, self._store.topics
         with consumers.lock:
             group_queue = group_queue_held(name, consumers.state, topics)
             group, topic = consumers.state.group(name.group), topics.named(name.topic)
@@ -192,7 +193,7 @@ class Retries(WriteContext):
     def _held(self, given: _Given) -> StoredMessage | None:
         """The message, if it is still out under this ack token and reads back. Call under both locks."""
         consumers = self._store.consumers
-        group_queue = group_queue_held(given.name, consumers.state, self._store.indexes.topics)
+        group_queue = group_queue_held(given.name, consumers.state, self._store.topics)
         if group_queue != given.group_queue or (group_queue, given.offset) in consumers.settling:
             return None
         row = self._store.queues.read(given.group_queue[1:], given.offset, given.offset + 1)[0]
@@ -232,7 +233,7 @@ class Retries(WriteContext):
 
     # -- storing ----------------------------------------------------------------------------------
 
-    def _append(self, rows: Sequence[tuple[_Given, StoredMessage]], now_ms: int) -> None:
+    def _append(self, tx: CommitLog, rows: Sequence[tuple[_Given, StoredMessage]], now_ms: int) -> None:
         """Append the messages, in as many frames as they need. Call under both locks."""
         done = 0
         try:
@@ -241,7 +242,7 @@ class Retries(WriteContext):
                     Settlement(g.group.name, g.group_queue[1], g.group_queue[2], g.offset)
                     for g, _ in rows[done : done + len(part)]
                 ]
-                self._store.writer.send_back(part, settles, now_ms)
+                tx.send_back(part, settles, now_ms)
                 done += len(part)
         finally:
             for g, _ in rows[done:]:

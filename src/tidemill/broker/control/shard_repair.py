@@ -65,9 +65,9 @@ class ShardRepair:
 
 def first_pending(store: MessageStore) -> int:
     """A seq below which nothing is pending; the writer lock is held for a bounded part at a time."""
-    ledger, first = store.indexes.ledger, 0
+    ledger, first = store.ledger, 0
     while True:
-        with store.writer.lock:
+        with store.read():
             first = max(first, ledger.head_seq)
             end = min(ledger.next_seq, first + _LOOK_ROWS)
             if first >= end:

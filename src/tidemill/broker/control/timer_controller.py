@@ -126,7 +126,7 @@ class TimerController:
             disk,
             store.directory / "index" / "entries",
             chunk_rows,
-            head_seq=lambda: store.indexes.ledger.head_seq,
+            head_seq=lambda: store.ledger.head_seq,
         )
         self._far_scan = FarScan(self._entries)
         self.repair = ShardRepair(timer_settings.shards, store.repairs, wake)
@@ -321,8 +321,8 @@ class TimerController:
         return max(cursor.open_tick for cursor in self._cursors()) * self._settings.tick_ms
 
     def _pending_by_minute(self, first: int, end: int) -> dict[int, int]:
-        with self._store.writer.lock:
-            return self._store.indexes.due_counts.minutes(None, first, end)
+        with self._store.read():
+            return self._store.due_counts.minutes(None, first, end)
 
     def look_at_shards(self) -> ShardsSeen:
         """Notes how far the shards are; the answer says before which time they handed over everything."""
@@ -330,7 +330,7 @@ class TimerController:
         have_moved, self._looked_at = cursors != self._looked_at, cursors
         clear_ms = min(min(c.clear_tick for c in cursors) * self._settings.tick_ms, _SAFE_MS_MAX)
         first_seq = min(cursor.seq for cursor in cursors)
-        unabsorbed = self._store.indexes.ledger.next_seq - first_seq
+        unabsorbed = self._store.ledger.next_seq - first_seq
         held_seq = max(self._absorb_end(), *(c.seq for c in cursors)) if self.holds.holds_absorbing else None
         return ShardsSeen(lambda: self._safe_ms(clear_ms, first_seq), have_moved, unabsorbed, held_seq)
 

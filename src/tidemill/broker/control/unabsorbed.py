@@ -31,8 +31,8 @@ class EarliestUnabsorbed:
 
     def due_ms(self, first_seq: int) -> int:
         """`NOTHING_MS` where there is none."""
-        ledger = self._store.indexes.ledger
-        with self._store.writer.lock:
+        ledger = self._store.ledger
+        with self._store.read():
             first_seq, end_seq = max(first_seq, ledger.head_seq), ledger.next_seq
             found_seq = self._found[1]
             is_known = first_seq == self._first_seq and (found_seq < 0 or ledger.is_pending(found_seq))
@@ -55,7 +55,7 @@ def due_unabsorbed(store: MessageStore, absorbed_ends: Sequence[int], until_ms: 
     """
     found: Counter[int] = Counter()
     # The due counts know at once when nothing at all is due, however much is not absorbed.
-    if not store.indexes.due_counts.before(until_ms // MINUTE_MS + 1):
+    if not store.due_counts.before(until_ms // MINUTE_MS + 1):
         return found
     ends = np.array(absorbed_ends)
     for seqs, rows in scan_pending(store, None, 0, until_ms + 1, int(ends.min())):

@@ -45,7 +45,7 @@ def damage_views(
 
 
 def _view(store: MessageStore, broker_id: str, message: DamagedMessage) -> DamagedView:
-    topic = store.indexes.topics.by_id(message.topic_id)
+    topic = store.topics.by_id(message.topic_id)
     name = topic.name if topic is not None else ""
     is_pending = message.state == "pending"
     return DamagedView(

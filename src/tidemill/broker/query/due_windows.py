@@ -59,8 +59,8 @@ class DueWindows:
         if step_ms * steps > MAX_DELAY_MS:
             raise RequestError("the window is longer than any delay; take fewer or smaller steps")
         topic_id = self._topics.existing(topic_name).id if topic_name is not None else None
-        with self._store.writer.lock:
-            counted = self._store.indexes.due_counts.snapshot(topic_id)
+        with self._store.read():
+            counted = self._store.due_counts.snapshot(topic_id)
         total = sum(sum(minutes.values()) for minutes in counted.values())
         if step_ms % MINUTE_MS == 0 and from_ms % MINUTE_MS == 0:
             by_id, before = _by_minutes(counted, from_ms, step_ms, steps)
@@ -90,7 +90,7 @@ class DueWindows:
         return by_id
 
     def _largest(self, by_id: dict[int, I64]) -> tuple[dict[str, I64], I64 | None]:
-        names = {topic.id: topic.name for topic in list(self._store.indexes.topics)}
+        names = {topic.id: topic.name for topic in list(self._store.topics)}
         counts = {names[one]: part for one, part in by_id.items() if one in names and part.any()}
         ordered = sorted(counts, key=lambda name: (-int(counts[name].sum()), name))
         shown = ordered if len(ordered) <= _TOPICS_SHOWN else ordered[: _TOPICS_SHOWN - 1]

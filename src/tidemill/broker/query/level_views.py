@@ -24,8 +24,8 @@ class LevelView:
 
 def level_views(store: MessageStore, settings: BrokerSettings, now_ms: int) -> list[LevelView]:
     """Every level of the table, then delays of an earlier table that something still waits with."""
-    with store.writer.lock:
-        found = {view.delay_ms: view for view in store.indexes.levels.view()}
+    with store.read():
+        found = {view.delay_ms: view for view in store.levels.view()}
     views = []
     for level, delay_ms in enumerate(settings.level_delays_ms, 1):
         views.append(_view(level, delay_ms, found.pop(delay_ms, None), now_ms))

@@ -32,8 +32,8 @@ class LoadAhead:
 def load_ahead(store: MessageStore, wheel: WheelPictures, now_ms: int) -> LoadAhead:
     """The load of the hour that begins with the minute under way."""
     first = now_ms // MINUTE_MS
-    with store.writer.lock:
-        minutes = store.indexes.due_counts.minutes(None, first, first + HORIZON_MS // MINUTE_MS)
+    with store.read():
+        minutes = store.due_counts.minutes(None, first, first + HORIZON_MS // MINUTE_MS)
     fullest_minute = max(minutes, key=minutes.__getitem__, default=None)
     counts = wheel.slots_until(now_ms + HORIZON_MS)
     places = np.searchsorted(FILLS, counts, "right") - 1

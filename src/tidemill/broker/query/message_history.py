@@ -100,13 +100,13 @@ class MessageHistory:
         An id that several messages share means the newest, unless `seq` names one of them.
         """
         topic = self._topics.existing(topic_name)
-        with self._store.writer.lock:
+        with self._store.read():
             seqs = self._seqs(topic.id, message_id) if message_id else self._seq_alone(topic.id, seq)
             if not seqs:
                 return None
             mine = self._line_of(seqs, seq)
             last = mine[-1]
-            state = self._store.indexes.ledger.state(last)
+            state = self._store.ledger.state(last)
             entry = self._store.entry(last)
             read = self._store.readable(int(entry["place"]))
             message = read or message_of_entry(entry, message_id=message_id)
@@ -133,7 +133,7 @@ class MessageHistory:
         Ends with the one whose body takes it over `bytes_max`.
         """
         topic = self._topics.existing(topic_name)
-        with self._store.writer.lock:
+        with self._store.read():
             keyed = self._store.messages_with_key(topic.id, key, bytes_max, count_max)
             noted = [self._noted(one) for one in keyed]
         # The queues are searched outside the writer's lock: a release must not wait for it.
@@ -150,7 +150,7 @@ class MessageHistory:
             offset = self._store.queue_offset(one.place) if message is not None else None
             return one, message, State.RELEASED, offset
         message = message or message_of_entry(self._store.entry(one.seq))
-        return one, message, self._store.indexes.ledger.state(one.seq), None
+        return one, message, self._store.ledger.state(one.seq), None
 
     def _found(
         self, topic: Topic, one: KeyedMessage, message: StoredMessage | None, state: State, offset: int | None
@@ -194,17 +194,17 @@ class MessageHistory:
 
     def _seqs(self, topic_id: int, message_id: str) -> list[int]:
         """The newest seqs of the messages with this id, also of those that moved on, oldest first."""
-        indexes = self._store.indexes
-        refs = indexes.find.find(id_hash(topic_id, message_id))
+        ledger = self._store.ledger
+        refs = self._store.find.find(id_hash(topic_id, message_id))
         seqs = refs[refs < PLACE_BIT].astype(np.int64)
-        known = seqs[(seqs >= indexes.ledger.head_seq) & (seqs < indexes.ledger.next_seq)]
+        known = seqs[(seqs >= ledger.head_seq) & (seqs < ledger.next_seq)]
         newest = np.sort(known)[-_SEQS_MAX:].tolist()
         read = ((seq, self._store.readable(int(self._store.entry(seq)["place"]))) for seq in newest)
         return [seq for seq, message in read if message is None or message.id == message_id]
 
     def _seq_alone(self, topic_id: int, seq: int | None) -> list[int]:
         """The message that a handle without an id names: one whose bytes are damaged is listed so."""
-        ledger = self._store.indexes.ledger
+        ledger = self._store.ledger
         if seq is None or not ledger.knows(seq) or ledger.state(seq) is State.MOVED:
             return []
         return [seq] if int(self._store.entry(seq)["topic_id"]) == topic_id else []
@@ -214,7 +214,7 @@ class MessageHistory:
         lines: list[list[int]] = [[]]
         for one in sorted(seqs):
             lines[-1].append(one)
-            if self._store.indexes.ledger.state(one) is not State.MOVED:
+            if self._store.ledger.state(one) is not State.MOVED:
                 lines.append([])
         lines = [line for line in lines if line]
         return next((line for line in lines if seq in line), lines[-1])
@@ -242,9 +242,9 @@ class MessageHistory:
 
     def _cancelled_at_ms(self, seq: int, at: int) -> int | None:
         """When the frame was written that cancelled a seq; `at` is where its message is in the log."""
-        log, writer = self._store.log, self._store.writer
+        log = self._store.log
         for _ in range(_FRAMES_LOOKED_AT // _FRAMES_AT_ONCE):
-            with writer.lock:
+            with self._store.read():
                 for _ in range(_FRAMES_AT_ONCE):
                     if not log.head <= at < log.written_end:
                         return None

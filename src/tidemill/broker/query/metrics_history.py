@@ -52,10 +52,9 @@ class MetricsHistoryView:
 
 def sample_of(store: MessageStore, lateness: Lateness) -> Sample:
     """How things stand now."""
-    indexes = store.indexes
-    with store.writer.lock:
-        totals = indexes.totals.overall()
-        pending = sum(indexes.due_counts.pending(topic.id) for topic in indexes.topics)
+    with store.read():
+        totals = store.totals.overall()
+        pending = sum(store.due_counts.pending(topic.id) for topic in store.topics)
     return Sample(*totals, pending, tuple(lateness.histogram.counts))
 
 

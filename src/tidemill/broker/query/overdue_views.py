@@ -35,7 +35,7 @@ def overdue_views(
     exact, spilled = releaser.backlogs.earliest(), releaser.backlogs.spilled_ids()
     found: list[OverdueView] = []
     for topic_id, due_ms in _by_topic(store, exact, now_ms).items():
-        topic = store.indexes.topics.by_id(topic_id)
+        topic = store.topics.by_id(topic_id)
         if topic is not None and due_ms <= now_ms:
             of_topic = HoldReason.RATE if topic_id in spilled else own.get(topic.name)
             reason = HoldReason.PAUSE if topic.is_paused else of_topic or shared
@@ -52,7 +52,7 @@ def overdue_views(
 def _by_topic(store: MessageStore, exact: dict[int, int], now_ms: int) -> dict[int, int]:
     """When the oldest of each topic fell due, in its backlog or in a minute that is past."""
     found = dict(exact)
-    for topic_id, minutes in store.indexes.due_counts.before(now_ms // MINUTE_MS).items():
+    for topic_id, minutes in store.due_counts.before(now_ms // MINUTE_MS).items():
         end_ms = (min(minutes) + 1) * MINUTE_MS - 1
         found[topic_id] = min(found.get(topic_id, end_ms), end_ms)
     return found

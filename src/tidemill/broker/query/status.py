@@ -76,7 +76,7 @@ def status_of(
         near=releaser.near_count,
         ready=releaser.ready_count,
         backlog=releaser.backlogs.count,
-        open_transactions=len(store.indexes.open_transactions),
+        open_transactions=len(store.open_transactions),
         in_flight_bytes=sender.in_flight_bytes,
         lateness_ms=releaser.lateness.summary(),
         pipeline=timer_controller.view(now_ms),

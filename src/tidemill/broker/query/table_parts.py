@@ -31,7 +31,7 @@ class TableParts:
         return [wanted] if wanted.table == "queues" else self._by_queue(wanted, count)
 
     def _by_seq(self, wanted: Wanted, count: int) -> list[Wanted]:
-        ledger = self._store.indexes.ledger
+        ledger = self._store.ledger
         low, high = wanted.seq_range()
         first, end = max(low, ledger.head_seq), min(high, ledger.next_seq)
         each = max(_ROWS_MIN, -(-(end - first) // count))

@@ -61,8 +61,8 @@ class TableViews:
         if wanted.topic is not None:
             return [self._topics.existing(wanted.topic)]
         if wanted.only_topic is None:
-            return list(self._store.indexes.topics)
-        topic = self._store.indexes.topics.named(wanted.only_topic)
+            return list(self._store.topics)
+        topic = self._store.topics.named(wanted.only_topic)
         return [] if topic is None else [topic]
 
     def queue_ranges(self, wanted: Wanted, topics: list[Topic]) -> Iterator[tuple[Topic, int, int, int]]:
@@ -94,10 +94,10 @@ class TableViews:
             if topics:
                 yield from scan_pending(self._store, topic_id, from_ms, to_ms, from_seq, to_seq)
             return
-        with self._store.writer.lock:
+        with self._store.read():
             found = [s for topic in topics for s in self._store.seqs_with_key(topic.id, wanted.only_key)]
             seqs = np.array(sorted(s for s in found if from_seq <= s < to_seq), np.int64)
-            rows = self._store.indexes.entries.take(seqs)
+            rows = self._store.entries.take(seqs)
         inside = (rows["deliver_at_ms"] >= from_ms) & (rows["deliver_at_ms"] < to_ms)
         yield seqs[inside], rows[inside]
 
@@ -114,7 +114,7 @@ class TableViews:
 
     def _topic_names(self, topic_ids: I64) -> pa.Array:
         distinct, which = np.unique(topic_ids, return_inverse=True)
-        topics = [self._store.indexes.topics.by_id(topic_id) for topic_id in distinct.tolist()]
+        topics = [self._store.topics.by_id(topic_id) for topic_id in distinct.tolist()]
         names = pa.array([topic.name if topic is not None else "" for topic in topics], pa.string())
         return names.take(pa.array(which))
 
@@ -154,10 +154,10 @@ class TableViews:
     def _lateness(self, rows: Rows) -> pa.Array:
         """By `releasable_since.py`; from the due time alone where the entry was cut with the head."""
         since: I64 = rows["deliver_at_ms"].astype(np.int64)
-        indexes = self._store.indexes
-        with self._store.writer.lock:
-            known = np.flatnonzero(rows["seq"] >= indexes.ledger.head_seq)
-            since[known] = could_go_ms(self._store.log, indexes.entries.take(rows["seq"][known]))
+        store = self._store
+        with store.read():
+            known = np.flatnonzero(rows["seq"] >= store.ledger.head_seq)
+            since[known] = could_go_ms(store.log, store.entries.take(rows["seq"][known]))
         # The release that took a message is stamped with its own step's time, which may be a little earlier.
         late: I64 = rows["released_at_ms"] - np.minimum(since, rows["released_at_ms"])
         return pa.array(late.astype(np.int64))

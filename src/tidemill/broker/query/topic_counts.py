@@ -24,11 +24,11 @@ class KindCounts:
 
 def kind_counts(store: MessageStore) -> list[KindCounts]:
     """Of every topic that is named in the metrics, and of the others."""
-    indexes, others, found = store.indexes, KindCounts(None), list[KindCounts]()
-    with store.writer.lock:
+    others, found = KindCounts(None), list[KindCounts]()
+    with store.read():
         sums = [
-            (topic_id, sent, released + cancelled + indexes.due_counts.pending(topic_id))
-            for topic_id, (sent, released, cancelled) in sorted(indexes.totals.by_topic.items())
+            (topic_id, sent, released + cancelled + store.due_counts.pending(topic_id))
+            for topic_id, (sent, released, cancelled) in sorted(store.totals.by_topic.items())
         ]
     for topic_id, sent, timed in sums:
         label = store.topic_names.label_of(topic_id)

@@ -117,7 +117,7 @@ class Views:
         require_forward(from_ms, to_ms)
         topic_id = self._topics.existing(topic_name).id if topic_name is not None else None
         if key is not None:
-            with self._store.writer.lock:
+            with self._store.read():
                 keyed = self._with_key(topic_id, key, from_ms, to_ms, limit)
             return self._messages(keyed, limit)
         # The writer's lock is taken for a part at a time: a look at ten million must not hold up a release.
@@ -138,34 +138,34 @@ class Views:
         require_forward(from_ms, to_ms)
         topic_id = self._topics.require(topic_name).id if topic_name is not None else None
         if key is not None:
-            with self._store.writer.lock:
+            with self._store.read():
                 return len(self._with_key(topic_id, key, from_ms, to_ms, NO_LIMIT))
         if from_ms % MINUTE_MS == 0 and (to_ms % MINUTE_MS == 0 or to_ms >= _BEYOND_MS):
-            with self._store.writer.lock:
-                counted = self._store.indexes.due_counts.snapshot(topic_id)
+            with self._store.read():
+                counted = self._store.due_counts.snapshot(topic_id)
             first, end = from_ms // MINUTE_MS, to_ms // MINUTE_MS
             return sum(n for minutes in counted.values() for m, n in minutes.items() if first <= m < end)
         # Parts of a minute are counted from the entries, the writer's lock held for a part at a time.
         return sum(len(seqs) for seqs, _ in scan_pending(self._store, topic_id, from_ms, to_ms))
 
     def close_report(self) -> CloseReport:
-        counts = self._store.indexes.due_counts
-        pending = sum(counts.pending(topic.id) for topic in self._store.indexes.topics)
+        counts = self._store.due_counts
+        pending = sum(counts.pending(topic.id) for topic in self._store.topics)
         waiting = self.pending(limit=1) if pending else []
         next_due_ms = waiting[0].deliver_at_ms if waiting else None
-        return CloseReport(pending, next_due_ms, len(self._store.indexes.open_transactions))
+        return CloseReport(pending, next_due_ms, len(self._store.open_transactions))
 
     def _with_key(self, topic_id: int | None, key: str, from_ms: int, to_ms: int, limit: int) -> I64:
-        ids = [topic_id] if topic_id is not None else [topic.id for topic in self._store.indexes.topics]
+        ids = [topic_id] if topic_id is not None else [topic.id for topic in self._store.topics]
         seqs = np.array([s for i in ids for s in self._store.seqs_with_key(i, key)], np.int64)
-        due = self._store.indexes.entries.take(seqs)["deliver_at_ms"].astype(np.int64)
+        due = self._store.entries.take(seqs)["deliver_at_ms"].astype(np.int64)
         inside = (due >= from_ms) & (due < to_ms)
         return _earliest(seqs[inside], due[inside], limit)
 
     def _earliest_pending(self, topic_id: int | None, from_ms: int, to_ms: int, limit: int) -> I64:
         """The first `limit` seqs by due time; the due counts say how far ahead one has to look for them."""
-        with self._store.writer.lock:
-            counted = self._store.indexes.due_counts.snapshot(topic_id)
+        with self._store.read():
+            counted = self._store.due_counts.snapshot(topic_id)
         to_ms = min(to_ms, _enough_until_ms(counted, from_ms, limit))
         best_seqs, best_due = np.empty(0, np.int64), np.empty(0, np.int64)
         for seqs, rows in scan_pending(self._store, topic_id, from_ms, to_ms):
@@ -181,11 +181,11 @@ class Views:
 
         A hundred of them may lie in a hundred large frames: under one lock, releases would wait for all.
         """
-        ledger, found = self._store.indexes.ledger, list[PendingMessage]()
+        ledger, found = self._store.ledger, list[PendingMessage]()
         for seq in seqs.tolist():
             if len(found) == limit:
                 break
-            with self._store.writer.lock:  # the head is cut under it; a section at hand stays readable
+            with self._store.read():  # the head is cut under it; a section at hand stays readable
                 if not ledger.is_pending(seq):
                     continue
                 entry = self._store.entry(seq).copy()
@@ -196,7 +196,7 @@ class Views:
 
     def _pending_message(self, seq: int, entry: Rows, read: StoredMessage | None) -> PendingMessage:
         message = read or message_of_entry(entry)
-        topic = self._store.indexes.topics.by_id(message.topic_id)
+        topic = self._store.topics.by_id(message.topic_id)
         name = topic.name if topic is not None else ""
         return PendingMessage(
             seq=seq,
@@ -219,15 +219,15 @@ class Views:
         now_ms = self._now_ms()
         # The minute that is under way, and all until the horizon, which ends within one too.
         first, end = now_ms // MINUTE_MS, -(-(now_ms + horizon_ms) // MINUTE_MS)
-        with self._store.writer.lock:
-            counts = self._store.indexes.due_counts.minutes(topic_id, first, end)
-            overdue = self._store.indexes.due_counts.minutes(topic_id, 0, first)
+        with self._store.read():
+            counts = self._store.due_counts.minutes(topic_id, first, end)
+            overdue = self._store.due_counts.minutes(topic_id, 0, first)
         counts[first] = counts.get(first, 0) + sum(overdue.values())
         return [(minute * MINUTE_MS, counts.get(minute, 0)) for minute in range(first, end)]
 
     def topics(self) -> list[TopicView]:
-        with self._store.writer.lock:
-            indexes = self._store.indexes
+        store = self._store
+        with store.read():
             return [
                 TopicView(
                     topic.name,
@@ -235,15 +235,15 @@ class Views:
                     topic.queue_count,
                     topic.is_paused,
                     topic.release_rate_max,
-                    indexes.due_counts.pending(topic.id),
-                    *indexes.totals.of_topic(topic.id),
-                    visible=sum(indexes.topics.offsets_of(topic)),
+                    store.due_counts.pending(topic.id),
+                    *store.totals.of_topic(topic.id),
+                    visible=sum(store.topics.offsets_of(topic)),
                 )
-                for topic in indexes.topics
+                for topic in store.topics
             ]
 
     def groups(self) -> list[GroupView]:
-        consumers, topics = self._store.consumers, self._store.indexes.topics
+        consumers, topics = self._store.consumers, self._store.topics
         views = []
         with consumers.lock:
             for group in consumers.state.groups():

@@ -36,7 +36,7 @@ def wait_views(
     boot_ms: int,
 ) -> list[WaitView]:
     """Every reason that holds just now."""
-    topics, views = store.indexes.topics, []
+    topics, views = store.topics, []
     unabsorbed: Counter[int] = Counter()
     if timer_controller.holds.holds_absorbing:
         unabsorbed = due_unabsorbed(store, timer_controller.absorbed_ends, now_ms)
@@ -61,7 +61,7 @@ def _held(
     found, held = list[ReleaseWait](), 0
     due = _due(store, releaser, timer_controller, now_ms)
     for topic_id, count in due.items():
-        topic = store.indexes.topics.by_id(topic_id)
+        topic = store.topics.by_id(topic_id)
         if count > 0 and topic is not None:
             if topic.is_paused:
                 found.append(ReleaseWait(HoldReason.PAUSE, count, topic_id))
@@ -78,14 +78,14 @@ def _due(
     The due counts know the minutes that are over; of the minute that runs, what the releaser has is counted.
     """
     minute = now_ms // MINUTE_MS
-    before = store.indexes.due_counts.before(minute)
+    before = store.due_counts.before(minute)
     found = Counter({topic_id: sum(minutes.values()) for topic_id, minutes in before.items()})
     if timer_controller.holds.holds_absorbing:
         found.subtract(due_unabsorbed(store, timer_controller.absorbed_ends, minute * MINUTE_MS - 1))
     seqs = np.unique(releaser.due_seqs(minute * MINUTE_MS, now_ms))
-    with store.writer.lock:
-        seqs = seqs[store.indexes.ledger.pending_mask(seqs)]
-        topic_ids = store.indexes.entries.take(seqs)["topic_id"]
+    with store.read():
+        seqs = seqs[store.ledger.pending_mask(seqs)]
+        topic_ids = store.entries.take(seqs)["topic_id"]
     ids, counts = np.unique(topic_ids, return_counts=True)
     found.update(dict(zip(ids.tolist(), counts.tolist(), strict=True)))
     return found

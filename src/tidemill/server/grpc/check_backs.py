@@ -45,7 +45,7 @@ class CheckBacks:
 
     async def look(self) -> None:
         """Check the transactions that are due for it."""
-        if not self._broker.store.indexes.open_transactions:
+        if not self._broker.store.open_transactions:
             self._asked.clear()
             return
         halves: list[OpenHalf] = await self._call(self._broker.transactions.halves)
@@ -75,7 +75,7 @@ class CheckBacks:
             self._begins_at = (self._begins_at + 1) % len(halves)
             if self._rests(half, now_ms):
                 continue
-            topic = self._broker.store.indexes.topics.by_id(half.topic_id)
+            topic = self._broker.store.topics.by_id(half.topic_id)
             if topic is None:
                 continue
             if can_answer(topic.name, self._owners.get((topic.name, half.message_id))):

@@ -158,7 +158,7 @@ class Gateway:
     # -- where to go ------------------------------------------------------------------------------
 
     async def _topic(self, name: str) -> Topic:
-        topic = self._broker.store.indexes.topics.named(name)
+        topic = self._broker.store.topics.named(name)
         if topic is not None:
             return topic
         if name.startswith(GROUP_TOPIC_PREFIXES):

@@ -31,11 +31,7 @@ class Bridge:
 
     def start_from(self, base: Base) -> None:
         """Begin the copy with the state of a base frame."""
-        self._indexes.start_from(base)
-        for topic in self._indexes.topics:
-            for queue_id, end in enumerate(self._indexes.topics.offsets_of(topic)):
-                self._store.queues.set_end((topic.id, queue_id), end)
-        self._store.queues.set_base(base)
+        self._store.start_from(base)
 
     def write_state(self, stamp_ms: int) -> None:
         """Put the known state into a copy that has no frame, as the base of its first file."""

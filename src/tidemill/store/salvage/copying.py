@@ -130,7 +130,7 @@ class LogCopy:
         return damage.byte_count == frame_bytes(len(payload))
 
     def _note_damage(self, damage: Damage) -> None:
-        below_seq = self._store.indexes.ledger.next_seq
+        below_seq = self._store.ledger.next_seq
         region = self._open_region
         if region is not None:
             region.grow(damage, below_seq)
@@ -151,10 +151,10 @@ class LogCopy:
 
     def _know(self, base: Base, stamp_ms: int) -> None:
         region = self._open_region
-        if region is None or base.next_seq < self._store.indexes.ledger.next_seq:
+        if region is None or base.next_seq < self._store.ledger.next_seq:
             return
         if region.damages[0].start > self._source.head:
-            region.count(self._store.indexes.totals, base.totals)
+            region.count(self._store.totals, base.totals)
         self._bridge.bring_to(base, stamp_ms, region)
         region.is_bounded = True
 
@@ -198,7 +198,7 @@ class LogCopy:
 
     def _marked(self, seqs: I64) -> I64:
         """`~seq` in the place of seqs that are not pending here; the same array where all are."""
-        ledger = self._store.indexes.ledger
+        ledger = self._store.ledger
         is_lost = (seqs >= ledger.head_seq) & ~ledger.pending_mask(seqs)
         return np.where(is_lost, ~seqs, seqs) if is_lost.any() else seqs
 
@@ -224,11 +224,11 @@ class LogCopy:
 
     def _keep_safe(self) -> None:
         end = self._store.log.written_end
-        if end - self._synced_to < _SYNC_BYTES and not self._store.indexes.find.memory_is_full:
+        if end - self._synced_to < _SYNC_BYTES and not self._store.find.memory_is_full:
             return
         self._store.finish_all()
         self._synced_to = end
-        if end - self._checkpoint_at >= _CHECKPOINT_BYTES or self._store.indexes.find.memory_is_full:
+        if end - self._checkpoint_at >= _CHECKPOINT_BYTES or self._store.find.memory_is_full:
             self._store.checkpoint()
             self._checkpoint_at = end
 

@@ -48,14 +48,14 @@ class Doubts:
         self.counts: Counter[str] = Counter()  # by what may have become of them
 
     def __iter__(self) -> Iterator[Doubt]:
-        ledger = self._store.indexes.ledger
+        ledger = self._store.ledger
         first = ledger.head_seq
         end = min(ledger.next_seq, max((region.below_seq for region in self._regions), default=0))
         listed = 0
         while first < end:
             stop = min(end, first + _SCAN_ROWS)
             is_pending = ledger.range_states(first, stop) == State.PENDING
-            rows = self._store.indexes.entries.read(first, stop, is_pending)
+            rows = self._store.entries.read(first, stop, is_pending)
             seqs = np.arange(first, stop)[is_pending]
             rows = rows[is_pending]
             masks = {kind: np.zeros(len(seqs), np.bool_) for kind in (RELEASED, CANCELLED, MOVED)}
@@ -106,7 +106,7 @@ class Doubts:
 
     def _doubt(self, seq: int, place: int, may_be: tuple[str, ...]) -> Doubt:
         message = self._store.message(place)
-        topic = self._store.indexes.topics.by_id(message.topic_id)
+        topic = self._store.topics.by_id(message.topic_id)
         name = topic.name if topic is not None else f"topic {message.topic_id}"
         return Doubt(seq, message.id, name, message.keys, message.deliver_at_ms, may_be)
 

@@ -87,13 +87,13 @@ def cut_head(
         survivors, has_moved_all = _move_survivors(store, base.next_seq, now_ms, near_below_ms, on_moved)
         _move_halves(store, cut, now_ms)
         store.finish_all()
-        with store.writer.lock:
+        with store.read():
             if not has_moved_all or _has_halves(store, cut):
                 return survivors  # the next time it is known what is damaged
             # The log first: as long as it holds a frame, a replay may ask for the entries it names.
             store.log.cut_head(cut)
             store.indexes.cut_head(base.next_seq)
-            store.indexes.find.cut_head(cut)
+            store.find.cut_head(cut)
         store.queues.cut_head(base)
         return survivors
 
@@ -105,9 +105,9 @@ def _old_segments(store: MessageStore, now_ms: int) -> list[SegmentUse]:
     """
     sealed_by_ms = now_ms - store.settings.retention_ms
     old = list(takewhile(lambda segment: segment[1].stamp_ms <= sealed_by_ms, _sealed(store)))
-    with store.writer.lock:
-        halves = [half.place >> 16 for half in store.indexes.open_transactions.values()] if old else []
-    uses, first_seq = [], store.indexes.ledger.head_seq
+    with store.read():
+        halves = [half.place >> 16 for half in store.open_transactions.values()] if old else []
+    uses, first_seq = [], store.ledger.head_seq
     for start, frame in old:
         end_seq = Base.read(frame.payload).next_seq
         live = _live_bytes(store, first_seq, end_seq) + _count_in(halves, start, frame.offset)
@@ -134,9 +134,9 @@ def _live_bytes(store: MessageStore, first: int, end_seq: int) -> int:
     live = 0
     while first < end_seq:
         stop = min(end_seq, (first // _COUNT_ROWS + 1) * _COUNT_ROWS)
-        with store.writer.lock:
-            is_pending = store.indexes.ledger.range_states(first, stop) == State.PENDING
-            rows = store.indexes.entries.read(first, stop, is_pending)
+        with store.read():
+            is_pending = store.ledger.range_states(first, stop) == State.PENDING
+            rows = store.entries.read(first, stop, is_pending)
         # A row never changes, so the lock is not needed for adding up.
         live += int(rows["size"][is_pending].sum(dtype=np.int64))
         first = stop
@@ -153,7 +153,7 @@ def _base_at(store: MessageStore, segment_start: int) -> Base | None:
 
 
 def _has_halves(store: MessageStore, cut: int) -> bool:
-    return any(half.place >> 16 < cut for half in store.indexes.open_transactions.values())
+    return any(half.place >> 16 < cut for half in store.open_transactions.values())
 
 
 def _held_from(store: MessageStore, now_ms: int) -> int | None:
@@ -176,16 +176,16 @@ def _move_survivors(
 ) -> tuple[list[MovedMessages], bool]:
     """Move what is pending below a seq to the tail; also says whether all of it could be read."""
     survivors, has_moved_all = list[MovedMessages](), True
-    first = store.indexes.ledger.head_seq
+    first = store.ledger.head_seq
     while first < end_seq:
-        with store.writer.lock:
+        with store.read():
             stop = min(end_seq, first + _LOOK_ROWS)
-            pending = np.flatnonzero(store.indexes.ledger.range_states(first, stop) == State.PENDING)
+            pending = np.flatnonzero(store.ledger.range_states(first, stop) == State.PENDING)
             seqs = first + pending[:MOVE_COUNT_MAX]
             if not len(seqs):
                 first = stop
                 continue
-            rows = store.indexes.entries.take(seqs)
+            rows = store.entries.take(seqs)
             _, fits = next(moved_together(rows["size"]))
             seqs = seqs[:fits]
             first = int(seqs[-1]) + 1
@@ -203,8 +203,8 @@ def _move_survivors(
 
 
 def _move_halves(store: MessageStore, cut: int, now_ms: int) -> None:
-    with store.writer.lock:
-        for half in list(store.indexes.open_transactions.values()):
+    with store.write() as tx:
+        for half in list(tx.open_transactions.values()):
             message = store.readable(half.place) if half.place >> 16 < cut else None
             if message is not None:
-                store.writer.put_halves([message], now_ms, [half.place])
+                tx.put_halves([message], now_ms, [half.place])

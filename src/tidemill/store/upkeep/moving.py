@@ -5,7 +5,7 @@ Owns how a move is cut into frames, and which flags a message has afterwards. Ca
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,15 +32,19 @@ class MovedMessages:
     deliver_at_ms: I64
     flags: I64
 
+    @property
+    def seqs(self) -> I64:
+        return self.appended.first_seq + np.arange(len(self.old_seqs))
+
 
 def move_bounds(store: MessageStore, seqs: I64) -> list[Bounds]:
     """The parts in which these messages move: one frame each."""
-    return list(moved_together(store.indexes.entries.take(seqs)["size"]))
+    return list(moved_together(store.entries.take(seqs)["size"]))
 
 
 def move_payloads(store: MessageStore, seqs: I64, bounds: Sequence[Bounds]) -> list[int]:
     """At most how many payload bytes the frames of these parts have."""
-    sizes = store.indexes.entries.take(seqs)["size"]
+    sizes = store.entries.take(seqs)["size"]
     return [move_payload_bytes(sizes[start:end]) for start, end in bounds]
 
 
@@ -54,7 +58,7 @@ def re_enter(
     request: Request | None = None,
 ) -> MovedMessages:
     """Append pending messages again under new seqs and times, in one frame. All must read back."""
-    rows = store.indexes.entries.take(seqs)
+    rows = store.entries.take(seqs)
     keeps_arrival = reason is ReEnterReason.RETENTION
     flags = rows["flags"].astype(np.int64) & FLAG_FIFO | np.where(deliver_at_ms < near_below_ms, FLAG_NEAR, 0)
     flags |= FLAG_MOVED if keeps_arrival else np.where(deliver_at_ms < now_ms, FLAG_PAST, 0)
@@ -67,7 +71,8 @@ def re_enter(
     arrivals = [NO_OFFSET] * len(seqs)
     if keeps_arrival:
         arrivals = named_arrival(arrivals_of(store.readable_section, seqs, rows)).tolist()
-    appended = store.writer.re_enter(seqs, messages, reason, now_ms, arrivals, request)
+    with store.write() as tx:
+        appended = tx.re_enter(seqs, messages, reason, now_ms, arrivals, request)
     return MovedMessages(appended, seqs, deliver_at_ms, flags)
 
 
@@ -79,14 +84,23 @@ def reschedule(
     near_below_ms: int,
     now_ms: int,
     requests: Sequence[Request | None] = (),
-) -> Iterator[MovedMessages]:
+) -> list[MovedMessages]:
     """Reschedule pending messages, a frame for each part; `requests` has the request of each, if any.
 
-    The caller has reserved space for all of them, and keeps the lock until the last has come.
+    The caller has reserved space for all of them.
     """
-    for (start, end), request in zip(bounds, requests or [None] * len(bounds), strict=True):
-        part, due = seqs[start:end], deliver_at_ms[start:end]
-        yield re_enter(store, part, due, ReEnterReason.RESCHEDULE, near_below_ms, now_ms, request)
+    return [
+        re_enter(
+            store,
+            seqs[start:end],
+            deliver_at_ms[start:end],
+            ReEnterReason.RESCHEDULE,
+            near_below_ms,
+            now_ms,
+            request,
+        )
+        for (start, end), request in zip(bounds, requests or [None] * len(bounds), strict=True)
+    ]
 
 
 def _moved(message: StoredMessage, deliver_at_ms: int, flags: int) -> StoredMessage:
