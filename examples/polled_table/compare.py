@@ -33,7 +33,7 @@ DAY_MS = 86_400_000
 
 
 class Poller:
-    """The loop that everybody has: look, run what is due, and sleep when that was less than a full batch."""
+    """The usual loop: query, run due jobs, and sleep if that was less than a full batch."""
 
     def __init__(self, table: ModuleType, address: str, work: moving.Work, every_s: float) -> None:
         self.polls = 0

@@ -1,4 +1,4 @@
-"""The statements of the move for a table in PostgreSQL.
+"""The statements of the migration for a table in PostgreSQL.
 
 docs/how-to/from-a-polled-table.md quotes this file.
 """
@@ -19,7 +19,7 @@ NEW = "INSERT INTO jobs (id, run_at, body) VALUES (%s, to_timestamp(%s / 1000.0)
 # Who runs a job. Existing rows are the poller's.
 OWNER = "ALTER TABLE jobs ADD COLUMN owner text NOT NULL DEFAULT 'poller'"
 
-# The poller's query as it was, and one condition more.
+# The poller's query with the new condition.
 POLL = """
 UPDATE jobs SET done_at = clock_timestamp() WHERE id = ANY (ARRAY(
     SELECT id FROM jobs WHERE done_at IS NULL AND run_at <= now() AND owner <> 'tidemill'
@@ -27,7 +27,7 @@ UPDATE jobs SET done_at = clock_timestamp() WHERE id = ANY (ARRAY(
 )) RETURNING id, body
 """
 
-# The table is gone through in parts of 10,000 rows: where the next part ends; null after the last.
+# The table is read in parts of 10,000 rows: where the next part ends; null after the last.
 PART = """
 SELECT max(id) FROM (SELECT id FROM jobs WHERE id > %s AND done_at IS NULL ORDER BY id LIMIT 10000) part
 """
@@ -40,7 +40,7 @@ SELECT id, ceil(extract(epoch FROM run_at) * 1000)::bigint FROM jobs
 WHERE id > %s AND id <= %s AND done_at IS NULL AND owner = 'tidemill'
 """
 
-# Takes one job, unless it is done, deleted, put off or given back; the transaction holds its row.
+# Claims one job, unless it is done, deleted, delayed or returned; the transaction holds its row.
 BEGIN = "BEGIN"
 CLAIM = """
 UPDATE jobs SET done_at = clock_timestamp()

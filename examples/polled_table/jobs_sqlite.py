@@ -1,4 +1,4 @@
-"""The statements of the move for a table in SQLite.
+"""The statements of the migration for a table in SQLite.
 
 docs/how-to/from-a-polled-table.md quotes this file. SQLite has no type for times: `run_at` and `done_at` are
 Unix milliseconds.

@@ -18,7 +18,7 @@ import tidemill.spark
 
 TOPIC = "basket-reminders"
 SEGMENTS = ("basic", "plus", "trial")
-FIRST_IN_S = 3_600  # nobody is reminded while the example runs
+FIRST_IN_S = 3_600  # no reminder falls due while the example runs
 WITHIN_S = 1_800
 
 

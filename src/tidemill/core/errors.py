@@ -101,7 +101,7 @@ class IllegalGroupError(RequestError):
 
 
 class IllegalMessageGroupError(IllegalGroupError):
-    """Of a message (the order it belongs to), not of consumers."""
+    """The FIFO group of a message, not a consumer group."""
 
     code = "illegal-message-group"
 
@@ -111,7 +111,7 @@ class IllegalIdError(RequestError):
 
 
 class IdInUseError(RequestError):
-    """The id is that of another message in the topic: the same id must come with the same content."""
+    """Another message in the topic has this id; a repeat must have the same content."""
 
     code = "id-in-use"
 
@@ -175,7 +175,7 @@ class IllegalRequestIdError(RequestError):
 
 
 class RequestIdReusedError(RequestError):
-    """Another request was carried out under this request id within the last hour."""
+    """Another request with this request id was carried out within the last hour."""
 
     code = "request-id-reused"
 
@@ -195,13 +195,13 @@ class UnknownMessageError(RequestError):
 
 
 class UnauthorizedError(RequestError):
-    """Who asks is not known: no credentials, wrong ones, or a signature that is too old."""
+    """No credentials, wrong ones, or a signature that is too old."""
 
     code = "unauthorized"
 
 
 class ForbiddenError(RequestError):
-    """Who asks is known, and may not do this."""
+    """The user is authenticated and lacks the permission."""
 
     code = "forbidden"
 
@@ -213,7 +213,7 @@ class UnreachableError(TidemillError):
 
 
 class BusyError(TidemillError):
-    """Try again later. Nothing was written."""
+    """Retry later. Nothing was written."""
 
     code = "busy"
 
@@ -223,13 +223,13 @@ class TooManyRequestsError(BusyError):
 
 
 class DiskFullError(BusyError):
-    """Sends are refused until there is space again; releases and cancels go on."""
+    """Sends are refused until there is space again; releases and cancels continue."""
 
     code = "disk-full"
 
 
 class PartlyStoredError(DiskFullError):
-    """A table met a full disk midway: `stored` answers for its first rows."""
+    """The disk became full while a table was stored: `stored` has the answers of its first rows."""
 
     code = "partly-stored"
 
@@ -245,7 +245,7 @@ class StorageError(TidemillError):
 
 
 class DiskError(StorageError):
-    """The operating system failed or refused an operation on a file; it may do better later."""
+    """The operating system failed or refused an operation on a file; a retry may succeed."""
 
     code = "disk-error"
 
@@ -269,13 +269,13 @@ class BrokerClosedError(StorageError):
 
 
 class CorruptionError(TidemillError):
-    """Bytes on disk are not what was written."""
+    """Bytes on disk differ from what was written."""
 
     code = "corrupt"
 
 
 class DamagedFrameError(CorruptionError):
-    """A frame of the commit log does not read back; its messages are not delivered."""
+    """A frame of the commit log fails its checksum; its messages are not delivered."""
 
     code = "damaged"
 

@@ -22,7 +22,7 @@ public final class OrderTimeout {
 
     public static void main(String[] arguments) throws Exception {
         String endpoint = System.getenv().getOrDefault("TIDEMILL_ENDPOINT", "127.0.0.1:8081");
-        // This client speaks TLS unless it is told not to.
+        // This client uses TLS unless it is turned off.
         ClientConfiguration configuration =
             ClientConfiguration.newBuilder().setEndpoints(endpoint).enableSsl(false).build();
 
