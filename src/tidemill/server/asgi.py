@@ -20,6 +20,10 @@ Send = Callable[[Event], Awaitable[None]]
 _KNOWN_SECONDS: Final = 0.02
 
 
+class ClientGone(ConnectionError):
+    """The client disconnected; no answer is expected."""
+
+
 class SteadyReceive:
     """A `receive` that may be cancelled. One caller at a time."""
 

@@ -21,12 +21,12 @@ _SOON_S = 0.001
 
 
 class LongPolls:
-    """Waiting consumers. Lives on one event loop; only `ring` may be called from other threads."""
+    """Waiting consumers of all endpoints. Lives on one event loop; only `ring` may be called from others."""
 
     def __init__(self, notifier: QueueNotifier, has_news: Callable[[str, str], bool]) -> None:
         self._notifier = notifier
         self._has_news = has_news
-        self._loop = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the first call
         self._waiting: dict[Key, deque[asyncio.Future[None]]] = {}
         self._freed: dict[Key, int] = {}  # the bell when a key's messages were freed last
         self._timers: dict[Key, asyncio.TimerHandle] = {}  # when a key's next lease ends
@@ -40,27 +40,28 @@ class LongPolls:
 
     def ring(self) -> None:
         """Something became visible somewhere. Safe from any thread."""
-        if not self._is_rung and not self._is_closed:
+        if self._loop is not None and not self._is_rung and not self._is_closed:
             self._is_rung = True
             self._loop.call_soon_threadsafe(self._look)
 
     def _look(self) -> None:
         self._is_rung = False
         freed = self._notifier.take_freed()
-        self._freed.update(dict.fromkeys(freed, self.bell))
+        self._freed.update(dict.fromkeys(freed, self._notifier.count))
         for key in list(self._waiting):
             if key in freed or self._has_news(*key):
                 self.nudge(key)
 
     def look_in(self, key: Key, delay_s: float) -> None:
         """The key's next lease ends then, as far as a look has shown: let one who waits look again."""
-        at_s = self._loop.time() + max(_SOON_S, delay_s)
+        loop = asyncio.get_running_loop()
+        at_s = loop.time() + max(_SOON_S, delay_s)
         timer = self._timers.get(key)
         if timer is not None and timer.when() <= at_s:
             return
         if timer is not None:
             timer.cancel()
-        self._timers[key] = self._loop.call_at(at_s, self._look_at, key)
+        self._timers[key] = loop.call_at(at_s, self._look_at, key)
 
     def _look_at(self, key: Key) -> None:
         del self._timers[key]
@@ -80,17 +81,19 @@ class LongPolls:
     @property
     def bell(self) -> int:
         """Note this before looking for messages, and hand it to `wait` when there were none."""
+        self._loop = asyncio.get_running_loop()  # before the count: from here on `ring` is heard
         return self._notifier.count
 
     async def wait(self, key: Key, bell: int, timeout_s: float) -> None:
         """Return when there may be something for this key that was not there at `bell`, or after a time."""
         if self._is_closed or timeout_s <= 0 or self._freed.get(key, bell) > bell:
             return
-        if self.bell != bell and self._has_news(*key):
+        if self._notifier.count != bell and self._has_news(*key):
             return
-        waiter: asyncio.Future[None] = self._loop.create_future()
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
         self._waiting.setdefault(key, deque()).append(waiter)
-        timer = self._loop.call_later(timeout_s, _expire, waiter)
+        timer = loop.call_later(timeout_s, _expire, waiter)
         try:
             await waiter
         finally:

@@ -22,9 +22,7 @@ from tidemill.core.limits import KIB
 from tidemill.server.asgi import Event, Send
 from tidemill.server.http.http_errors import error_response
 
-# Concurrent takes of messages, per endpoint: their bodies are in memory before they are counted.
-TAKES_MAX = 8
-# The same of looks at bodies; while one is made it is in memory up to four times.
+# Answers with bodies that are made at once; while one is made it is in memory up to four times.
 _LOOKS_MAX = 4
 
 _OF_CALL: ContextVar[Answer | None] = ContextVar("answer", default=None)  # the answer of the call under way

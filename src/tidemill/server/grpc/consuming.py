@@ -1,15 +1,14 @@
 """The calls of consumers: receive, ack, change invisibility, forward to the dead letters.
 
-Owns how a poll waits (`long_poll.py`), how the leases of push clients are renewed (`leases.py`), and that
-messages taken for a client that has disconnected are returned at once. The rules of delivery are the
-broker's.
+Owns how long a poll may wait (`receiving.py`), how the leases of push clients are renewed (`leases.py`), and
+that messages whose answer was lost are returned. The rules of delivery are the broker's.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +23,6 @@ from tidemill.core.errors import (
     IllegalLeaseError,
     InvalidAckTokenError,
     RequestError,
-    TooManyRequestsError,
 )
 from tidemill.core.limits import HOUR_MS
 from tidemill.core.model import Delivery
@@ -36,7 +34,7 @@ from tidemill.server.grpc.protocol import CLIENT_ID, Code, service
 from tidemill.server.grpc.status_codes import OK, status, status_of
 from tidemill.server.grpc.telemetry import BATCH_MAX, LONG_POLL_S
 from tidemill.server.long_poll import LongPolls
-from tidemill.server.response_budget import TAKES_MAX, reserve
+from tidemill.server.receiving import Receiving, Wanted
 from tidemill.server.security.caller import RECEIVE, own, require
 
 _INVISIBLE_MS_MAX = 12 * HOUR_MS
@@ -44,7 +42,6 @@ _INVISIBLE_MS_MAX = 12 * HOUR_MS
 # added its own time for a request to that, and wants it back.
 _DEADLINE_MARGIN_S = 0.25
 _DEADLINE_MARGIN_UNASKED_S = 1.5
-_SIMULATED_WAIT_S = 0.5
 _ATTEMPTS_KEPT = 4096
 _NO_MESSAGE = status(Code.MESSAGE_NOT_FOUND)
 _INVALID = InvalidAckTokenError(
@@ -56,36 +53,29 @@ _INVALID = InvalidAckTokenError(
 class _Poll:
     """One receive request."""
 
-    topic: str
-    group: str
+    wanted: Wanted
     namespace: str
-    count: int
-    invisible_ms: int
-    accepts_tag: Callable[[str], bool] | None
     client_id: str
     attempt_id: str
     is_renewed: bool
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.topic, self.group
 
 
 class Consuming:
     """ReceiveMessage, AckMessage and their like. Lives on one event loop."""
 
-    def __init__(self, broker: Broker, executor: ThreadPoolExecutor, leases: Leases) -> None:
+    def __init__(
+        self, broker: Broker, executor: ThreadPoolExecutor, leases: Leases, polls: LongPolls | None = None
+    ) -> None:
         self._broker = broker
         self._executor = executor
         self._leases = leases
-        self._loop = asyncio.get_running_loop()
-        self.polls = LongPolls(broker.store.notifier, broker.receiver.has_news)
+        self.polls = polls or LongPolls(broker.store.notifier, broker.receiver.has_news)
+        self._receiving = Receiving(broker, self.polls, executor)
         self._acks: Batcher[str, bool] = Batcher(broker.ack, executor, in_flight_max=2, batch_max=1024)
         self._attempts: OrderedDict[str, list[str]] = OrderedDict()
-        self._takes = asyncio.Semaphore(TAKES_MAX)
 
     async def _call(self, verb: Any, *arguments: Any) -> Any:
-        return await self._loop.run_in_executor(self._executor, partial(verb, *arguments))
+        return await asyncio.get_running_loop().run_in_executor(self._executor, partial(verb, *arguments))
 
     # -- receive ----------------------------------------------------------------------------------
 
@@ -93,7 +83,9 @@ class Consuming:
         poll = _poll_of(request, call)
         self._leases.heard(poll.client_id, self._broker.clock.boot_ms())
         await self._give_back_lost(self._attempts.pop(poll.attempt_id, ()))
-        found = await self._wait_for_messages(poll, stream, self._loop.time() + _patience_s(request, call))
+        found = await self._receiving.receive(
+            poll.wanted, _patience_s(request, call), partial(_is_there, stream), stream.start
+        )
         if not found:
             await stream.write([service.ReceiveMessageResponse(status=_NO_MESSAGE).SerializeToString()])
             return
@@ -109,65 +101,6 @@ class Consuming:
             self._attempts[poll.attempt_id] = receipts
             if len(self._attempts) > _ATTEMPTS_KEPT:
                 self._attempts.popitem(last=False)
-
-    async def _wait_for_messages(self, poll: _Poll, stream: Stream, until_s: float) -> list[Delivery]:
-        while True:
-            bell = self.polls.bell
-            async with self._takes:
-                found, visible_ms = await self._take_or_give_back(poll)
-                await self._reserve(found)
-            if visible_ms is not None:
-                self.polls.look_in(poll.key, (visible_ms - self._broker.clock.now_ms()) / 1000)
-            if found:
-                if self._broker.receiver.has_news(*poll.key):
-                    self.polls.nudge(poll.key)
-                return found
-            left_s = until_s - self._loop.time()
-            if left_s <= 0 or self.polls.is_closed:
-                return []
-            await stream.start()
-            if self._broker.clock.is_simulated:  # leases end by a clock that this loop does not see
-                left_s = min(left_s, _SIMULATED_WAIT_S)
-            await self.polls.wait(poll.key, bell, left_s)
-            try:
-                await stream.probe()
-            except OSError:
-                self.polls.nudge(poll.key)  # what woke this one is for another waiter
-                raise
-
-    async def _reserve(self, found: list[Delivery]) -> None:
-        """Return messages untried that exceed the response budget."""
-        try:
-            reserve(delivery.message.body for delivery in found)
-        except TooManyRequestsError:
-            receipts = [delivery.ack_token for delivery in found]
-            await self._call(partial(self._broker.change_invisibility, receipts, 0, is_untried=True))
-            raise
-
-    async def _take_or_give_back(self, poll: _Poll) -> tuple[list[Delivery], int | None]:
-        """Take messages; if the call ends meanwhile, they go back as soon as they are taken."""
-        taking = self._loop.run_in_executor(self._executor, self._take, poll)
-        try:
-            return await asyncio.shield(taking)
-        except asyncio.CancelledError:
-            taking.add_done_callback(self._return_late)
-            raise
-
-    def _take(self, poll: _Poll) -> tuple[list[Delivery], int | None]:
-        found = self._broker.receive(
-            poll.topic,
-            poll.group,
-            count=poll.count,
-            invisible_ms=poll.invisible_ms,
-            accepts_tag=poll.accepts_tag,
-        )
-        return found, self._broker.receiver.next_visible_ms(poll.topic, poll.group)
-
-    def _return_late(self, taking: asyncio.Future[tuple[list[Delivery], int | None]]) -> None:
-        if not taking.cancelled() and taking.exception() is None:
-            receipts = [delivery.ack_token for delivery in taking.result()[0]]
-            if receipts:
-                self._executor.submit(self._broker.change_invisibility, receipts, 0, is_untried=True)
 
     async def _give_back(self, receipts: Sequence[str], wait_ms: int = 0) -> None:
         if receipts:
@@ -302,17 +235,28 @@ def _poll_of(request: Any, call: Call) -> _Poll:
         if not 0 < invisible_ms <= _INVISIBLE_MS_MAX:
             which = "too large" if invisible_ms > 0 else "too small"
             raise IllegalLeaseError(f"the invisible time of {invisible_ms} ms is {which}; use 1 ms to 12 h")
-    return _Poll(
+    wanted = Wanted(
         topic=resource_name(request.message_queue.topic),
         group=resource_name(request.group),
-        namespace=request.message_queue.topic.resource_namespace,
         count=max(1, min(request.batch_size, BATCH_MAX)),
         invisible_ms=invisible_ms,
         accepts_tag=tag_filter_of(request.filter_expression),
+    )
+    return _Poll(
+        wanted=wanted,
+        namespace=request.message_queue.topic.resource_namespace,
         client_id=own(call.header(CLIENT_ID)),
         attempt_id=own(request.attempt_id) if request.attempt_id else "",
         is_renewed=request.auto_renew,
     )
+
+
+async def _is_there(stream: Stream) -> bool:
+    try:
+        await stream.probe()
+    except OSError:
+        return False
+    return True
 
 
 def _patience_s(request: Any, call: Call) -> float:

@@ -23,7 +23,7 @@ from enum import IntEnum
 from urllib.parse import quote
 
 from tidemill.core.byte_budget import ByteBudget
-from tidemill.server.asgi import Event, Receive, Scope, Send, SteadyReceive, steady_send
+from tidemill.server.asgi import ClientGone, Event, Receive, Scope, Send, SteadyReceive, steady_send
 from tidemill.server.body_budget import RATE_BYTES, RATE_SECONDS, BodyDeadline
 
 _PREFIX = struct.Struct(">BI")
@@ -70,10 +70,6 @@ class GrpcError(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
-
-
-class ClientGone(Exception):
-    """The client disconnected; no answer is expected."""
 
 
 class MessageReader:
@@ -311,7 +307,7 @@ class GrpcService:
                 await self._answer(self._unary[path], scope, receive, send)
             else:
                 await self._converse(path, scope, receive, send)
-        except (ClientGone, OSError):
+        except OSError:
             return  # servers report a disconnected client by an OSError from `send`
 
     async def _answer(self, method: Unary, scope: Scope, receive: Receive, send: Send) -> None:

@@ -7,7 +7,7 @@ tests drive it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
@@ -31,7 +31,6 @@ from tidemill.server.http.http_views import find_routes, query_routes
 from tidemill.server.http.send_batch_endpoint import SendBatchEndpoint
 from tidemill.server.long_poll import LongPolls
 from tidemill.server.metrics import registry_of
-from tidemill.server.poll_registry import PollRegistry
 from tidemill.server.send_batch_service import PATH as BATCH_PATH
 from tidemill.server.send_batch_service import SendBatchService
 
@@ -92,23 +91,24 @@ class AdminApp(FastAPI):
 def admin_app(
     broker: Broker,
     *,
-    polls: Callable[[], LongPolls] | None = None,
+    polls: LongPolls | None = None,
     executor: ThreadPoolExecutor | None = None,
     backups: BackupPlace | None = None,
 ) -> AdminApp:
     """The API of an open broker.
 
-    `polls` returns the process's long polls where another endpoint has them already; `executor` runs the
+    `polls` are the process's long polls where another endpoint has them already; `executor` runs the
     blocking calls of the fast endpoints (its own threads otherwise); `backups` restricts where backups may go
     (default: anywhere).
     """
-    waiting = PollRegistry(broker, polls)
+    waiting = polls or LongPolls(broker.store.notifier, broker.receiver.has_news)
     threads = executor or ThreadPoolExecutor(_BATCH_THREADS, "tidemill-batch")
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
-        waiting.close()
+        if polls is None:
+            waiting.close()
         if executor is None:
             threads.shutdown(wait=False)
 

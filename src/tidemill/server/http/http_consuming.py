@@ -24,12 +24,11 @@ from pydantic import ValidationError
 from tidemill.broker.broker import Broker
 from tidemill.broker.consume.ack_tokens import decode_ack_token
 from tidemill.broker.consume.receiver import TagFilter
-from tidemill.core.clock import stopwatch_s
-from tidemill.core.errors import TidemillError, TooManyRequestsError
+from tidemill.core.errors import TidemillError
 from tidemill.core.limits import MIB
 from tidemill.core.model import Delivery
 from tidemill.core.property_names import split_properties
-from tidemill.server.asgi import Event, Receive, Scope, Send, is_gone
+from tidemill.server.asgi import ClientGone, Event, Receive, Scope, Send, is_gone
 from tidemill.server.http.http_errors import error_response
 from tidemill.server.http.http_messages import body_out
 from tidemill.server.http.http_models import (
@@ -40,8 +39,8 @@ from tidemill.server.http.http_models import (
     SettledOut,
     time_out,
 )
-from tidemill.server.poll_registry import PollRegistry
-from tidemill.server.response_budget import TAKES_MAX, reserve
+from tidemill.server.long_poll import LongPolls
+from tidemill.server.receiving import Receiving, Wanted
 from tidemill.server.security.caller import RECEIVE, caller, require
 
 _RECEIVE_PATH, _ACK_PATH = "/v1/receive", "/v1/ack"
@@ -55,11 +54,10 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 class Consumers:
     """The consumers' requests over HTTP; answers are JSON. Use on the event loop only."""
 
-    def __init__(self, broker: Broker, waiting: PollRegistry, executor: ThreadPoolExecutor) -> None:
+    def __init__(self, broker: Broker, polls: LongPolls, executor: ThreadPoolExecutor) -> None:
         self._broker = broker
-        self._waiting = waiting
         self._executor = executor
-        self._takes = asyncio.Semaphore(TAKES_MAX)
+        self._receiving = Receiving(broker, polls, executor)
 
     async def _call(self, verb: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         loop = asyncio.get_running_loop()
@@ -68,42 +66,22 @@ class Consumers:
     async def receive(self, request: ReceiveIn, client: Receive) -> bytes:
         """A `ReceiveOut` with what is there, after waiting for the first message if requested."""
         require(RECEIVE, topic=request.topic, group=request.group)
-        waiting, key = self._waiting, (request.topic, request.group)
-        # Long polls wait in real time, also where the broker's clock is simulated.
-        until_s = stopwatch_s() + request.wait_ms / 1000
-        has_waited = False
-        while True:
-            bell = waiting.bell
-            async with self._takes:
-                found = await self._call(
-                    self._broker.receive,
-                    *key,
-                    count=request.count,
-                    invisible_ms=request.invisible_ms,
-                    accepts_tag=_tag_filter(request.tags),
-                    one_per_message_group=request.one_per_message_group,
-                )
-                await self._reserve(found)
-            left_ms = round((until_s - stopwatch_s()) * 1000)
-            if has_waited and await is_gone(client):
-                ack_tokens = [d.ack_token for d in found]
-                await self._call(self._broker.change_invisibility, ack_tokens, 0, is_untried=True)
-                found = []
-                left_ms = 0
-            if found or left_ms <= 0 or waiting.is_closed:
-                waiting.nudge(key)
-                return _deliveries_out(found)
-            has_waited = True
-            await waiting.wait(key, bell, left_ms)
+        wanted = Wanted(
+            request.topic,
+            request.group,
+            request.count,
+            request.invisible_ms,
+            _tag_filter(request.tags),
+            request.one_per_message_group,
+        )
 
-    async def _reserve(self, found: list[Delivery]) -> None:
-        """Return messages untried that exceed the response budget."""
+        async def is_there() -> bool:
+            return not await is_gone(client)
+
         try:
-            reserve(delivery.message.body for delivery in found)
-        except TooManyRequestsError:
-            ack_tokens = [delivery.ack_token for delivery in found]
-            await self._call(self._broker.change_invisibility, ack_tokens, 0, is_untried=True)
-            raise
+            return _deliveries_out(await self._receiving.receive(wanted, request.wait_ms / 1000, is_there))
+        except ClientGone:
+            return _deliveries_out([])
 
     async def ack(self, request: AckTokensIn) -> bytes:
         """A `SettledOut`."""

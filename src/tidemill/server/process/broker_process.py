@@ -110,7 +110,7 @@ class BrokerProcess:
             )
             return
         gateway = Gateway(broker, creates_topics=self._plan.creates_topics)
-        http = admin_app(broker, polls=lambda: gateway.consuming.polls, backups=BackupPlace.of(self._plan))
+        http = admin_app(broker, polls=gateway.consuming.polls, backups=BackupPlace.of(self._plan))
         self._say_where_flight_is(self._flight, broker)
         self._local = self._open_local(broker, http.batch_endpoint)
         self.app.opened = Opened(broker, gateway, http, http.batch_endpoint)
