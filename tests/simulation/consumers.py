@@ -32,7 +32,7 @@ class Taken:
     attempt: int
     hidden_until_ms: int | None  # None: in doubt
     doubts: int  # receives cut short so far, when it was handed out
-    receipt: str
+    ack_token: str
     body: bytes
     life_id: int  # of the topic it was received from
     origin: str  # and its name
