@@ -12,7 +12,7 @@ import pytest
 
 from simulation.damaged_log_lives import run
 
-_SEEDS = int(os.environ.get("TIDEMILL_DAMAGE_SEEDS", "100"))
+_SEEDS = int(os.environ.get("TIDEMILL_DAMAGE_SEEDS", "50"))
 
 
 @pytest.mark.parametrize("seed", range(_SEEDS))

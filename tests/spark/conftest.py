@@ -1,4 +1,4 @@
-"""One Spark session and one `tidemill serve` for each file of tests."""
+"""One Spark session and one `tidemill serve` for all tests of this directory: starting them is what costs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     served = Served(
         tmp_path_factory.mktemp("tables") / "data",
@@ -34,13 +34,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     assert run("check", served.directory).returncode == 0
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def client(served: Served) -> Iterator[tidemill.Client]:
     with tidemill.Client(served.endpoint) as client:
         yield client
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def spark(tmp_path_factory, served):
     import tidemill.spark
     from tidemill.spark.session import quiet_session

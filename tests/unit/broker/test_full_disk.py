@@ -26,9 +26,9 @@ def small(make_small):
 def _refused_until_it_fits(small, act) -> int:
     """Let `act` meet disks of growing size; nothing may change until it goes through. How often it failed."""
     used = small.disk.allocated_bytes(small.directory)
+    before = small.log_end, small.state()
     for refused in range(1_000):
         small.disk.capacity_bytes = used + refused * STEP
-        before = small.log_end, small.state()
         try:
             act()
         except DiskFullError as full:
