@@ -25,8 +25,9 @@ from tidemill.core.durations import format_duration
 from tidemill.core.errors import TidemillError
 from tidemill.server.grpc.protocol import Code
 from tidemill.server.grpc.status_codes import _CODES
-from tidemill.server.http.http_api import admin_app
+from tidemill.server.http.http_api import http_api
 from tidemill.server.http.http_errors import status_of
+from tidemill.server.long_poll import LongPolls
 from tidemill.server.metrics import registry_of
 
 
@@ -163,7 +164,11 @@ def _metrics(broker: Broker) -> Iterator[tuple[str, str, str, str]]:
 
 
 def http_page() -> str:
-    return _with_broker(lambda broker: _http(admin_app(broker).openapi()))
+    return _with_broker(lambda broker: _http(http_api(broker, _polls(broker)).openapi()))
+
+
+def _polls(broker: Broker) -> LongPolls:
+    return LongPolls(broker.store.notifier, broker.receiver.has_news)
 
 
 def _http(spec: dict[str, Any]) -> str:

@@ -7,14 +7,15 @@ from typing import Any
 
 import httpx
 
+from helpers.open_app import OpenApp
+
 
 class AsgiCaller:
     """An HTTP client without a network."""
 
-    def __init__(self, app: Any, *, raises: bool = True) -> None:
+    def __init__(self, app: OpenApp, *, raises: bool = True) -> None:
         self._runner = asyncio.Runner()
-        self._life = app.router.lifespan_context(app)
-        self._runner.run(self._life.__aenter__())
+        self._app = app
         self._client = httpx.AsyncClient(
             transport=httpx.ASGITransport(app, raise_app_exceptions=raises), base_url="http://broker"
         )
@@ -39,5 +40,5 @@ class AsgiCaller:
 
     def __exit__(self, *_: object) -> None:
         self._runner.run(self._client.aclose())
-        self._runner.run(self._life.__aexit__(None, None, None))
+        self._app.polls.close()
         self._runner.close()

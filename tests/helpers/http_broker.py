@@ -10,10 +10,10 @@ from pathlib import Path
 
 import uvicorn
 
+from helpers.open_app import OpenApp
 from tidemill.broker.broker import Broker
 from tidemill.core.clock import Clock
 from tidemill.core.config import BrokerSettings
-from tidemill.server.http.http_api import admin_app
 
 _pause = threading.Event()  # never set
 
@@ -35,7 +35,7 @@ class HttpBroker:
     def start(self) -> HttpBroker:
         self.broker = Broker(self._directory, self._settings, clock=self._clock)
         config = uvicorn.Config(
-            admin_app(self.broker),
+            OpenApp(self.broker),
             port=self.port,
             log_level="critical",
             ws="none",

@@ -11,8 +11,8 @@ from schemathesis.specs.openapi.checks import response_schema_conformance
 
 from helpers.asgi_caller import AsgiCaller
 from helpers.hypothesis_examples import examples
+from helpers.open_app import OpenApp
 from helpers.small_broker import SmallBroker
-from tidemill.server.http.http_api import admin_app
 
 # These move the clock by years or write wherever they are told to.
 _LEFT_OUT = "^/v1/(clock/advance|backup)$"
@@ -25,7 +25,7 @@ _SETTINGS = settings(
 def app(tmp_path_factory):
     small = SmallBroker(tmp_path_factory.mktemp("fuzz") / "data")
     small.send("orders", b"x", delay_ms=60_000, keys=("k",))
-    yield admin_app(small.broker)
+    yield OpenApp(small.broker)
     small.check()
     small.close()
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tidemill.broker.broker import Broker
-from tidemill.core.errors import ForbiddenError
+from tidemill.core.errors import BrokerClosedError, ForbiddenError
 from tidemill.core.limits import FRAME_BYTES_MAX, MIB
 from tidemill.server.asgi import Receive, Scope, Send, SteadyReceive, steady_send
 from tidemill.server.body_budget import BodyBudget, BodyRefused
@@ -151,11 +151,16 @@ class App:
             if self.reason:
                 said["reason"] = self.reason
             return 503, {**said, **self.facts}
-        said |= {**self.facts, "disk": self.opened.broker.store.disk_space.view().word}
-        health = self.opened.broker.health.view()
-        if health.is_ok:
-            return 200, said
-        return 503, {**said, "status": health.state, "reason": health.reason}
+        broker = self.opened.broker
+        said |= {**self.facts, "disk": broker.store.disk_space.view().word}
+        health = broker.health.view()
+        if not health.is_ok:
+            return 503, {**said, "status": health.state, "reason": health.reason}
+        try:
+            broker.require_open()
+        except BrokerClosedError as error:
+            return 503, {**said, "status": "closed", "reason": str(error)}
+        return 200, said
 
     async def _answered(
         self, http: Application, scope: Scope, receive: Receive, answer: Send, send: Send

@@ -40,7 +40,9 @@ class LongPolls:
 
     def ring(self) -> None:
         """Something became visible somewhere. Safe from any thread."""
-        if self._loop is not None and not self._is_rung and not self._is_closed:
+        if self._loop is None or self._loop.is_closed():
+            return
+        if not self._is_rung and not self._is_closed:
             self._is_rung = True
             self._loop.call_soon_threadsafe(self._look)
 

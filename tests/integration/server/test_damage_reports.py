@@ -11,10 +11,10 @@ import pytest
 from helpers.asgi_caller import AsgiCaller
 from helpers.http_broker import http_broker
 from helpers.log_damage import damage_frame, damage_message, place_in_queue
+from helpers.open_app import OpenApp
 from helpers.small_broker import START_MS, SmallBroker
 from tidemill import AsyncClient, Client
 from tidemill.cli.main import run
-from tidemill.server.http.http_api import admin_app
 
 HOUR_MS = 3_600_000
 
@@ -33,7 +33,7 @@ def small(tmp_path):
 
 @pytest.fixture
 def http(small):
-    with AsgiCaller(admin_app(small.broker)) as http:
+    with AsgiCaller(OpenApp(small.broker)) as http:
         yield http
 
 

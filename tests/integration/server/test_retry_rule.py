@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import tidemill
 from helpers.asgi_caller import AsgiCaller
 from helpers.grpc_call import ConsumerCall, DeliveryStream
+from helpers.open_app import OpenApp
 from helpers.small_broker import SmallBroker
 from tidemill.broker.consume.retries import SendBackAnswer
 from tidemill.broker.consume.retry_rule import pause_after
@@ -27,7 +28,6 @@ from tidemill.server.grpc.consuming import Consuming
 from tidemill.server.grpc.leases import Leases
 from tidemill.server.grpc.protocol import Code, definition, service
 from tidemill.server.grpc.telemetry import Sessions
-from tidemill.server.http.http_api import admin_app
 from tidemill.store.consumers.consumer_state import Group
 
 LEVELS_MS = BrokerSettings().level_delays_ms
@@ -44,7 +44,7 @@ class _OverHttp(RetryVerbs):
     """Our client's verbs, without a port between it and the API."""
 
     def __init__(self, small: SmallBroker) -> None:
-        self._app = admin_app(small.broker)
+        self._app = OpenApp(small.broker)
 
     def _ask(self, call: Call[Any]) -> Any:
         with AsgiCaller(self._app) as http:

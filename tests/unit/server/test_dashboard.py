@@ -10,9 +10,9 @@ import pytest
 
 import tidemill.server
 from helpers.asgi_caller import AsgiCaller
+from helpers.open_app import OpenApp
 from helpers.small_broker import START_MS
 from tidemill.server.http.dashboard import PREFIX, Dashboard
-from tidemill.server.http.http_api import admin_app
 
 _WEB = Path(tidemill.server.__file__).parent / "web"
 _OWN = sorted(
@@ -24,7 +24,7 @@ _LINES_MAX = 400
 
 @pytest.fixture
 def http(small):
-    with AsgiCaller(admin_app(small.broker)) as client:
+    with AsgiCaller(OpenApp(small.broker)) as client:
         yield client
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from helpers.asgi_caller import AsgiCaller
+from helpers.open_app import OpenApp
 from helpers.small_broker import START_MS
-from tidemill.server.http.http_api import admin_app
 
 _NOTHING = {"releases_since_ms": None, "absorbing_since_ms": None}
 
 
 @pytest.fixture
 def http(small):
-    with AsgiCaller(admin_app(small.broker)) as client:
+    with AsgiCaller(OpenApp(small.broker)) as client:
         yield client
 
 

@@ -8,17 +8,17 @@ import re
 import pytest
 
 from helpers.asgi_caller import AsgiCaller
+from helpers.open_app import OpenApp
 from helpers.small_broker import START_MS, SmallBroker
 from tidemill.core.errors import IdInUseError
 from tidemill.core.model import Draft, Handle, SendResult
 from tidemill.core.send_answers import decode_answers
 from tidemill.core.send_batch import encode_drafts
-from tidemill.server.http.http_api import admin_app
 
 
 @pytest.fixture
 def http(small):
-    with AsgiCaller(admin_app(small.broker)) as client:
+    with AsgiCaller(OpenApp(small.broker)) as client:
         yield client
 
 
@@ -413,7 +413,7 @@ def test_status_metrics_and_health(http, small) -> None:
         "tidemill_commit_seconds_count",
     ):
         assert line in text
-    assert http.get("/healthz").json()["status"] == "ok"
+    assert http.get("/healthz").json()["status"] == "open"
     assert "/v1/receive" in http.get("/openapi.json").json()["paths"]
 
 
@@ -504,7 +504,7 @@ def test_a_fault_of_the_broker_answers_in_the_form_of_every_error(small, monkeyp
         raise KeyError("no such thing")
 
     monkeypatch.setattr(small.broker.views, "pending", broken)
-    with AsgiCaller(admin_app(small.broker), raises=False) as http:
+    with AsgiCaller(OpenApp(small.broker), raises=False) as http:
         answer = http.get("/v1/pending")
     assert (answer.status_code, answer.json()["code"]) == (500, "error")
     assert "the broker failed at this request (KeyError: 'no such thing')" in answer.json()["message"]
@@ -534,7 +534,7 @@ def test_a_timed_message_is_unabsorbed_until_the_timer_has_read_it(http, small) 
 
 def test_a_closed_broker_is_unavailable(tmp_path) -> None:
     small = SmallBroker(tmp_path / "data")
-    with AsgiCaller(admin_app(small.broker)) as http:
+    with AsgiCaller(OpenApp(small.broker)) as http:
         small.close()
         assert http.get("/healthz").status_code == 503
         assert http.post("/v1/messages", json={"topic": "t", "body": "x"}).json()["code"] == "closed"

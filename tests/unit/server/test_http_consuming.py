@@ -7,8 +7,8 @@ import json
 
 import pytest
 
+from helpers.open_app import OpenApp
 from tidemill.core.model import Draft
-from tidemill.server.http.http_api import admin_app
 from tidemill.server.response_budget import Unread
 
 _JSON = [(b"content-type", b"application/json")]
@@ -41,20 +41,20 @@ async def _answer(app, path: str, pieces: list[bytes], headers=_JSON) -> tuple[i
 @pytest.fixture
 def app(ask, small):  # the loop outlives the broker, which tells it of arrivals
     small.broker.topics.create("orders")
-    return admin_app(small.broker)
+    return OpenApp(small.broker)
 
 
 @pytest.fixture
 def ways(app, monkeypatch):
     """The requests that went the framework's way."""
     taken: list[str] = []
-    by_routes = app.consumer_endpoint._framework
+    by_routes = app.http.consumer_endpoint._framework
 
     async def counted(scope, receive, send) -> None:
         taken.append(scope["path"])
         await by_routes(scope, receive, send)
 
-    monkeypatch.setattr(app.consumer_endpoint, "_framework", counted)
+    monkeypatch.setattr(app.http.consumer_endpoint, "_framework", counted)
     return taken
 
 
@@ -77,7 +77,7 @@ def test_messages_for_which_there_is_no_room_go_back_untried(app, ask, small) ->
 
     async def counted(scope, receive, send) -> None:
         with unread.answer(send) as answer:
-            await app(scope, receive, answer)
+            await app.http(scope, receive, answer)
 
     unread.held = 51
     unread.require_capacity()
@@ -112,7 +112,7 @@ def test_a_body_in_pieces_is_put_together(app, ask, small, ways) -> None:
 def test_what_is_wrong_is_answered_by_the_framework_whole(app, ask, ways, path, pieces, headers) -> None:
     found = ask(app, path, list(pieces), headers)
     assert ways == [path]
-    assert found == ask(app.by_routes, path, list(pieces), headers)
+    assert found == ask(app.http.by_routes, path, list(pieces), headers)
     assert found[0] == 400
 
 
@@ -138,4 +138,4 @@ def test_what_the_broker_refuses_is_refused_in_the_same_words_either_way(
 ) -> None:
     quick = ask(app, path, [json.dumps(body).encode()])
     assert ways == [] and quick[0] == status
-    assert quick == ask(app.by_routes, path, [json.dumps(body).encode()])
+    assert quick == ask(app.http.by_routes, path, [json.dumps(body).encode()])

@@ -8,10 +8,10 @@ import pytest
 from prometheus_client.core import Metric
 
 from helpers.asgi_caller import AsgiCaller
+from helpers.open_app import OpenApp
 from helpers.small_broker import START_MS, SmallBroker
 from tidemill.core.model import Draft
 from tidemill.server import pipeline_metrics
-from tidemill.server.http.http_api import admin_app
 from tidemill.server.pipeline_metrics import PipelineCollector
 from tidemill.store.topic_histograms import DELAY_BOUNDS_MS, TopicHistogram, TopicNames
 
@@ -263,7 +263,7 @@ def test_figures_over_http(small) -> None:
     small.broker.topics.change("t", is_paused=True)
     small.advance(10_000)
     small.advance(90_000)
-    with AsgiCaller(admin_app(small.broker)) as http:
+    with AsgiCaller(OpenApp(small.broker)) as http:
         figures, status = http.get("/v1/figures").json(), http.get("/v1/status").json()
     assert [stage["name"] for stage in figures["stages"]] == ["scan", "due", "absorb", "hand-over", "release"]
     assert figures["work"][0] == {

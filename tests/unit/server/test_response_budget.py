@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
+from helpers.open_app import OpenApp
 from tidemill.core.model import Draft
 from tidemill.server.http import http_retries as admin_retries
-from tidemill.server.http.http_api import admin_app
 from tidemill.server.response_budget import BodiesRoute, Unread, reserve
 
 _BODY = b"x" * 300_000
@@ -57,7 +57,7 @@ def app(small):
     broker.send([Draft("jobs", _BODY, keys=("k",))])
     broker.send_back([delivery.ack_token for delivery in broker.receive("jobs", "g")], -1)
     broker.send([Draft("jobs", _BODY, id="later", delay_ms=60_000)])
-    return admin_app(broker)
+    return OpenApp(broker).http
 
 
 @pytest.mark.parametrize(

@@ -1,25 +1,20 @@
-"""The admin HTTP API: every operation for people and programs that speak JSON, described at `/docs`.
+"""The HTTP API: every operation for people and programs that speak JSON, described at `/docs`.
 
-Owns the assembly: routes, the fast endpoints, metrics for Prometheus, health, one form for errors. The main
-application sends it everything that is not gRPC; it also runs alone under any ASGI server, which is how its
-tests drive it.
+Owns the assembly: routes, the fast endpoint for consumers, one form for errors. The application in front
+(`server/app.py`) sends it everything that it does not answer itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Response
-from fastapi.responses import JSONResponse
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.types import Receive, Scope, Send
 
 from tidemill.broker.broker import Broker
 from tidemill.server.http.api_page import api_page
-from tidemill.server.http.dashboard import PAGE_HEADERS, Dashboard
+from tidemill.server.http.dashboard import PAGE_HEADERS
 from tidemill.server.http.http_admin import BackupPlace, group_routes, operation_routes, topic_routes
 from tidemill.server.http.http_charts import due_routes, history_routes, timed
 from tidemill.server.http.http_consuming import ConsumerEndpoint, Consumers, consumer_routes
@@ -30,8 +25,6 @@ from tidemill.server.http.http_retries import letter_routes, retry_routes
 from tidemill.server.http.http_views import find_routes, query_routes
 from tidemill.server.http.send_batch_endpoint import SendBatchEndpoint
 from tidemill.server.long_poll import LongPolls
-from tidemill.server.metrics import registry_of
-from tidemill.server.send_batch_service import PATH as BATCH_PATH
 from tidemill.server.send_batch_service import SendBatchService
 
 _BATCH_THREADS = 8
@@ -53,22 +46,32 @@ _ERRORS: dict[int | str, dict[str, object]] = {
 }
 
 
-class AdminApp(FastAPI):
+# Answered by the application in front (`server/app.py`).
+_ANSWERED_BEFORE = {
+    f"/{name}": {
+        "get": {
+            "tags": ["health"],
+            "operationId": name,
+            "description": text,
+            "responses": {"200": {"description": "OK"}},
+        }
+    }
+    for name, text in (
+        ("metrics", "Figures for Prometheus."),
+        ("healthz", "200 while the broker is open and well, 503 with the reason otherwise."),
+    )
+}
+
+
+class HttpApi(FastAPI):
     """FastAPI, except for the fast endpoints, which come before any of its middleware."""
 
-    batch_endpoint: SendBatchEndpoint
+    batch_endpoint: SendBatchEndpoint  # for `POST /v1/send-batch`, past all that is here
     consumer_endpoint: ConsumerEndpoint
-    dashboard: Dashboard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await super().__call__(scope, receive, send)
-        elif scope["path"] == BATCH_PATH and scope["method"] == "POST":
-            await self.batch_endpoint(scope, receive, send)
-        elif self.consumer_endpoint.has(scope):
+        if scope["type"] == "http" and self.consumer_endpoint.has(scope):
             await self.consumer_endpoint(scope, receive, send)
-        elif self.dashboard.has(scope["path"]):
-            await self.dashboard(scope, receive, send)
         else:
             await self.by_routes(scope, receive, send)
 
@@ -80,6 +83,7 @@ class AdminApp(FastAPI):
         """The OpenAPI description, without the framework's 422: invalid requests answer 400 here."""
         if self.openapi_schema is None:
             spec = super().openapi()
+            spec["paths"].update(_ANSWERED_BEFORE)
             for operations in spec["paths"].values():
                 for operation in operations.values():
                     operation["responses"].pop("422", None)
@@ -88,44 +92,21 @@ class AdminApp(FastAPI):
         return super().openapi()
 
 
-def admin_app(
-    broker: Broker,
-    *,
-    polls: LongPolls | None = None,
-    executor: ThreadPoolExecutor | None = None,
-    backups: BackupPlace | None = None,
-) -> AdminApp:
-    """The API of an open broker.
-
-    `polls` are the process's long polls where another endpoint has them already; `executor` runs the
-    blocking calls of the fast endpoints (its own threads otherwise); `backups` restricts where backups may go
-    (default: anywhere).
-    """
-    waiting = polls or LongPolls(broker.store.notifier, broker.receiver.has_news)
-    threads = executor or ThreadPoolExecutor(_BATCH_THREADS, "tidemill-batch")
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        yield
-        if polls is None:
-            waiting.close()
-        if executor is None:
-            threads.shutdown(wait=False)
-
-    app = AdminApp(
+def http_api(broker: Broker, polls: LongPolls, backups: BackupPlace | None = None) -> HttpApi:
+    """The API of an open broker; `backups` restricts where backups may go (default: anywhere)."""
+    threads = ThreadPoolExecutor(_BATCH_THREADS, "tidemill-batch")
+    app = HttpApi(
         title="Tidemill",
         version=_VERSION,
         summary="Holds messages until their time, then puts each into its topic: once, never early.",
-        lifespan=lifespan,
         responses=_ERRORS,
         docs_url=None,  # FastAPI's own pages fetch scripts from other hosts
         redoc_url=None,
     )
     add_error_handlers(app)
     app.batch_endpoint = SendBatchEndpoint(SendBatchService(broker), threads)
-    consumers = Consumers(broker, waiting, threads)
+    consumers = Consumers(broker, polls, threads)
     app.consumer_endpoint = ConsumerEndpoint(consumers, app.by_routes)
-    app.dashboard = Dashboard()
     for routes in (
         send_routes(broker),
         consumer_routes(consumers),
@@ -141,7 +122,6 @@ def admin_app(
         operation_routes(broker, backups or BackupPlace()),
     ):
         app.include_router(routes)
-    _add_health(app, broker)
     _add_description(app)
     return app
 
@@ -151,21 +131,3 @@ def _add_description(app: FastAPI) -> None:
     def docs() -> Response:
         """The API for people."""
         return Response(api_page(app.openapi()), media_type="text/html", headers=PAGE_HEADERS)
-
-
-def _add_health(app: FastAPI, broker: Broker) -> None:
-    registry = registry_of(broker)
-
-    @app.get("/metrics", tags=["health"], response_class=Response)
-    def metrics() -> Response:
-        """Figures for Prometheus."""
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
-
-    @app.get("/healthz", tags=["health"])
-    def healthz() -> JSONResponse:
-        """200 while the broker is well, 503 with the reason otherwise."""
-        broker.require_open()
-        health = broker.health.view()
-        if health.is_ok:
-            return JSONResponse({"status": "ok", "broker": broker.id})
-        return JSONResponse({"status": health.state, "reason": health.reason, "broker": broker.id}, 503)

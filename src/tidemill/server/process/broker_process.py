@@ -43,7 +43,7 @@ from tidemill.server.app import App, Opened
 from tidemill.server.flight.flight_opening import FlightService
 from tidemill.server.grpc.gateway import Gateway
 from tidemill.server.http.http_admin import BackupPlace
-from tidemill.server.http.http_api import admin_app
+from tidemill.server.http.http_api import http_api
 from tidemill.server.http.send_batch_endpoint import SendBatchEndpoint
 from tidemill.server.process.serve_plan import ServePlan
 from tidemill.server.security.authority import Authority, authority_of
@@ -110,7 +110,7 @@ class BrokerProcess:
             )
             return
         gateway = Gateway(broker, creates_topics=self._plan.creates_topics)
-        http = admin_app(broker, polls=gateway.consuming.polls, backups=BackupPlace.of(self._plan))
+        http = http_api(broker, gateway.consuming.polls, BackupPlace.of(self._plan))
         self._say_where_flight_is(self._flight, broker)
         self._local = self._open_local(broker, http.batch_endpoint)
         self.app.opened = Opened(broker, gateway, http, http.batch_endpoint)
