@@ -123,6 +123,7 @@ class Load:
                 delays = [(500 if i % 2 else LEAD_MS + 1_000) + _SPREAD_MS * i for i in range(_BATCH)]
                 for answer in client.send_many([Draft(_TOPIC, b"x", delay_ms=delay) for delay in delays]):
                     if isinstance(answer, SendResult):
+                        assert answer.deliver_at_ms is not None
                         self._due_ms[answer.id] = answer.deliver_at_ms
                     else:
                         self._refused.append(answer)

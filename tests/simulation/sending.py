@@ -102,7 +102,7 @@ class Sending:
         return True
 
     def _stored(self, message: Message, receipt: SendResult) -> None:
-        is_timed = receipt.deliver_at_ms != NO_TIME_MS
+        is_timed = receipt.deliver_at_ms is not None
         if is_timed != message.is_timed or (receipt.handle is None) == is_timed:
             raise Broken(f"{message} got the receipt {receipt}")
         if is_timed:
@@ -174,7 +174,8 @@ class Sending:
             messages, receipt.ids.to_pylist(), receipt.deliver_at_ms.tolist(), strict=True
         ):
             handle = next(handles) if due != NO_TIME_MS else None
-            self._stored(message, SendResult(message_id, message.topic.name, handle, due))
+            due_ms = None if handle is None else due
+            self._stored(message, SendResult(message_id, message.topic.name, handle, due_ms))
 
     def send_again(self) -> None:
         """A client that got no answer (or did) sends the same message again."""

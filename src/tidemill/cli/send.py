@@ -14,7 +14,7 @@ from tidemill.cli.connecting import client_command, clock_of
 from tidemill.cli.output import Answer, due_words
 from tidemill.client.client import Client
 from tidemill.core.durations import format_time
-from tidemill.core.model import NO_OFFSET, NO_TIME_MS, SendResult
+from tidemill.core.model import SendResult
 
 _ONCE = ("keep", "replace")
 JitterOption = Annotated[
@@ -90,23 +90,23 @@ def _properties(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def _fields(result: SendResult) -> dict[str, object]:
-    is_timed, has_offset = result.deliver_at_ms != NO_TIME_MS, result.offset != NO_OFFSET
+    due_ms = result.deliver_at_ms
     return {
         "message_id": result.id,
         "topic": result.topic,
         "handle": str(result.handle) if result.handle is not None else None,
-        "deliver_at": format_time(result.deliver_at_ms) if is_timed else None,
-        "deliver_at_ms": result.deliver_at_ms if is_timed else None,
+        "deliver_at": None if due_ms is None else format_time(due_ms),
+        "deliver_at_ms": due_ms,
         "is_repeat": result.is_repeat,
         "note": result.note,
-        "queue": result.queue if has_offset else None,
-        "offset": result.offset if has_offset else None,
+        "queue": result.queue,
+        "offset": result.offset,
     }
 
 
 def _lines(result: SendResult, client: Client) -> Iterator[str]:
     verb = "was there already" if result.is_repeat else "sent"
-    if result.handle is None:
+    if result.deliver_at_ms is None:
         yield f"{verb}: {result.id}"
     else:
         yield f"{verb}: {result.id}, {due_words(result.deliver_at_ms, clock_of(client))}"

@@ -138,11 +138,13 @@ class SendResult:
     id: str
     topic: str
     handle: Handle | None  # None for a message that is not timed
-    deliver_at_ms: int  # NO_TIME_MS for a message that is not timed
+    deliver_at_ms: int | None  # None for a message that is not timed
     is_repeat: bool = False  # the message was there already: same id, or once by key
     note: str = ""
-    queue: int = NO_QUEUE  # that a message went into at once; none for one that waits: it is in no queue yet
-    offset: int = NO_OFFSET  # in that queue
+    queue: int | None = (
+        None  # that a message went into at once; None for one that waits: it is in no queue yet
+    )
+    offset: int | None = None  # in that queue
 
 
 @frozen

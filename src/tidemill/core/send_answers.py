@@ -32,7 +32,11 @@ def encode_answers(broker_id: str, answers: Sequence[Answer]) -> bytes:
     for index, answer in enumerate(answers):
         if isinstance(answer, SendResult):
             seq = answer.handle.seq if answer.handle is not None else NO_SEQ
-            rows.append((seq, answer.deliver_at_ms, answer.queue, answer.offset))
+            due_ms = NO_TIME_MS if answer.deliver_at_ms is None else answer.deliver_at_ms
+            if answer.queue is None or answer.offset is None:
+                rows.append((seq, due_ms, NO_QUEUE, NO_OFFSET))
+            else:
+                rows.append((seq, due_ms, answer.queue, answer.offset))
             if answer.is_repeat:
                 repeats[index] = answer.id
             if answer.note:
@@ -92,7 +96,9 @@ def result_of_new(
     """The result of a draft with an id of its own that was stored anew."""
     message_id = draft.id or ""
     if due_ms == NO_TIME_MS:
-        return SendResult(message_id, draft.topic, None, due_ms, queue=queue, offset=offset)
+        if offset == NO_OFFSET:
+            return SendResult(message_id, draft.topic, None, None)
+        return SendResult(message_id, draft.topic, None, None, queue=queue, offset=offset)
     return SendResult(message_id, draft.topic, Handle(broker_id, draft.topic, message_id, seq), due_ms)
 
 

@@ -26,7 +26,7 @@ def interruptible():
 def _answer(draft: Draft):
     if draft.topic == "bad":
         return IllegalTopicError("bad")
-    return SendResult(draft.id or "", draft.topic, None, -1)
+    return SendResult(draft.id or "", draft.topic, None, None)
 
 
 def _held_back():

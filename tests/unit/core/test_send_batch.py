@@ -73,9 +73,9 @@ def test_answers_come_back_as_they_went() -> None:
     answers = [
         SendResult("a", "t", Handle("B", "t", "a", 7), 1_000),
         SendResult("first", "t", Handle("B", "t", "first", 3), 500, is_repeat=True),
-        SendResult("c", "t", None, -1, note="clamped"),
-        SendResult("d", "t", None, -1, queue=0, offset=0),
-        SendResult("e", "t", None, -1, is_repeat=True, queue=3, offset=1 << 40),
+        SendResult("c", "t", None, None, note="clamped"),
+        SendResult("d", "t", None, None, queue=0, offset=0),
+        SendResult("e", "t", None, None, is_repeat=True, queue=3, offset=1 << 40),
         IllegalTopicError("no"),
     ]
     found = decode_answers(encode_answers("B", answers), drafts)
@@ -87,9 +87,9 @@ def test_answers_of_messages_that_all_wait_say_nothing_of_queues() -> None:
     drafts = [Draft("t", b"", id="a"), Draft("t", b"", id="b")]
     content = encode_plain_answers("B", [7, 8], [1_000, 1_001], [-1, -1], [-1, -1])
     assert set(json.loads(content)) == {"broker", "seq", "due"}
-    assert [(r.handle.seq, r.offset) for r in decode_answers(content, drafts)] == [(7, -1), (8, -1)]
+    assert [(r.handle.seq, r.offset) for r in decode_answers(content, drafts)] == [(7, None), (8, None)]
     content = encode_plain_answers("B", [7, -1], [1_000, -1], [-1, 2], [-1, 5])
-    assert [(r.queue, r.offset) for r in decode_answers(content, drafts)] == [(-1, -1), (2, 5)]
+    assert [(r.queue, r.offset) for r in decode_answers(content, drafts)] == [(None, None), (2, 5)]
     assert decode_answers(encode_answers("B", []), []) == []
     content = encode_plain_answers("B", range(7, 9), [1_000, 1_000])
     assert json.loads(content) == {"broker": "B", "seq": 7, "due": 1_000}

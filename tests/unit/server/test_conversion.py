@@ -305,7 +305,7 @@ def test_a_producer_is_asked_about_the_topic_by_the_name_it_knows() -> None:
 def test_the_quick_reply_is_the_same_as_the_slow_one(message_id: str, is_timed: bool, offset: int) -> None:
     message_id = message_id.encode("utf-8", "ignore").decode() or "x"
     handle = Handle("ABCD1234", "t" * 100, message_id, 1 << 40) if is_timed else None
-    receipt = SendResult(message_id, "t", handle, 5, offset=-1 if is_timed else offset)
+    receipt = SendResult(message_id, "t", handle, 5, offset=None if is_timed or offset < 0 else offset)
     quick = service.SendMessageResponse.FromString(_reply_to_send([_message()], [receipt]))
     slow = _reply_to_send([_message(), _message()], [receipt, receipt])
     assert quick.status.code == Code.OK

@@ -53,7 +53,7 @@ class Transactions(WriteContext):
         with self._sender.in_flight.hold(body_bytes(drafts)):
             ids = self._store_halves(drafts, now_ms, creates_topics)
         return [
-            SendResult(message_id, draft.topic, None, NO_TIME_MS)
+            SendResult(message_id, draft.topic, None, None)
             for message_id, draft in zip(ids, drafts, strict=True)
         ]
 
@@ -224,6 +224,6 @@ class Transactions(WriteContext):
         """The result of a message that went into its queue at once."""
         message = self._store.readable(place)
         if message is None:
-            return SendResult(message_id, topic.name, None, NO_TIME_MS)
+            return SendResult(message_id, topic.name, None, None)
         queue, offset = message.queue_id, self._store.queue_offset(place)
-        return SendResult(message_id, topic.name, None, NO_TIME_MS, queue=queue, offset=offset)
+        return SendResult(message_id, topic.name, None, None, queue=queue, offset=offset)

@@ -305,9 +305,9 @@ class Sender:
             due_ms = int(self._store.entry(seq)["deliver_at_ms"])
             return self._result(topic, message_id, seq, due_ms, is_repeat=True)
         if message is None:
-            return SendResult(message_id, topic.name, None, NO_TIME_MS, True)
+            return SendResult(message_id, topic.name, None, None, True)
         queue, offset = message.queue_id, self._store.queue_offset(place)
-        return SendResult(message_id, topic.name, None, NO_TIME_MS, True, queue=queue, offset=offset)
+        return SendResult(message_id, topic.name, None, None, True, queue=queue, offset=offset)
 
     def _found_before(
         self, topic: Topic, message_id: str, now_ms: int | None
@@ -376,7 +376,7 @@ class Sender:
                 self.clamped_levels.add(name, note)
             if message.deliver_at_ms == NO_TIME_MS:
                 batch.answers[slot] = SendResult(
-                    message.id, name, None, NO_TIME_MS, note=note, queue=message.queue_id, offset=offset
+                    message.id, name, None, None, note=note, queue=message.queue_id, offset=offset
                 )
                 continue
             handle = Handle(self._broker_id, name, message.id, seq)

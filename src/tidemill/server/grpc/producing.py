@@ -26,7 +26,7 @@ from tidemill.core.errors import (
     UnknownTransactionError,
 )
 from tidemill.core.limits import MIB
-from tidemill.core.model import NO_TIME_MS, CancelAnswer, Draft, Handle, Once, SendResult
+from tidemill.core.model import CancelAnswer, Draft, Handle, Once, SendResult
 from tidemill.server.batching import Batcher
 from tidemill.server.grpc.conversion import draft_of, is_transaction, resource_name
 from tidemill.server.grpc.framing import Call
@@ -114,7 +114,7 @@ class Producing:
         require(CANCEL, topic=topic)
         named = marker.user_properties[DELETE_KEY].removeprefix(f"{topic}+")
         await self._cancel(Handle(self._broker.id, topic, named, _ANY_SEQ))
-        return SendResult(marker.system_properties.message_id, topic, None, NO_TIME_MS)
+        return SendResult(marker.system_properties.message_id, topic, None, None)
 
     async def _replace(self, draft: Draft) -> _Reply:
         send_each = partial(self._broker.send_each, creates_topics=self._creates_topics)
@@ -205,7 +205,7 @@ def _entry(message: Any, reply: _Reply) -> Any:
         status=OK,
         message_id=reply.id,
         transaction_id=reply.id,
-        offset=max(reply.offset, 0),
+        offset=reply.offset or 0,
         recall_handle=handle,
     )
 
@@ -226,7 +226,7 @@ def _reply_to_one(receipt: SendResult) -> bytes:
     if receipt.handle is not None:
         rest = _bytes_field(_RECALL_HANDLE, str(receipt.handle).encode())
     else:
-        rest = _number_field(_OFFSET, receipt.offset) if receipt.offset > 0 else b""
+        rest = _number_field(_OFFSET, receipt.offset) if receipt.offset else b""
     return _STATUS_FIELD + _bytes_field(_ENTRIES, _ENTRY_STATUS_FIELD + ids + rest)
 
 

@@ -17,7 +17,7 @@ from tidemill.broker.broker import Broker
 from tidemill.broker.change.canceller import NewTime, To
 from tidemill.broker.send.planned_send import Answer
 from tidemill.core.errors import IllegalHandleError, IllegalRequestIdError, RequestError
-from tidemill.core.model import NO_OFFSET, CancelAnswer, Draft, Handle, Once, SendResult
+from tidemill.core.model import CancelAnswer, Draft, Handle, Once, SendResult
 from tidemill.core.request_ids import REQUEST_ID_NAME, RequestKey, request_key
 from tidemill.server.http.http_models import (
     AnswerOut,
@@ -202,8 +202,6 @@ def _body(message: MessageIn) -> bytes:
 
 
 def result_out(result: SendResult) -> SendResultOut:
-    if result.offset == NO_OFFSET:
-        return SendResultOut.of(result, queue=None, offset=None)
     return SendResultOut.of(result)
 
 
