@@ -122,7 +122,7 @@ class Traffic:
     def _receive(self) -> None:
         with tidemill.Client(self._endpoint) as client:
             while not self._stops.is_set():
-                for message in client.receive_batch(PROBE, "probes", wait=500):
+                for message in client.receive_batch(PROBE, "probes", wait=0.5):
                     if message.deliver_at_ms is not None:
                         self._late.append(message.released_at_ms - message.deliver_at_ms)
                     client.ack(message)

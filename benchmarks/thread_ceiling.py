@@ -69,7 +69,7 @@ def sends_per_s(answer_ms: float) -> tuple[float, float]:
 
     def send(index: int) -> None:
         while time.perf_counter() < until_s:
-            coalescer.send(draft_of("orders", _BODY, delay=3_600_000))
+            coalescer.send(draft_of("orders", _BODY, delay=3_600))
             counts[index] += 1
 
     took_s = in_threads([threading.Thread(target=send, args=(index,)) for index in range(_THREADS)])

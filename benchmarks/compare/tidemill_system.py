@@ -61,7 +61,7 @@ class TidemillSystem:
 
 
 def _send(client: Client, number: int, due_ms: int) -> None:
-    client.send(_TOPIC, body_of(number, due_ms), at=due_ms, id=f"{number:012d}")
+    client.send(_TOPIC, body_of(number, due_ms), at=due_ms / 1_000, id=f"{number:012d}")
 
 
 class _ServedTidemill:
@@ -81,7 +81,9 @@ class _ServedTidemill:
         _send(self._client, number, due_ms)
 
     def stored(self, due_ms: int) -> list[int]:
-        found = self._client.pending_table(_TOPIC, start=due_ms, end=due_ms + 1, columns=["id"])
+        found = self._client.pending_table(
+            _TOPIC, start=due_ms / 1_000, end=(due_ms + 1) / 1_000, columns=["id"]
+        )
         return [int(number) for number in found["id"].to_pylist()]
 
     def kill_and_start(self) -> bool:

@@ -33,7 +33,7 @@ def main() -> int:
     with tidemill.Client(ENDPOINT) as client, worker:
         results = [
             client.send(
-                TOPIC, f"close order {number}", delay=1_500 + 370 * (number % 4), key=f"{RUN}-{number}"
+                TOPIC, f"close order {number}", delay=1.5 + 0.37 * (number % 4), key=f"{RUN}-{number}"
             )
             for number in range(ORDERS)
         ]

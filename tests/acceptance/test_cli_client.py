@@ -179,7 +179,7 @@ def test_topics_and_groups(cli) -> None:
     assert (group["max_attempts"], group["is_fifo"]) == (3, True)
     cli("send", "seen", "x")
     assert cli("groups", "reset", "workers", "seen", "--to", "now")[0] == 0
-    reset = _json(cli("groups", "reset", "workers", "seen", "--to", "1800000000000", "--json"))
+    reset = _json(cli("groups", "reset", "workers", "seen", "--to", "1800000000", "--json"))
     assert reset == {"group": "workers", "topic": "seen", "to_ms": 1_800_000_000_000, "is_new": False}
     assert "workers" in cli("groups", "list")[1]
 

@@ -165,7 +165,7 @@ def test_a_client_that_never_reads_is_left_waiting_alone(served):
 def test_calls_that_are_given_up_leave_no_trace_in_the_log(served, http2):
     with unharmed(served), tidemill.Client(served.endpoint, retry_for=0) as client:
         for number in range(5):
-            assert not client.receive_batch("orders", f"nobody-{number}", wait=50, tags=["none such"])
+            assert not client.receive_batch("orders", f"nobody-{number}", wait=0.05, tags=["none such"])
         request = service.ReceiveMessageRequest(batch_size=1)
         request.message_queue.topic.name = "large"
         request.filter_expression.expression = "none-such"

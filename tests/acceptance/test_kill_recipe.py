@@ -39,7 +39,7 @@ class _Recipe:
         source, _ = block.split("handle = order_made(17)")
         for given, taken in {
             'Client("127.0.0.1:8081")': f'Client("{endpoint}", retry_for="120s")',  # the machine may be slow
-            'delay="30m"': f"delay={_TIME_TO_PAY_MS}",
+            'delay="30m"': f"delay={_TIME_TO_PAY_MS / 1_000}",
         }.items():
             assert given in source
             source = source.replace(given, taken)

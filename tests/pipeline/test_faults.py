@@ -77,7 +77,7 @@ def test_helpers_that_only_plan_are_sent_away(serve: ServedSpark) -> None:
 
 def test_a_quiet_broker_sees_no_takeover(serve: ServedSpark) -> None:
     with serve.client() as client:
-        receipt = client.send("quiet", b"in an hour", delay=HOUR_MS)
+        receipt = client.send("quiet", b"in an hour", delay=HOUR_MS / 1_000)
         wait_for("it is absorbed", lambda: _absorbed(serve) == 1)
         serve.wait_for_spark()
         begun_ms, before = machine_ms(), serve.pipeline()["takeovers"]

@@ -53,7 +53,7 @@ def shift(text: str) -> str:
 
 
 def time(text: str) -> Time:
-    """A time: ISO 8601, Unix milliseconds, `now`, or `+30m`."""
+    """A time: ISO 8601, Unix seconds, `now`, or `+30m`."""
     try:
         parsed = Time(parse_time_ms(text, 0), text.strip().lower()[:1] in ("+", "n"))
         format_time(parsed.ms)
@@ -108,7 +108,7 @@ HandleArgument = Annotated[str | None, typer.Argument(metavar="HANDLE", help="As
 TopicOption = Annotated[str | None, typer.Option("--topic", help="Only of this topic.")]
 KeyOption = Annotated[str | None, typer.Option("--key", help="All messages with this key.")]
 FromOption = Annotated[
-    Time | None, time_option("--from", help="Due at or after: ISO 8601, +30m, now, or Unix ms.")
+    Time | None, time_option("--from", help="Due at or after: ISO 8601, +30m, now, or Unix seconds.")
 ]
 ToOption = Annotated[Time | None, time_option("--to", help="Due before.")]
 DelayOption = Annotated[str | None, duration_option("--delay", help="Due after: 90s, 30m, 2h, 3d.")]

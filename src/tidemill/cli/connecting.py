@@ -66,7 +66,7 @@ def connect(endpoint: str | None) -> Client:
         token=broker.token,
         ca=broker.ca,
         insecure=broker.is_insecure,
-        retry_for=_RETRY_MS,
+        retry_for=_RETRY_MS / 1_000,
         linger=0,
     )
 

@@ -85,7 +85,7 @@ class Client(ConsumeVerbs, ChangeVerbs, TableVerbs, RetryVerbs, DamageVerbs):
         insecure: bool = False,
         timeout: Span = "10s",
         retry_for: Span = "30s",
-        linger: Span = 2,
+        linger: Span = "2ms",
     ) -> None:
         self.endpoint = Endpoint.parse(endpoint, ca, is_verified=not insecure)
         self._token = token_of(token)

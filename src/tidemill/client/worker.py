@@ -91,12 +91,12 @@ class Subscription:
                 "give first_retry too, or neither for the group's table"
             )
 
-    def retry_ms(self, attempt: int) -> int | None:
+    def retry_s(self, attempt: int) -> float | None:
         """How long a message waits after its `attempt`-th failure; None: by its group's table."""
         if self.first_retry_ms is None:
             return None
         longest_ms = _LONGEST_RETRY_MS if self.longest_retry_ms is None else self.longest_retry_ms
-        return min(longest_ms, self.first_retry_ms << min(attempt - 1, 40))
+        return min(longest_ms, self.first_retry_ms << min(attempt - 1, 40)) / 1_000
 
 
 class Worker:
@@ -317,8 +317,8 @@ class Worker:
                 subscription.topic,
                 self.group,
                 count=count,
-                wait=wait_ms,
-                invisible=subscription.invisible_ms,
+                wait=wait_ms / 1_000,
+                invisible=subscription.invisible_ms / 1_000,
                 tags=subscription.tags,
                 one_per_message_group=True,
             )
@@ -353,7 +353,7 @@ class Worker:
             if is_done:
                 self.client.ack(message)
             else:
-                self.client.retry(message, delay=subscription.retry_ms(message.attempt))
+                self.client.retry(message, delay=subscription.retry_s(message.attempt))
 
     def _let_go(self, message: Message) -> None:
         """Stop renewing its lease, so that the next request about it is final."""
@@ -380,7 +380,7 @@ class Worker:
 
     def _renew_all(self, messages: Sequence[Message], subscription: Subscription) -> None:
         try:
-            is_ours = self.client.retry_in(subscription.invisible_ms, *messages)
+            is_ours = self.client.retry_in(subscription.invisible_ms / 1_000, *messages)
         except TidemillError as error:
             _log.warning("cannot renew the leases of %d messages: %s", len(messages), error)
             return

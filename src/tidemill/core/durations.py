@@ -1,7 +1,8 @@
 """Durations and points in time as people write them: `90s`, `1h30m`, `2027-01-01T08:00:00+08:00`.
 
-Pure text to milliseconds and back; callers that need "now" pass it in. A part of a millisecond counts as
-a whole one, because a message must not come before its time.
+A number without a unit is seconds: of a duration, or since 1970 as `time.time()` counts. Pure conversions to
+milliseconds and back; callers that need "now" pass it in. A part of a millisecond counts as a whole one,
+because a message must not come before its time.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ _BELOW_US = re.compile(r"[.,]\d{6}\d*[1-9]")  # digits that a datetime cannot ho
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS, _US = timedelta(milliseconds=1), timedelta(microseconds=1)
 _YEAR_10_000_MS = 253_402_300_800_000
+_A_TIME = "2027-01-01T08:00:00+08:00"
 
 
-Span = int | str | timedelta  # milliseconds, `90s`, or a timedelta
-Moment = int | str | date  # Unix milliseconds, ISO 8601, a datetime, or a date: its midnight in UTC
+SECONDS_END = _YEAR_10_000_MS // 1_000  # no Unix time in seconds that a program means is this large
+
+Span = float | str | timedelta  # seconds, `90s`, or a timedelta
+Moment = float | str | date  # Unix seconds, ISO 8601, a datetime with a zone, or a date: its midnight in UTC
 
 
 def parse_duration_ms(text: str) -> int:
@@ -51,7 +55,7 @@ def _number(text: str) -> Fraction | int:
 
 
 def parse_time_ms(text: str, now_ms: int) -> int:
-    """An ISO 8601 time (UTC where it names no zone), Unix milliseconds, or `+30m` from `now_ms`."""
+    """An ISO 8601 time (UTC where it names no zone), Unix seconds, or `+30m` from `now_ms`."""
     cleaned = text.strip()
     if cleaned.startswith("+"):
         return now_ms + parse_duration_ms(cleaned[1:])
@@ -64,12 +68,12 @@ def _parse_moment_ms(text: str, other_example: str = "") -> int:
     cleaned = text.strip()
     try:
         if cleaned.isdecimal():
-            return int(cleaned)
+            return _unix_ms(cleaned, int(cleaned) * 1_000)
         moment = datetime.fromisoformat(cleaned)
     except ValueError:
         raise RequestError(
             f"not a time: {text!r}; write it like 2027-01-01T08:00:00+08:00,{other_example} "
-            "or as Unix milliseconds"
+            "or as Unix seconds"
         ) from None
     since_epoch = (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)) - _EPOCH
     return _span_ms(since_epoch + _US if _BELOW_US.search(cleaned) else since_epoch)
@@ -81,10 +85,10 @@ def _span_ms(span: timedelta) -> int:
 
 
 def as_duration_ms(value: Span) -> int:
-    """Milliseconds from a number of them, a `timedelta`, or text such as `90s`."""
+    """Milliseconds from a number of seconds, a `timedelta`, or text such as `90s`."""
     if isinstance(value, timedelta):
         return _span_ms(value)
-    return parse_duration_ms(value) if isinstance(value, str) else _whole(value, "a duration", "90s")
+    return parse_duration_ms(value) if isinstance(value, str) else _ms_in(value, 1_000, "a duration", "90s")
 
 
 def as_shift_ms(value: Span) -> int:
@@ -102,10 +106,31 @@ def as_shift_ms(value: Span) -> int:
 
 
 def as_time_ms(value: Moment) -> int:
-    """Unix milliseconds from a number of them, a `datetime` (UTC without a zone), or ISO 8601 text.
+    """Unix milliseconds from Unix seconds, a `datetime` with a zone, or ISO 8601 text.
 
     A `date` is its midnight in UTC, as it is in a text.
     """
+    if isinstance(value, datetime) and value.tzinfo is None and value == value:
+        raise RequestError(
+            f"{value.isoformat()} has no time zone; give one, as in datetime.now(UTC) or value.astimezone()"
+        )
+    return _time_ms(value)
+
+
+def column_time_ms(value: Moment) -> int:
+    """As `as_time_ms` in a column of a table, where a number is milliseconds and no zone means UTC."""
+    if isinstance(value, str):
+        return int(value) if value.strip().isdecimal() else _time_ms(value)
+    return _time_ms(value) if isinstance(value, date) else _ms_in(value, 1, "a time", _A_TIME)
+
+
+def column_duration_ms(value: Span) -> int:
+    """As `as_duration_ms` in a column of a table, where a number is milliseconds."""
+    is_number = not isinstance(value, str | timedelta)
+    return _ms_in(value, 1, "a duration", "90s") if is_number else as_duration_ms(value)
+
+
+def _time_ms(value: Moment) -> int:
     if isinstance(value, date) and value == value:  # pandas' NaT is a date, but not itself
         if not isinstance(value, datetime):
             value = datetime(value.year, value.month, value.day, tzinfo=UTC)
@@ -114,7 +139,7 @@ def as_time_ms(value: Moment) -> int:
         if value.strip().startswith("+") or value.strip().lower() == "now":
             raise RequestError(f"{value!r} is a delay, not a time; give it as a delay")
         return _parse_moment_ms(value)
-    return _whole(value, "a time", "2027-01-01T08:00:00+08:00")
+    return _unix_ms(value, _ms_in(value, 1_000, "a time", _A_TIME))
 
 
 def require_forward(from_ms: int, to_ms: int) -> None:
@@ -124,15 +149,25 @@ def require_forward(from_ms: int, to_ms: int) -> None:
         raise RequestError(f"start {begin} is after end {end}; swap them")
 
 
-def _whole(value: object, what: str, example: str) -> int:
-    """A number of milliseconds. What only looks like one (True, a NumPy span in its own unit) is none."""
+def _unix_ms(given: object, ms: int) -> int:
+    """A time that was given as seconds; refused where only milliseconds can be meant."""
+    if ms >= _YEAR_10_000_MS:
+        raise RequestError(
+            f"{given} as Unix seconds is after the year 9999; if it is milliseconds, divide it by 1000"
+        )
+    return ms
+
+
+def _ms_in(value: object, unit_ms: int, what: str, example: str) -> int:
+    """A number of units as milliseconds. What only looks like one (True, a NumPy span) is none."""
     try:
         if not isinstance(value, bool):
-            return operator.index(value)  # type: ignore[arg-type]
+            return operator.index(value) * unit_ms  # type: ignore[arg-type]
     except TypeError:
         if isinstance(value, Real | Decimal) and not isinstance(value, Integral) and math.isfinite(value):
-            return math.ceil(value)  # type: ignore[return-value]
-    raise RequestError(f"{value!r} is not {what}; give whole milliseconds, or write it like {example}")
+            return math.ceil(Fraction(str(value)) * unit_ms)  # as it is written: 0.07 s are 70 ms
+    unit = "seconds" if unit_ms > 1 else "milliseconds"
+    raise RequestError(f"{value!r} is not {what}; give {unit}, or write it like {example}")
 
 
 def zone_offset_ms(zone: tzinfo, now_ms: int) -> int:

@@ -41,7 +41,7 @@ class Place:
     def connect(self, *, is_planning: bool = False) -> Client:
         retry_ms = min(self.retry_ms, _PLANNING_RETRY_MS) if is_planning else self.retry_ms
         return Client(
-            self.endpoint, token=self.token, ca=self.ca, insecure=self.is_insecure, retry_for=retry_ms
+            self.endpoint, token=self.token, ca=self.ca, insecure=self.is_insecure, retry_for=retry_ms / 1_000
         )
 
 

@@ -82,8 +82,8 @@ def client(served):
         yield client
 
 
-def _moment(seconds: int) -> int:
-    return START_MS + seconds * 1_000
+def _moment(seconds: int) -> float:
+    return START_MS / 1_000 + seconds
 
 
 _UNTRUE_AGAIN = {
@@ -101,7 +101,10 @@ def test_what_would_be_answered_untruly_the_second_time_is_not_asked_again(clien
         with pytest.raises(UnreachableError, match="whether it was carried out is not known"):
             act(unlucky)
     if name != "resend_dead_letters":
-        assert client.pending("t" if name != "delete_topic" else None, end=_moment(90), start=START_MS) == []
+        assert (
+            client.pending("t" if name != "delete_topic" else None, end=_moment(90), start=START_MS / 1_000)
+            == []
+        )
 
 
 def test_tasks_are_told_so_too(client, losing) -> None:
@@ -146,10 +149,10 @@ _CHANGES = {
         [CancelAnswer.CANCELLED, CancelAnswer.ALREADY_CANCELLED],
     ),
     "cancel_where": (lambda c, h: c.cancel_where("t", key="k"), 1),
-    "cancel_where in a range": (lambda c, h: c.cancel_where("t", start=START_MS, end=_moment(90)), 1),
+    "cancel_where in a range": (lambda c, h: c.cancel_where("t", start=START_MS / 1_000, end=_moment(90)), 1),
     "reschedule_where": (lambda c, h: c.reschedule_where("t", key="k", by="1m"), 1),
     "reschedule_where in a range": (
-        lambda c, h: c.reschedule_where("t", start=START_MS, end=_moment(90), by="1m"),
+        lambda c, h: c.reschedule_where("t", start=START_MS / 1_000, end=_moment(90), by="1m"),
         1,
     ),
 }
@@ -164,7 +167,7 @@ def test_a_change_whose_answer_is_lost_is_asked_again_and_answered_as_the_first_
         assert act(unlucky, receipt.handle) == expected
         assert not losing.loses
     dues = [p.deliver_at_ms for p in client.pending("t")]
-    assert dues == ([_moment(120)] if name.startswith("reschedule") else [])
+    assert dues == ([_moment(120) * 1_000] if name.startswith("reschedule") else [])
 
 
 def test_a_move_by_a_span_whose_answer_is_lost_moves_once(client, losing) -> None:
@@ -172,7 +175,7 @@ def test_a_move_by_a_span_whose_answer_is_lost_moves_once(client, losing) -> Non
     with tidemill.Client(losing.endpoint) as unlucky:
         losing.loses = True
         moved = unlucky.reschedule(receipt.handle, by="1m")
-    assert moved.deliver_at_ms == _moment(120)
+    assert moved.deliver_at_ms == _moment(120) * 1_000
     assert [p.handle for p in client.pending("t")] == [moved.handle]
 
 
@@ -191,12 +194,12 @@ def test_tasks_get_the_first_answer_too(client, losing) -> None:
             losing.loses = True
             assert await unlucky.cancel_where("t", key="c") == 1
             losing.loses = True
-            assert (await unlucky.reschedule(handles[3], by="1m")).deliver_at_ms == _moment(120)
+            assert (await unlucky.reschedule(handles[3], by="1m")).deliver_at_ms == _moment(120) * 1_000
             losing.loses = True
             assert await unlucky.reschedule_where("t", key="d", by="1m") == 1
 
     asyncio.run(act())
-    assert [p.deliver_at_ms for p in client.pending("t")] == [_moment(180)]
+    assert [p.deliver_at_ms for p in client.pending("t")] == [_moment(180) * 1_000]
 
 
 def test_a_program_may_give_an_id_of_its_own_and_ask_again_after_a_restart(client, served) -> None:

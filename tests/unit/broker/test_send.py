@@ -24,7 +24,7 @@ def test_a_timed_message_waits_and_then_is_in_its_topic_at_its_millisecond(small
 def test_a_message_without_a_time_is_in_its_topic_at_once(small):
     receipt = small.send("orders", b"now")
     assert receipt.handle is None
-    assert receipt.deliver_at_ms == -1
+    assert receipt.deliver_at_ms is None
     assert small.bodies("orders") == [b"now"]
 
 

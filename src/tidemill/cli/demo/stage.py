@@ -143,7 +143,7 @@ class Stage:
                     self._leaves.wait(_PAUSE_S)
 
     def _close_some(self, client: Client) -> None:
-        messages = client.receive_batch(TOPIC, GROUP, wait=_POLL_MS, invisible=_INVISIBLE_MS)
+        messages = client.receive_batch(TOPIC, GROUP, wait=_POLL_MS / 1_000, invisible=_INVISIBLE_MS / 1_000)
         self._is_heard.set()
         for message in messages:
             self._note_closing(message)
@@ -184,7 +184,7 @@ class Stage:
     def _place(self, record: Record) -> None:
         order = record.order
         body = f"close {order.key} unless it was paid"
-        result = self._client.send(TOPIC, body, delay=order.timeout_ms, key=order.key)
+        result = self._client.send(TOPIC, body, delay=order.timeout_ms / 1_000, key=order.key)
         with self._lock:
             record.handle, record.due_ms = result.handle, result.deliver_at_ms
         self._tell(f"order {order.number} placed, {order.timeout_ms / 1000:.1f} s to pay")
@@ -204,7 +204,7 @@ class Stage:
 
     def _extend(self, record: Record) -> None:
         assert record.handle is not None
-        moved = self._client.reschedule(record.handle, by=EXTENDED_BY_MS)
+        moved = self._client.reschedule(record.handle, by=EXTENDED_BY_MS / 1_000)
         if moved.handle is not None:
             with self._lock:
                 record.handle, record.due_ms = moved.handle, moved.deliver_at_ms

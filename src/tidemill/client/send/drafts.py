@@ -15,7 +15,15 @@ from typing import Any, TypeVar
 from tidemill.client.send.message_ids import IDS
 from tidemill.client.tables.table_rows import rows_of
 from tidemill.core.arguments import require_kind
-from tidemill.core.durations import Moment, Span, as_duration_ms, as_time_ms
+from tidemill.core.durations import (
+    SECONDS_END,
+    Moment,
+    Span,
+    as_duration_ms,
+    as_time_ms,
+    column_duration_ms,
+    column_time_ms,
+)
 from tidemill.core.errors import IllegalKeyError, IllegalPropertyError, RequestError
 from tidemill.core.model import Draft, Once
 from tidemill.core.table_columns import TIME_COLUMNS, check_jitter_once, check_known
@@ -43,15 +51,11 @@ def draft_of(
     jitter: Span | None = None,
 ) -> Draft:
     """A message to send, from the arguments of a send."""
-    if once is not False:
-        once = _once_of(once)
-        if once is not Once.NO and not (id or key or keys):  # the id made below is new each time
-            raise IllegalKeyError("sending once needs a key, or an id of your own; neither was given")
     return Draft(
         topic,
         body if type(body) is bytes else _body_of(body),
-        None if at is None else at if type(at) is int else as_time_ms(at),
-        None if delay is None else delay if type(delay) is int else as_duration_ms(delay),
+        None if at is None else at * 1_000 if type(at) is int and at < SECONDS_END else as_time_ms(at),
+        None if delay is None else delay * 1_000 if type(delay) is int else as_duration_ms(delay),
         level,
         id or IDS.next(),
         _keys_of(key, keys) if keys else () if key is None else (key,),
@@ -59,7 +63,7 @@ def draft_of(
         message_group,
         properties or _NOTHING,
         None,
-        once or Once.NO,
+        Once.NO if once is False else _once_of(once, id or key or keys),
         0 if jitter is None else jitter_ms_of(jitter),
     )
 
@@ -67,9 +71,12 @@ def draft_of(
 def jitter_ms_of(jitter: Span) -> int:
     """What a caller gives as `jitter`, in milliseconds; not negative."""
     try:
-        jitter_ms = as_duration_ms(jitter)
+        return _not_negative_jitter(as_duration_ms(jitter))
     except RequestError as error:
         raise RequestError(f"jitter is wrong: {error}") from None
+
+
+def _not_negative_jitter(jitter_ms: int) -> int:
     if jitter_ms < 0:
         raise RequestError(f"jitter {jitter_ms} ms is not possible; use 0 or more")
     return jitter_ms
@@ -91,14 +98,16 @@ def _keys_of(key: str | None, keys: Sequence[str]) -> tuple[str, ...]:
     return tuple(keys) if key is None else (key, *keys)
 
 
-def _once_of(once: bool | str | Once) -> Once:
-    if isinstance(once, Once):
-        return once
+def _once_of(once: bool | str | Once, is_named: object) -> Once:
     if isinstance(once, bool):
-        return Once.KEEP if once else Once.NO
-    if once in ("keep", "replace", "no"):
-        return Once(once)
-    raise RequestError(f"once={once!r} is unknown; use True, 'keep' or 'replace'")
+        once = Once.KEEP if once else Once.NO
+    elif once in ("keep", "replace", "no"):
+        once = Once(once)
+    elif not isinstance(once, Once):
+        raise RequestError(f"once={once!r} is unknown; use True, 'keep' or 'replace'")
+    if once is not Once.NO and not is_named:  # a generated id is new each time
+        raise IllegalKeyError("sending once needs a key, or an id of your own; neither was given")
+    return once
 
 
 def with_id(draft: Any) -> Any:
@@ -141,20 +150,22 @@ def _draft_of_row(row: Any, topic: str | None, jitter_ms: int) -> Draft:
         raise RequestError("the body is null; use an empty one")
     if len(times := [name for name in TIME_COLUMNS if values.get(name) is not None]) > 1:
         raise RequestError(f"give only one of {' and '.join(times)}")
-    once = values.get("once")
-    return draft_of(
+    once, key = values.get("once"), values.get("key") or None
+    once = (_ONCES.get(once.lower(), once) if isinstance(once, str) else once) or False
+    return Draft(
         name,
-        values["body"],
-        at=_moment(values.get("deliver_at"), values.get("deliver_at_ms")),
-        delay=_span("delay_ms", values.get("delay_ms")),
-        level=_level(values.get("level")),
-        once=(_ONCES.get(once.lower(), once) if isinstance(once, str) else once) or False,
-        id=values.get("id"),
-        key=values.get("key") or None,
-        tag=values.get("tag") or "",
-        message_group=values.get("message_group") or "",
-        properties=_properties(values.get("properties")),
-        jitter=jitter_ms or _span("jitter_ms", values.get("jitter_ms")),
+        _body_of(values["body"]),
+        _moment(values.get("deliver_at"), values.get("deliver_at_ms")),
+        _span("delay_ms", values.get("delay_ms")),
+        _level(values.get("level")),
+        values.get("id") or IDS.next(),
+        () if key is None else (key,),
+        values.get("tag") or "",
+        values.get("message_group") or "",
+        _properties(values.get("properties")) or _NOTHING,
+        None,
+        Once.NO if once is False else _once_of(once, values.get("id") or key),
+        jitter_ms or _not_negative_jitter(_span("jitter_ms", values.get("jitter_ms")) or 0),
     )
 
 
@@ -169,11 +180,16 @@ def _given(value: Any) -> Any:
 
 
 def _moment(*columns: Any) -> int | None:
-    return next((as_time_ms(value) for value in columns if value is not None), None)
+    return next((column_time_ms(value) for value in columns if value is not None), None)
 
 
 def _span(name: str, value: Any) -> int | None:
-    return None if value is None else as_duration_ms(_number(name, value))
+    if value is None:
+        return None
+    try:
+        return column_duration_ms(_number(name, value))
+    except RequestError as error:
+        raise RequestError(f"{name} is wrong: {error}") from None
 
 
 def _level(value: Any) -> int:
