@@ -38,7 +38,7 @@ _PHRASES = {
 _BANNED = re.compile(rf"\b({'|'.join(_PHRASES)})\b", re.IGNORECASE)
 
 # Packages of `src/tidemill` and pages of `docs` that are clean.
-_PACKAGES = ("core", "log", "store", "timer", "release", "broker", "pipeline", "spark", "testing")
+_PACKAGES = ("core", "log", "store", "timer", "release", "broker", "pipeline", "server", "spark", "testing")
 _PAGES = (
     "index.md",
     "start.md",

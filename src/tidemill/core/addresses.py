@@ -5,8 +5,8 @@ from __future__ import annotations
 import ipaddress
 
 BROKER_HEADER = "x-tidemill-broker"  # of a Flight call: the id of the broker it is for
-LOCAL_DOOR_HEADER = (
-    "x-tidemill-local-door"  # of an answer: the name of a Unix socket for callers on this machine
+UNIX_SOCKET_HEADER = (
+    "x-tidemill-unix-socket"  # of an answer: the name of a Unix socket for callers on this machine
 )
 
 _EVERY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -27,6 +27,6 @@ def is_this_machine(host: str) -> bool:
         return False
 
 
-def local_door_address(name: str) -> str:
+def unix_socket_address(name: str) -> str:
     """The Unix socket of that name: in no directory, gone with the process that holds it."""
     return f"\0{name}"

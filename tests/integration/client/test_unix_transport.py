@@ -15,7 +15,7 @@ from tidemill.client.transport import unix_transport as short_way
 from tidemill.client.transport.connection import ConnectionLostError
 from tidemill.client.transport.endpoint import Answer, Endpoint
 from tidemill.client.transport.unix_transport import AsyncUnixTransport, KnownSocket, UnixTransport
-from tidemill.core.addresses import local_door_address
+from tidemill.core.addresses import unix_socket_address
 from tidemill.core.limits import LOCAL_REQUEST_BYTES_MAX
 
 _NEAR = Endpoint("127.0.0.1", 8081)
@@ -23,13 +23,13 @@ _OK = b"HTTP/1.1 200 \r\ncontent-length: 4\r\n\r\ndoor"
 
 
 class Door:
-    """A local door that answers `scripts` one after the other, and hangs up after part of one."""
+    """A Unix socket that answers `scripts` one after the other, and hangs up after part of one."""
 
     def __init__(self, *scripts: bytes) -> None:
         self.name = f"tidemill-8081-{secrets.token_hex(8)}"
         self._scripts = list(scripts)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(local_door_address(self.name))
+        self._listener.bind(unix_socket_address(self.name))
         self._listener.listen()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()

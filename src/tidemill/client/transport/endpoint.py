@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tidemill.core.addresses import LOCAL_DOOR_HEADER
+from tidemill.core.addresses import UNIX_SOCKET_HEADER
 from tidemill.core.arguments import require_kind
 from tidemill.core.errors import RequestError
 from tidemill.core.frozen import frozen
@@ -20,7 +20,7 @@ from tidemill.core.frozen import frozen
 DEFAULT_ENDPOINT = "127.0.0.1:8081"
 _DEFAULT_PORT = 8081
 _HEAD_END = b"\r\n\r\n"
-_UNIX_SOCKET = LOCAL_DOOR_HEADER.encode()
+_UNIX_SOCKET = UNIX_SOCKET_HEADER.encode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ import threading
 from tidemill.client.transport.async_connection import AsyncPool, Streams
 from tidemill.client.transport.connection import ConnectionLostError, Pool
 from tidemill.client.transport.endpoint import Answer, Endpoint
-from tidemill.core.addresses import is_this_machine, local_door_address
+from tidemill.core.addresses import is_this_machine, unix_socket_address
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.limits import LOCAL_REQUEST_BYTES_MAX
 
@@ -148,7 +148,7 @@ def _connect(name: str, timeout_s: float) -> socket.socket:
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connected.settimeout(timeout_s)
-        connected.connect(local_door_address(name))
+        connected.connect(unix_socket_address(name))
         _require_trusted(connected)
     except OSError:
         connected.close()
@@ -157,7 +157,7 @@ def _connect(name: str, timeout_s: float) -> socket.socket:
 
 
 async def _connect_async(name: str) -> Streams:
-    reader, writer = await asyncio.open_unix_connection(local_door_address(name))
+    reader, writer = await asyncio.open_unix_connection(unix_socket_address(name))
     try:
         _require_trusted(writer.get_extra_info("socket"))
     except OSError:

@@ -121,32 +121,32 @@ class Sessions:
 
     def settings_for(self, session: Session, asked: Any, group: Group | None) -> Any:
         """The client's settings with the broker's added; some clients fail when a field is missing."""
-        told = definition.Settings()
-        told.CopyFrom(asked)
-        told.metric.on = False
+        given = definition.Settings()
+        given.CopyFrom(asked)
+        given.metric.on = False
         if asked.HasField("publishing"):
             session.is_producer = True
             session.topics = frozenset(resource_name(topic) for topic in asked.publishing.topics)
-            told.publishing.max_body_size = self._settings.body_bytes_max
-            told.publishing.validate_message_type = True
-            told.backoff_policy.max_attempts = _SEND_ATTEMPTS
-            backoff = told.backoff_policy.exponential_backoff
-            if told.user_agent.language == definition.Language.NODE_JS:
+            given.publishing.max_body_size = self._settings.body_bytes_max
+            given.publishing.validate_message_type = True
+            given.backoff_policy.max_attempts = _SEND_ATTEMPTS
+            backoff = given.backoff_policy.exponential_backoff
+            if given.user_agent.language == definition.Language.NODE_JS:
                 # It reads the seconds alone and takes them for milliseconds: else it would not pause at all.
                 backoff.initial.seconds, backoff.max.seconds = 50, 1000
             else:
                 backoff.initial.nanos, backoff.max.seconds = 10_000_000, 1
             backoff.multiplier = 2
         elif group is not None:
-            told.subscription.fifo = group.is_fifo
-            told.subscription.receive_batch_size = BATCH_MAX
+            given.subscription.fifo = group.is_fifo
+            given.subscription.receive_batch_size = BATCH_MAX
             if not asked.subscription.HasField("long_polling_timeout"):
-                told.subscription.long_polling_timeout.seconds = LONG_POLL_S
-            told.backoff_policy.max_attempts = group.attempts_max
-            self._tell_pauses(told, group)
-        return service.TelemetryCommand(status=OK, settings=told)
+                given.subscription.long_polling_timeout.seconds = LONG_POLL_S
+            given.backoff_policy.max_attempts = group.attempts_max
+            self._fill_pauses(given, group)
+        return service.TelemetryCommand(status=OK, settings=given)
 
-    def _tell_pauses(self, told: Any, group: Group) -> None:
+    def _fill_pauses(self, given: Any, group: Group) -> None:
         """The group's table, for consumers that pause by themselves: FIFO push consumers do.
 
         Past the end of the list clients repeat its last entry. Tables are in whole seconds, which is all that
@@ -154,16 +154,16 @@ class Sessions:
         """
         pauses_ms = [pause.ms for pause in pauses_of(group, self._settings.level_delays_ms)]
         pauses_ms = pauses_ms[: group.attempts_max]
-        if told.user_agent.language == definition.Language.NODE_JS:
+        if given.user_agent.language == definition.Language.NODE_JS:
             # It knows no list of pauses: given one, a FIFO consumer would try once and no more. The nearest
             # that it can follow has the first two pauses and the longest. It takes seconds for milliseconds.
-            backoff = told.backoff_policy.exponential_backoff
+            backoff = given.backoff_policy.exponential_backoff
             backoff.initial.seconds = pauses_ms[0]
             backoff.max.seconds = min(max(pauses_ms), _NODE_PAUSE_MS_MAX)
             backoff.multiplier = pauses_ms[1] / pauses_ms[0] if len(pauses_ms) > 1 else 1
             return
         for pause_ms in pauses_ms:
-            told.backoff_policy.customized_backoff.next.add().seconds = pause_ms // 1000
+            given.backoff_policy.customized_backoff.next.add().seconds = pause_ms // 1000
 
     # -- transactions -----------------------------------------------------------------------------
 

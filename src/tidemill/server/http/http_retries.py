@@ -156,16 +156,16 @@ def letter_routes(broker: Broker) -> APIRouter:
             [group] if group is not None else [g for g in broker.dead_letters.groups() if may(LOOK, group=g)]
         )
         found: list[DeadLetter] = []
-        room = ANSWER_BYTES_MAX
+        bytes_left = ANSWER_BYTES_MAX
         for name in names:
-            if len(found) < limit and room > 0:
+            if len(found) < limit and bytes_left > 0:
                 letters = broker.dead_letters.waiting(
                     name,
                     limit=limit - len(found),
-                    bytes_max=room,
+                    bytes_max=bytes_left,
                     accepts_topic=lambda topic: may(LOOK, topic=topic),
                 )
-                room -= sum(len(letter.message.body) for letter in letters)
+                bytes_left -= sum(len(letter.message.body) for letter in letters)
                 found += letters
         reserve(letter.message.body for letter in found)
         found.sort(key=lambda letter: letter.died_at_ms)

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tidemill.broker.send.column_send import Answers
-from tidemill.core.addresses import LOCAL_DOOR_HEADER
+from tidemill.core.addresses import UNIX_SOCKET_HEADER
 from tidemill.core.errors import BodyTooLargeError, RequestError, TidemillError
 from tidemill.core.limits import FRAME_BYTES_MAX
 from tidemill.core.send_batch import SendColumns, decode_columns
@@ -49,7 +49,7 @@ class SendBatchEndpoint:
 
     def point_to(self, socket_name: str) -> None:
         """Announce the name of the Unix socket in answers from now on."""
-        self._headers = [_TYPE, (LOCAL_DOOR_HEADER.encode(), socket_name.encode())]
+        self._headers = [_TYPE, (UNIX_SOCKET_HEADER.encode(), socket_name.encode())]
 
     async def _stored(self, columns: SendColumns) -> Answers:
         refusals = self._service.refusals(columns)

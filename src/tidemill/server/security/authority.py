@@ -101,7 +101,7 @@ class Authority:
 
 
 def authority_of(plan: ServePlan) -> Authority | None:
-    """Who may come in by a plan; None: anybody."""
+    """The authority of a plan; None: authentication is off."""
     if not plan.auth_file:
         return None
     return Authority(Path(plan.auth_file), must_be_right=not plan.is_again)

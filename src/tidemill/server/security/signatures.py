@@ -29,7 +29,7 @@ _ALL_OFFSETS_MS = tuple(quarters * _QUARTER_MS for quarters in (*_WHOLE_HOURS, *
 _TIME = re.compile(r"\d{4}-?\d\d-?\d\d[T ]\d\d")
 _EXACT_OFFSET = re.compile(r"[+-](?!00:?00)\d\d:?\d\d$")  # not zero, so it was meant as it stands
 _NOT_A_TIME = "x-mq-date-time is not a time like 20270101T080000Z"
-_UNKNOWN_USER = User("", (), secret_key=b"nobody has this key")
+_UNKNOWN_USER = User("", (), secret_key=b"key of no user")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ import socket
 import threading
 from contextlib import suppress
 
-from tidemill.core.addresses import local_door_address
+from tidemill.core.addresses import unix_socket_address
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import TidemillError
 from tidemill.server.http.http_errors import error_bytes, status_of
@@ -52,7 +52,7 @@ class UnixListener:
         # With the port: who has come to another one has come through a proxy, and shall not go round it.
         self.name = f"tidemill-{port}-{secrets.token_hex(16)}"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(local_door_address(self.name))
+        self._listener.bind(unix_socket_address(self.name))
         self._listener.listen(connections_max)
         self._listener.setblocking(False)
         self._epoll = select.epoll()

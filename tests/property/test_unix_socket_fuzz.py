@@ -1,4 +1,4 @@
-"""Whatever comes by the local door, its caller gets a code or the end, and the next one is served."""
+"""Whatever comes by the local listener, its caller gets a code or the end, and the next one is served."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from helpers.hypothesis_examples import examples
 from helpers.small_broker import SmallBroker
 from tidemill.client.transport.endpoint import read_head
-from tidemill.core.addresses import local_door_address
+from tidemill.core.addresses import unix_socket_address
 from tidemill.core.model import Draft
 from tidemill.core.send_batch import encode_drafts
 from tidemill.server.security.guard import Guard
@@ -24,21 +24,21 @@ _REQUEST = _HEAD % len(_RIGHT) + _RIGHT
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory):
+def listener(tmp_path_factory):
     small = SmallBroker(tmp_path_factory.mktemp("fuzz") / "data")
-    door = UnixListener(SendBatchService(small.broker), Guard(), 8081)
-    yield door
-    door.close(30.0)
+    listener = UnixListener(SendBatchService(small.broker), Guard(), 8081)
+    yield listener
+    listener.close(30.0)
     small.check()
     small.close()
 
 
-def _said(door: UnixListener, data: bytes) -> bytes:
-    """Everything that the door answers to these bytes, after which nothing more comes."""
+def _said(listener: UnixListener, data: bytes) -> bytes:
+    """Everything that the listener answers to these bytes, after which nothing more comes."""
     heard = b""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
         caller.settimeout(30.0)
-        caller.connect(local_door_address(door.name))
+        caller.connect(unix_socket_address(listener.name))
         try:
             caller.sendall(data)
             caller.shutdown(socket.SHUT_WR)
@@ -61,12 +61,12 @@ _inputs = st.one_of(
 @settings(
     max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_no_bytes_harm_the_local_door(door, data) -> None:
-    heard = _said(door, data)
+def test_no_bytes_harm_the_unix_socket(listener, data) -> None:
+    heard = _said(listener, data)
     if heard:
         head = read_head(heard)
         assert head is not None
         assert head[0].status in (200, 400, 404, 408, 411, 413)
-    right = read_head(_said(door, _REQUEST))
+    right = read_head(_said(listener, _REQUEST))
     assert right is not None
     assert right[0].status == 200

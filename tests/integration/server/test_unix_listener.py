@@ -1,4 +1,4 @@
-"""The local door: the same answers as at the port, for requests right, wrong and cut short."""
+"""The Unix socket: the same answers as at the port, for requests right, wrong and cut short."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from tidemill.client.transport.endpoint import read_head
-from tidemill.core.addresses import local_door_address
+from tidemill.core.addresses import unix_socket_address
 from tidemill.core.errors import DiskFullError, TidemillError
 from tidemill.core.limits import LOCAL_REQUEST_BYTES_MAX
 from tidemill.core.model import Draft, SendResult
@@ -35,11 +35,11 @@ _PATIENCE_S = 30.0
 class Caller:
     """One connection, spoken by hand."""
 
-    def __init__(self, door: UnixListener) -> None:
+    def __init__(self, listener: UnixListener) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(_PATIENCE_S)
         try:
-            self._socket.connect(local_door_address(door.name))
+            self._socket.connect(unix_socket_address(listener.name))
         except OSError:
             self._socket.close()
             raise
@@ -109,8 +109,8 @@ def call():
     """Makes callers, and hangs up at the end."""
     with ExitStack() as stack:
 
-        def caller(door: UnixListener) -> Caller:
-            made = Caller(door)
+        def caller(listener: UnixListener) -> Caller:
+            made = Caller(listener)
             stack.callback(made.hang_up)
             return made
 
@@ -118,32 +118,32 @@ def call():
 
 
 @pytest.fixture
-def door(small):
-    door = UnixListener(SendBatchService(small.broker), Guard(), 8081, connections_max=3)
-    yield door
-    door.close(_PATIENCE_S)
+def listener(small):
+    listener = UnixListener(SendBatchService(small.broker), Guard(), 8081, connections_max=3)
+    yield listener
+    listener.close(_PATIENCE_S)
 
 
-def test_a_request_is_stored_and_answered(door, small, call) -> None:
+def test_a_request_is_stored_and_answered(listener, small, call) -> None:
     drafts = _drafts(*["orders"] * 12)
-    status, content = call(door).send(drafts)
+    status, content = call(listener).send(drafts)
     answers = decode_answers(content, drafts)
     assert status == 200
     assert [answer.id for answer in answers] == [draft.id for draft in drafts]
     assert sorted(row.id for row in small.broker.views.pending()) == sorted(draft.id for draft in drafts)
 
 
-def test_each_message_has_its_own_answer(door, call) -> None:
+def test_each_message_has_its_own_answer(listener, call) -> None:
     drafts = [*_drafts("orders"), Draft("bad name!", b"x", id="id-9")]
-    status, content = call(door).send(drafts)
+    status, content = call(listener).send(drafts)
     good, bad = decode_answers(content, drafts)
     assert status == 200
     assert isinstance(good, SendResult)
     assert isinstance(bad, TidemillError)
 
 
-def test_requests_follow_each_other_also_in_one_piece_and_in_single_bytes(door, small, call) -> None:
-    caller = call(door)
+def test_requests_follow_each_other_also_in_one_piece_and_in_single_bytes(listener, small, call) -> None:
+    caller = call(listener)
     first, second, third = (_request(encode_drafts([draft])) for draft in _drafts("a", "b", "c"))
     caller.say(first + second)
     assert [caller.hear()[0] for _ in range(2)] == [200, 200]
@@ -153,7 +153,7 @@ def test_requests_follow_each_other_also_in_one_piece_and_in_single_bytes(door, 
     assert len(small.broker.views.pending()) == 3
 
 
-def test_what_is_no_request_gets_a_code_and_the_end(door, call) -> None:
+def test_what_is_no_request_gets_a_code_and_the_end(listener, call) -> None:
     wrong = {
         404: _request(b"", path="/v1/status"),
         411: b"POST /v1/send-batch HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -161,7 +161,7 @@ def test_what_is_no_request_gets_a_code_and_the_end(door, call) -> None:
         400: b"x" * 20_000,
     }
     for status, data in wrong.items():
-        caller = call(door)
+        caller = call(listener)
         caller.say(data)
         heard, content = caller.hear()
         assert heard == status
@@ -169,67 +169,67 @@ def test_what_is_no_request_gets_a_code_and_the_end(door, call) -> None:
         assert caller.has_ended()
 
 
-def test_lengths_that_are_no_numbers_are_refused(door, call) -> None:
+def test_lengths_that_are_no_numbers_are_refused(listener, call) -> None:
     for length in (b"-1", b"1e3", b"9" * 5_000, "٣".encode(), b""):
-        caller = call(door)
+        caller = call(listener)
         caller.say(b"POST /v1/send-batch HTTP/1.1\r\nContent-Length: " + length + b"\r\n\r\n")
         assert caller.hear()[0] == 411
         assert caller.has_ended()
 
 
-def test_garbage_in_a_request_is_refused_and_the_connection_goes_on(door, call) -> None:
-    caller = call(door)
+def test_garbage_in_a_request_is_refused_and_the_connection_goes_on(listener, call) -> None:
+    caller = call(listener)
     caller.say(_request(b"no batch at all"))
     status, content = caller.hear()
     assert (status, json.loads(content)["code"]) == (400, "bad-request")
     assert caller.send(_drafts("orders"))[0] == 200
 
 
-def test_a_request_that_ends_in_the_middle_stores_nothing_and_harms_nobody(door, small, call) -> None:
-    caller, other = call(door), call(door)
+def test_a_request_that_ends_in_the_middle_stores_nothing_and_harms_no_other(listener, small, call) -> None:
+    caller, other = call(listener), call(listener)
     caller.say(_request(encode_drafts(_drafts("orders")))[:-3])
     caller.hang_up()
     assert other.send([Draft("orders", b"x", id="other", delay_ms=60_000)])[0] == 200
     assert [row.id for row in small.broker.views.pending()] == ["other"]
 
 
-def test_a_request_that_begins_must_be_whole_in_time(door, monkeypatch, call) -> None:
+def test_a_request_that_begins_must_be_whole_in_time(listener, monkeypatch, call) -> None:
     monkeypatch.setattr("tidemill.server.unix.unix_connection.REQUEST_SECONDS", 0.05)
-    caller = call(door)
+    caller = call(listener)
     caller.say(_request(b"0123456789")[:-1])
     assert caller.hear()[0] == 408
     assert caller.has_ended()
 
 
-def test_more_callers_than_it_has_room_for_are_sent_away(door, call) -> None:
-    callers = [call(door) for _ in range(3)]
+def test_more_callers_than_it_has_room_for_are_sent_away(listener, call) -> None:
+    callers = [call(listener) for _ in range(3)]
     assert all(caller.send(_drafts("orders"))[0] == 200 for caller in callers)
-    late = call(door)
+    late = call(listener)
     assert late.has_ended()
     assert callers[0].send(_drafts("orders"))[0] == 200
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_fault_of_ours_ends_the_callers_it_hit_and_no_others(small, call) -> None:
-    class FaultyDesk(SendBatchService):
+    class FaultyService(SendBatchService):
         def answers(self, asked):
             if any(one.columns.topics == ["fault"] for one in asked):
                 raise KeyError("a fault")
             return super().answers(asked)
 
-    door = UnixListener(FaultyDesk(small.broker), Guard(), 8081)
-    other, hit = call(door), call(door)
+    listener = UnixListener(FaultyService(small.broker), Guard(), 8081)
+    other, hit = call(listener), call(listener)
     assert other.send(_drafts("orders"))[0] == 200
     hit.say(_request(encode_drafts(_drafts("fault"))))
     assert hit.has_ended()
     assert other.send(_drafts("orders"))[0] == 200
-    door.close(_PATIENCE_S)
+    listener.close(_PATIENCE_S)
 
 
 def test_requests_that_came_together_are_stored_in_one_frame_and_answered_each(small, call) -> None:
     gathered, entered, goes_on = [], threading.Event(), threading.Event()
 
-    class SlowDesk(SendBatchService):
+    class SlowService(SendBatchService):
         def answers(self, asked):
             gathered.append(len(asked))
             entered.set()
@@ -237,8 +237,8 @@ def test_requests_that_came_together_are_stored_in_one_frame_and_answered_each(s
             return super().answers(asked)
 
     small.broker.topics.create("orders")
-    door = UnixListener(SlowDesk(small.broker), Guard(), 8081)
-    callers = [call(door) for _ in range(4)]
+    listener = UnixListener(SlowService(small.broker), Guard(), 8081)
+    callers = [call(listener) for _ in range(4)]
     goes_on.set()
     assert [caller.send(_drafts("orders"))[0] for caller in callers] == [200] * 4  # all have been let in
     goes_on.clear()
@@ -257,7 +257,7 @@ def test_requests_that_came_together_are_stored_in_one_frame_and_answered_each(s
         assert status == 200
         assert [answer.id for answer in decode_answers(content, own)] == [draft.id for draft in own]
     assert gathered == [1, 3]
-    door.close(_PATIENCE_S)
+    listener.close(_PATIENCE_S)
 
 
 def test_a_text_that_cannot_be_stored_harms_only_its_own_request(small, monkeypatch) -> None:
@@ -279,8 +279,8 @@ def test_a_text_that_cannot_be_stored_harms_only_its_own_request(small, monkeypa
 
 
 def test_who_does_not_read_holds_up_no_other(small, call) -> None:
-    door = UnixListener(SendBatchService(small.broker), Guard(), 8081)
-    deaf, other = call(door), call(door)
+    listener = UnixListener(SendBatchService(small.broker), Guard(), 8081)
+    deaf, other = call(listener), call(listener)
     wrong = _request(b"no batch")
     said = 0
     deaf.do_not_wait()
@@ -288,23 +288,23 @@ def test_who_does_not_read_holds_up_no_other(small, call) -> None:
         said += 1
         assert said < 1_000_000
     assert other.send(_drafts("orders"))[0] == 200
-    door.close(_PATIENCE_S)
+    listener.close(_PATIENCE_S)
 
 
 def test_who_reads_late_but_reads_is_served_on(small, call, monkeypatch) -> None:
-    """Its time is over when the door, busy with another, looks again; by then it has read."""
+    """Its time is over when the listener, busy with another, looks again; by then it has read."""
     monkeypatch.setattr("tidemill.server.unix.unix_connection.UNREAD_SECONDS", 0.0)
     entered, goes_on = threading.Event(), threading.Event()
 
-    class SlowDesk(SendBatchService):
+    class SlowService(SendBatchService):
         def answers(self, asked):
             if asked[0].columns.topics == ["slow"]:
                 entered.set()
                 assert goes_on.wait(_PATIENCE_S)
             return super().answers(asked)
 
-    door = UnixListener(SlowDesk(small.broker), Guard(), 8081)
-    late, slow = call(door), call(door)
+    listener = UnixListener(SlowService(small.broker), Guard(), 8081)
+    late, slow = call(listener), call(listener)
     refused = [Draft("no good name! " * 9, b"", id=f"id-{number}") for number in range(3_000)]
     slow.say(_request(encode_drafts(_drafts("slow")))[:-1])
     late.say(_request(encode_drafts(refused)) + _request(encode_drafts(_drafts("orders"))))
@@ -317,7 +317,7 @@ def test_who_reads_late_but_reads_is_served_on(small, call, monkeypatch) -> None
     assert slow.hear()[0] == 200
     reader.join(_PATIENCE_S)
     assert late.hear()[0] == 200
-    door.close(_PATIENCE_S)
+    listener.close(_PATIENCE_S)
 
 
 def test_one_that_is_refused_in_part_gives_its_errors_to_nobody_else(small, tmp_path) -> None:
@@ -355,21 +355,21 @@ def test_many_messages_of_many_requests_are_stored_in_parts(small, monkeypatch) 
 
 def test_who_does_not_read_for_long_is_sent_away(small, call, monkeypatch) -> None:
     monkeypatch.setattr("tidemill.server.unix.unix_connection.UNREAD_SECONDS", 0.05)
-    door = UnixListener(SendBatchService(small.broker), Guard(), 8081)
-    deaf = call(door)
+    listener = UnixListener(SendBatchService(small.broker), Guard(), 8081)
+    deaf = call(listener)
     with suppress(BrokenPipeError, ConnectionResetError):
-        while True:  # a door that lets it go on ends the test by the time-out of `say`
+        while True:  # a listener that lets it go on ends the test by the time-out of `say`
             deaf.say(_request(b"no batch"))
-    assert call(door).send(_drafts("orders"))[0] == 200
-    door.close(_PATIENCE_S)
+    assert call(listener).send(_drafts("orders"))[0] == 200
+    listener.close(_PATIENCE_S)
 
 
 def test_a_caller_is_asked_who_it_is_with_every_request(small, tmp_path, call) -> None:
     file = tmp_path / "auth.toml"
     file.write_text(_FILE)
     file.chmod(0o600)
-    door = UnixListener(SendBatchService(small.broker), Guard(Authority(file, look_every_s=0.0)), 8081)
-    caller = call(door)
+    listener = UnixListener(SendBatchService(small.broker), Guard(Authority(file, look_every_s=0.0)), 8081)
+    caller = call(listener)
     drafts = _drafts("orders", "other")
     assert caller.send(drafts)[0] == 401
     assert caller.send(drafts, "wrong")[0] == 401
@@ -379,45 +379,45 @@ def test_a_caller_is_asked_who_it_is_with_every_request(small, tmp_path, call) -
     assert "may not send" in str(refused)
     file.write_text(_FILE.replace("shop-token-1", "shop-token-2"))
     assert caller.send(drafts, "shop-token-1")[0] == 401
-    door.close(_PATIENCE_S)
+    listener.close(_PATIENCE_S)
 
 
 def test_nobody_is_taken_for_the_one_before_wherever_the_line_stands(small, tmp_path, call) -> None:
     file = tmp_path / "auth.toml"
     file.write_text(_FILE)
     file.chmod(0o600)
-    door = UnixListener(SendBatchService(small.broker), Guard(Authority(file)), 8081)
+    listener = UnixListener(SendBatchService(small.broker), Guard(Authority(file)), 8081)
     content = encode_drafts(_drafts("orders"))
     length = b"Content-Length: %d\r\n" % len(content)
     first = b"POST /v1/send-batch HTTP/1.1\r\n" + length
-    caller = call(door)
+    caller = call(listener)
     for last, status in ((b"Authorization: Bearer shop-token-1\r\n", 200), (length, 401)):
         caller.say(first + last + b"\r\n" + content)
         assert caller.hear()[0] == status
-    door.close(_PATIENCE_S)
+    listener.close(_PATIENCE_S)
 
 
 def test_who_comes_too_often_is_told_to_wait(small, call) -> None:
-    door = UnixListener(SendBatchService(small.broker), Guard(rates=Rates(1, now_s=lambda: 0.0)), 8081)
-    caller = call(door)
+    listener = UnixListener(SendBatchService(small.broker), Guard(rates=Rates(1, now_s=lambda: 0.0)), 8081)
+    caller = call(listener)
     assert [caller.send(_drafts("orders"))[0] for _ in range(3)] == [200, 200, 429]
-    door.close(_PATIENCE_S)
+    listener.close(_PATIENCE_S)
 
 
 def test_closing_answers_what_is_under_way_and_takes_no_more(small, call) -> None:
     entered, goes_on = threading.Event(), threading.Event()
 
-    class SlowDesk(SendBatchService):
+    class SlowService(SendBatchService):
         def answers(self, asked):
             entered.set()
             assert goes_on.wait(_PATIENCE_S)
             return super().answers(asked)
 
-    door = UnixListener(SlowDesk(small.broker), Guard(), 8081)
-    busy, idle = call(door), call(door)
+    listener = UnixListener(SlowService(small.broker), Guard(), 8081)
+    busy, idle = call(listener), call(listener)
     busy.say(_request(encode_drafts(_drafts("orders"))))
     assert entered.wait(_PATIENCE_S)
-    closing = threading.Thread(target=door.close, args=(_PATIENCE_S,))
+    closing = threading.Thread(target=listener.close, args=(_PATIENCE_S,))
     closing.start()
     assert idle.has_ended()
     goes_on.set()
@@ -425,4 +425,4 @@ def test_closing_answers_what_is_under_way_and_takes_no_more(small, call) -> Non
     assert busy.has_ended()
     closing.join(_PATIENCE_S)
     with pytest.raises(ConnectionRefusedError):
-        call(door)
+        call(listener)
