@@ -141,11 +141,11 @@ class Load:
         if self._verdict is None:
             self.stop()
             with self._serve.client() as client:
-                if any(topic.name == _WORK_TOPIC for topic in client.topics()):
-                    client.delete_topic(_WORK_TOPIC, force=True)
+                if any(topic.name == _WORK_TOPIC for topic in client.topics.list()):
+                    client.topics.delete(_WORK_TOPIC, force=True)
                 wait_for("everything is out", lambda: client.status().pending == 0)
                 columns = ["id", "deliver_at", "lateness_ms", "via"]
-                history = client.history_table(_TOPIC, columns=columns)
+                history = client.tables.history(_TOPIC, columns=columns)
             self._verdict = self._compare(history, self._metronome.stop())
         return self._verdict
 

@@ -112,7 +112,7 @@ def consume(endpoint: str, stopping: threading.Event) -> None:
     with tidemill.Client(endpoint) as client:
         while not stopping.is_set():
             for topic, group in ((TOPICS[0], "closers"), (TOPICS[1], "reminders"), (TOPICS[2], "mailer")):
-                for _ in client.receive(topic, group=group, wait="100ms", is_endless=False):
+                for _ in client.receive(topic, group=group, wait="100ms", stop_when_idle=True):
                     pass
 
 

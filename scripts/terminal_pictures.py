@@ -112,9 +112,9 @@ def main() -> None:
             seen = Seen("127.0.0.1:8081")
             for _ in range(LOOKS):
                 pause.wait(1.0)
-                seen.add(client.status(), stopwatch_s(), client.topics(), client.forecast(horizon=HOUR_MS))
+                seen.add(client.status(), stopwatch_s(), client.topics.list(), client.forecast(horizon="1h"))
             save("terminal-status", "tidemill status --watch", picture_of(seen))
-            lines = drawn(client.forecast(horizon=HOUR_MS), client.status().now_ms, COLUMNS - 36)
+            lines = drawn(client.forecast(horizon="1h"), client.status().now_ms, COLUMNS - 36)
             save("terminal-forecast", "tidemill forecast", painted(lines))
         stopping.set()
         busy.join()

@@ -39,8 +39,8 @@ class TidemillSystem:
         try:
             process.start()
             with Client(process.endpoint) as client:
-                client.create_topic(_TOPIC)
-                client.set_group(_GROUP, start="first")
+                client.topics.create(_TOPIC)
+                client.groups.set(_GROUP, start="first")
                 yield _ServedTidemill(process, client)
         finally:
             process.stop()
@@ -81,7 +81,7 @@ class _ServedTidemill:
         _send(self._client, number, due_ms)
 
     def stored(self, due_ms: int) -> list[int]:
-        found = self._client.pending_table(
+        found = self._client.tables.pending(
             _TOPIC, start=due_ms / 1_000, end=(due_ms + 1) / 1_000, columns=["id"]
         )
         return [int(number) for number in found["id"].to_pylist()]
@@ -121,7 +121,7 @@ class _ServedTidemill:
         return self._client.status().pending
 
     def are_queued(self, messages: Messages) -> bool | None:
-        visible = (topic.visible for topic in self._client.topics() if topic.name == _TOPIC)
+        visible = (topic.visible for topic in self._client.topics.list() if topic.name == _TOPIC)
         return next(visible) >= len(messages)
 
     def disk_bytes(self) -> int:

@@ -76,7 +76,7 @@ def main() -> int:
     db, client, runs = table.connect(address), tidemill.Client(ENDPOINT), Runs()
     for statement in (table.TABLE, table.INDEX, table.OWNER):
         db.execute(statement)
-    client.create_topic(moving.TOPIC)
+    client.topics.create(moving.TOPIC)
     insert(table, db, far_jobs(asked.waiting))
     table_bytes = size(table, db)
     before = broker_bytes(client, asked.data)

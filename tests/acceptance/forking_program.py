@@ -107,12 +107,12 @@ def tables(client: tidemill.Client) -> None:
         said = client.cancel_many([r.handle for r in receipts if isinstance(r, tidemill.SendResult)])
         _expect("answers to cancel", Counter(map(str, said)), Counter({"cancelled": 300}))
         try:
-            client.pending_table("t")
+            client.tables.pending("t")
         except tidemill.RequestError as error:
             _expect("what is said of Flight", "forked" in str(error), True)
 
     _ended_well(_fork(use))
-    _expect("rows that wait", client.pending_table("t").num_rows, 300)
+    _expect("rows that wait", client.tables.pending("t").num_rows, 300)
 
 
 def tasks(client: tidemill.Client) -> None:

@@ -40,20 +40,20 @@ def test_tables_go_by_flight_there_and_back(served: Served) -> None:
             answers = await client.schedule(_later(1_000), topic="there")
             assert len(answers) == 1_000 and not answers.errors
             assert client._flight._client is not None
-            pending = await client.pending_table("there", columns=["id", "topic", "seq"])
+            pending = await client.tables.pending("there", columns=["id", "topic", "seq"])
             assert set(pending["id"].to_pylist()) == {answer.id for answer in answers}
 
             said = await client.cancel_many([answer.handle for answer in answers[:300]])
             assert said == [CancelAnswer.CANCELLED] * 300
-            rest = await client.cancel_table(pending.slice(0, 1_000))
+            rest = await client.tables.cancel(pending.slice(0, 1_000))
             assert sorted(rest.to_pylist()) == ["already-cancelled"] * 300 + ["cancelled"] * 700
-            assert (await client.pending_table("there")).num_rows == 0
+            assert (await client.tables.pending("there")).num_rows == 0
 
-            part = await client.schedule_whole(pd.DataFrame({"body": ["a", "b"]}), topic="now")
+            part = await client.tables.store(pd.DataFrame({"body": ["a", "b"]}), topic="now")
             assert len(part) == 2
-            messages = await client.messages_table("now", columns=["body"])
+            messages = await client.tables.messages("now", columns=["body"])
             assert messages["body"].to_pylist() == [b"a", b"b"]
-            assert (await client.history_table("now")).num_rows == 0  # nothing of it had to wait
+            assert (await client.tables.history("now")).num_rows == 0  # nothing of it had to wait
 
     asyncio.run(work())
 
@@ -67,9 +67,9 @@ def test_a_wrong_row_is_answered_alone_and_what_is_no_table_goes_row_by_row(serv
             assert list(answers.errors) == [1]
             rows = await client.schedule(({"body": text} for text in "de"), topic="spoilt")
             assert len(rows) == 2 and not rows.errors
-            assert (await client.messages_table("spoilt"))["body"].to_pylist() == [b"a", b"c", b"d", b"e"]
+            assert (await client.tables.messages("spoilt"))["body"].to_pylist() == [b"a", b"c", b"d", b"e"]
             with pytest.raises(tidemill.RequestError, match="is not a table"):
-                await client.schedule_whole("rows", topic="spoilt")
+                await client.tables.store("rows", topic="spoilt")
 
     asyncio.run(work())
 
@@ -79,17 +79,19 @@ def test_a_request_is_read_in_parts_side_by_side(served: Served) -> None:
         async with AsyncClient(served.endpoint) as client:
             await client.schedule(_later(2_000), topic="parts")
             request = {"table": "pending", "topic": "parts", "columns": ["id"]}
-            assert (await client.table_schema(request)).names == ["id"]
+            assert (await client.tables.schema(request)).names == ["id"]
             with pytest.raises(tidemill.RequestError, match="no table 'nothing'"):
-                await client.table_schema({"table": "nothing"})
+                await client.tables.schema({"table": "nothing"})
 
             async def read(ticket: bytes) -> list[str]:
-                return [id_ async for batch in client.table_stream(ticket) for id_ in batch["id"].to_pylist()]
+                return [
+                    id_ async for batch in client.tables.stream(ticket) for id_ in batch["id"].to_pylist()
+                ]
 
-            tickets = await client.table_parts(request, 3)
+            tickets = await client.tables.parts(request, 3)
             found = [id_ for part in await asyncio.gather(*map(read, tickets)) for id_ in part]
             assert len(found) == len(set(found)) == 2_000
-            assert sorted(found) == sorted((await client.read_table(request))["id"].to_pylist())
+            assert sorted(found) == sorted((await client.tables.read(request))["id"].to_pylist())
 
     asyncio.run(work())
 
@@ -107,7 +109,7 @@ def test_the_loop_goes_on_while_a_table_is_under_way(served: Served) -> None:
                 return read(request)
 
             client._flight.read = read_when_another_was_there
-            table = asyncio.create_task(client.pending_table("loop"))
+            table = asyncio.create_task(client.tables.pending("loop"))
             await client.send("loop", b"x", delay="1h")
             had_its_turn.set()
             assert (await table).num_rows == 1
@@ -121,7 +123,7 @@ def test_one_client_on_one_event_loop_after_another(served: Served) -> None:
 
     async def send() -> int:
         await client.schedule(_later(5), topic="loops")
-        return (await client.pending_table("loops")).num_rows
+        return (await client.tables.pending("loops")).num_rows
 
     assert [asyncio.run(send()) for _ in range(2)] == [5, 10]
     asyncio.run(client.close())
@@ -135,7 +137,7 @@ def test_a_client_that_is_closed_meanwhile_keeps_nobody_waiting() -> None:
 
     async def work() -> None:
         client = AsyncClient("127.0.0.1:1", retry_for="10m")
-        table = asyncio.create_task(client.pending_table("t"))
+        table = asyncio.create_task(client.tables.pending("t"))
         await asyncio.sleep(0)
         await client.close()
         with pytest.raises(tidemill.TidemillError):
@@ -151,7 +153,7 @@ def test_a_host_is_found_by_its_name_while_tables_wait_for_it(served: Served) ->
     async def work() -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         async with AsyncClient(named, retry_for=0) as client:
-            tables = await asyncio.gather(*(client.history_table() for _ in range(8)))
+            tables = await asyncio.gather(*(client.tables.history() for _ in range(8)))
             assert len(tables) == 8
 
     asyncio.run(work())
@@ -163,14 +165,14 @@ import asyncio, sys, threading, tidemill
 def refused(client):
     for _ in range(600):
         try:
-            client.read_table({"table": "nothing"})
+            client.tables.read({"table": "nothing"})
         except tidemill.RequestError:
             counts.append(1)
 
 async def refused_too(client):
     for _ in range(600):
         try:
-            await client.read_table({"table": "nothing"})
+            await client.tables.read({"table": "nothing"})
         except tidemill.RequestError:
             counts.append(1)
 
@@ -204,7 +206,7 @@ import asyncio, socket, tidemill
 async def give_up():
     client = tidemill.AsyncClient(endpoint)
     try:
-        await asyncio.wait_for(client.pending_table(), 0.1)
+        await asyncio.wait_for(client.tables.pending(), 0.1)
     except TimeoutError:
         print("given up")
 

@@ -62,7 +62,7 @@ def test_send_with_jitter(cli) -> None:
 
 def test_without_ack_it_comes_again(cli) -> None:
     cli("send", "again", "x")
-    first = _json(cli("receive", "again", "--group", "g", "--count", "1", "--no-ack", "--invisible", "1s"))
+    first = _json(cli("receive", "again", "--group", "g", "--count", "1", "--no-ack", "--lease", "1s"))
     assert first["ack_token"]
     cli("advance", "1s")
     assert _json(cli("receive", "again", "--group", "g", "--count", "1"))["attempt"] == 2
@@ -226,8 +226,8 @@ def test_errors_speak_of_what_stands_on_the_command_line(cli) -> None:
     assert " is after end " in cli("pending", "--from", "+1h", "--to", "now")[2]
     assert "--prop '=b' is not" in cli("send", "orders", "x", "--prop", "=b")[2]
     assert (
-        "--invisible 0s is not possible; use 1ms to 3650d"
-        in cli("receive", "orders", "--group", "g", "--invisible", "0s")[2]
+        "--lease 0s is not possible; use 1ms to 3650d"
+        in cli("receive", "orders", "--group", "g", "--lease", "0s")[2]
     )
     assert "`tidemill topics list` shows" in cli("topics", "delete", "no-such-topic")[2]
     assert "not a handle: 'None'" in cli("cancel", "orders", "None")[2]
@@ -324,7 +324,7 @@ def test_mqadmin_lists_the_broker_and_how_far_groups_are_behind(served, capsys, 
     with tidemill.Client(served.endpoint) as client:
         client.send("rmq-stats", "1")
         client.send("rmq-stats", "2")
-        client.create_topic("rmq-unused")
+        client.topics.create("rmq-unused")
         client.receive_batch("rmq-stats", group="rmq-readers", count=1)
     assert _mqadmin(["clusterList", "-n", "ns:9876"]) == 0
     head, line = capsys.readouterr().out.splitlines()
@@ -399,7 +399,7 @@ def test_mqadmin_takes_the_address_after_n_for_the_brokers(served, capsys, monke
 def test_mqadmin_takes_every_option_of_rocketmq(served, capsys, monkeypatch, words: str) -> None:
     monkeypatch.setenv("TIDEMILL_ENDPOINT", served.endpoint)
     with tidemill.Client(served.endpoint) as client:
-        client.set_group("rmqlong")
+        client.groups.set("rmqlong")
     assert _mqadmin(words.split()) == 0
     err = capsys.readouterr().err
     assert words.startswith("help") or "ignored" in err or "name server" in err

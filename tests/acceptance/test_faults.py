@@ -190,7 +190,7 @@ def test_calls_that_are_given_up_leave_no_trace_in_the_log(served, http2):
 
 def _wait_for_group(client: tidemill.Client, name: str) -> None:
     """A poll has begun when its group is there."""
-    wait_until(lambda: any(group.name == name for group in client.groups()), f"a poll of {name}")
+    wait_until(lambda: any(group.name == name for group in client.groups.list()), f"a poll of {name}")
 
 
 def _never_ends() -> Iterator[bytes]:
@@ -200,9 +200,9 @@ def _never_ends() -> Iterator[bytes]:
 
 def test_a_consumer_that_leaves_while_it_waits_takes_nothing_along(served):
     with tidemill.Client(served.endpoint) as client:
-        client.create_topic("left")
+        client.topics.create("left")
         with connect(served.port) as connection:
-            content = b'{"topic": "left", "group": "g", "wait_ms": 20000, "invisible_ms": 600000}'
+            content = b'{"topic": "left", "group": "g", "wait_ms": 20000, "lease_ms": 600000}'
             head = b"POST /v1/receive HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\n"
             connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(content) + content)
             _wait_for_group(client, "g")

@@ -62,7 +62,7 @@ def _put_all(client: flight.FlightClient, on_answer) -> None:
 
 def _rows_by_batch(served: Served) -> Counter[int]:
     with tidemill.Client(served.endpoint) as client:
-        keys = client.pending_table("bulk", columns=["key"])["key"].to_pylist()
+        keys = client.tables.pending("bulk", columns=["key"])["key"].to_pylist()
     assert len(set(keys)) == len(keys)
     return Counter(int(key.split("-")[0]) for key in keys)
 
@@ -100,7 +100,7 @@ def test_a_client_waits_a_kill_out_and_stores_each_row_once(served: Served) -> N
         assert len(answers) == count
         assert not answers.errors
         wait_until(served.is_ready, "the broker is back")
-        pending = client.pending_table("bulk", columns=["id", "seq"])
+        pending = client.tables.pending("bulk", columns=["id", "seq"])
         assert pending.num_rows == count
         assert len(set(pending["id"].to_pylist())) == count
         first, last = answers[0], answers[-1]
@@ -115,14 +115,14 @@ def test_a_table_with_a_wrong_row_answers_each(served: Served) -> None:
         answers = client.schedule(pa.table({"body": ["a", "b", "c"], "tag": ["fine", "a|b", ""]}), topic="t")
         assert [isinstance(answer, tidemill.SendResult) for answer in answers] == [True, False, True]
         assert list(answers.errors) == [1]
-        assert client.messages_table("t")["body"].to_pylist() == [b"a", b"c"]
+        assert client.tables.messages("t")["body"].to_pylist() == [b"a", b"c"]
 
 
 def test_history_shows_what_was_released(served: Served) -> None:
     with tidemill.Client(served.endpoint) as client:
         client.schedule(pa.table({"body": ["a"] * 100, "delay_ms": [50] * 100}), topic="soon")
-        wait_until(lambda: client.history_table("soon").num_rows == 100, "all were released")
-        history = client.history_table("soon")
+        wait_until(lambda: client.tables.history("soon").num_rows == 100, "all were released")
+        history = client.tables.history("soon")
         assert min(history["lateness_ms"].to_pylist()) >= 0
         assert set(history["topic"].to_pylist()) == {"soon"}
 

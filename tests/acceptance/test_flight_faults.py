@@ -101,7 +101,7 @@ def test_callers_that_never_read_are_left_waiting_alone(served):
             message = bytes((0x0A, len(ticket))) + ticket
             http2.call(_SERVICE + "DoGet", struct.pack(">BI", 0, len(message)) + message)
         with tidemill.Client(served.endpoint) as client:
-            assert client.pending_table("large").num_rows == 0
+            assert client.tables.pending("large").num_rows == 0
 
 
 def test_a_stream_that_says_nothing_holds_up_nobody(served):
@@ -151,7 +151,7 @@ def test_a_port_that_is_taken_between_two_lives_keeps_out_nothing_but_flight(tmp
             assert "Flight is unavailable until its port is free" in served.log()
         wait_until(lambda: _healthz(served).get("flight", {}).get("port") == port, "Flight")
         with tidemill.Client(served.endpoint) as client:
-            assert client.history_table("orders").num_rows == 1
+            assert client.tables.history("orders").num_rows == 1
         assert served.stop() == 0
     finally:
         served.stop()

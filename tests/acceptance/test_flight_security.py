@@ -73,7 +73,7 @@ def test_our_client_says_what_to_do_about_a_wrong_token(served):
         tidemill.Client(f"https://{served.tls_endpoint}", token="wrong-token-1", ca=served.ca) as client,
         pytest.raises(UnauthorizedError, match=r"^unknown token; use one .* names$"),
     ):
-        client.table_schema({"table": "pending"})
+        client.tables.schema({"table": "pending"})
 
 
 def test_tokens_and_topics_are_those_of_the_permissions_file(served):
@@ -129,7 +129,7 @@ def test_a_certificate_that_is_replaced_is_used_at_once_by_every_port(served, tm
     both = tmp_path / "both.pem"
     both.write_text(old + new_cert.read_text())
     with tidemill.Client(f"https://{served.tls_endpoint}", token=TOKEN, ca=both) as client:
-        client.schedule_whole(pa.table({"body": [b"before"]}), topic="orders")
+        client.tables.store(pa.table({"body": [b"before"]}), topic="orders")
         new_cert.replace(served.ca)
         wait_until(lambda: "the TLS certificate stays as it was" in served.log(), "half of it refused")
         assert shown() == {old.strip()}
@@ -140,7 +140,7 @@ def test_a_certificate_that_is_replaced_is_used_at_once_by_every_port(served, tm
         assert shown() == set()
         new_key.replace(served.ca.with_name("key.pem"))
         wait_until(lambda: shown() == {served.ca.read_text().strip()}, "the new certificate")
-        client.schedule_whole(pa.table({"body": [b"after"]}), topic="orders")
+        client.tables.store(pa.table({"body": [b"after"]}), topic="orders")
         client.send("orders", b"after", delay="1h")
     with _client(served) as other:  # which trusts the new one alone
         _put(other, TOKEN)

@@ -26,9 +26,9 @@ def served(tmp_path_factory):
 @pytest.mark.parametrize("scene", ["answers", "threads", "closed", "tables", "tasks"])
 def test_a_program_may_fork_with_a_client_in_hand(served, scene) -> None:
     with tidemill.Client(served.endpoint) as client:
-        if any(topic.name == "t" for topic in client.topics()):
-            client.delete_topic("t", force=True)
-        client.create_topic("t")
+        if any(topic.name == "t" for topic in client.topics.list()):
+            client.topics.delete("t", force=True)
+        client.topics.create("t")
     program = Path(__file__).with_name("forking_program.py")
     done = subprocess.run(
         [sys.executable, str(program), scene, served.endpoint],

@@ -102,7 +102,7 @@ def test_our_client_over_http(served):
         client.send_many([tidemill.Draft("orders", b"x" * 3_000_000)] * 4)
         client.send("orders", b"now", delay="50ms")
         bodies = []
-        for message in client.receive("orders", group=_GROUP, wait="10s", is_endless=False):
+        for message in client.receive("orders", group=_GROUP, wait="10s", stop_when_idle=True):
             bodies.append(message.body)
             if len(bodies) == 5:
                 break
@@ -141,7 +141,7 @@ def test_a_broker_that_is_killed_is_started_again_on_the_same_ports(served):
         served.kill_broker()
         wait_until(lambda: not is_alive(before) and served.is_ready(), "the next broker process")
         assert served.broker_pids() != [before]
-        for message in client.receive("killed", group=_GROUP, wait="20s", is_endless=False):
+        for message in client.receive("killed", group=_GROUP, wait="20s", stop_when_idle=True):
             assert message.body == b"kept"
             break
     assert "killed by signal 9" in served.log()

@@ -70,7 +70,7 @@ class _Shop:
         self.is_over = threading.Event()
         self._numbers = iter(range(1 << 40))
         self._worker = tidemill.Worker(endpoint, group="closers")
-        self._worker.on(_TOPIC, invisible="3s")(self._close)
+        self._worker.on(_TOPIC, lease="3s")(self._close)
         self._customers = [threading.Thread(target=self._buy, args=(seed,)) for seed in range(_THREADS)]
 
     def __enter__(self) -> _Shop:

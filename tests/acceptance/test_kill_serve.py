@@ -68,7 +68,7 @@ class _Load:
         )
         self._worker = tidemill.Worker(served.endpoint, group="ours")
         # What is in its hands when the broker dies comes again when the lease ends.
-        self._worker.on(_TOPIC, invisible="3s")(lambda message: self.seen["ours"].add(message.text))
+        self._worker.on(_TOPIC, lease="3s")(lambda message: self.seen["ours"].add(message.text))
         ways = [(f"ours-{n}", self._send_ours) for n in range(_THREADS)]
         ways += [(f"official-{n}", self._send_official) for n in range(_THREADS)]
         self._senders = [threading.Thread(target=self._go_on, args=way) for way in ways]

@@ -62,9 +62,9 @@ def test_a_level_five_message_arrives_after_one_minute_from_every_door(served, c
     assert _grpc(served, "5").status.code == Code.OK
     levels = {level["level"]: level for level in client.status().fields["levels"]}
     assert (levels[5]["waiting"], levels[5]["next_due_ms"]) == (204, start_ms + 60_000)
-    client.advance("59999ms")
+    client.admin.advance("59999ms")
     assert client.receive_batch("doors", "g") == []
-    client.advance("1ms")
+    client.admin.advance("1ms")
     came = []
     while found := client.receive_batch("doors", "g", count=300):
         came += found
@@ -110,17 +110,17 @@ def test_levels_are_in_status_and_metrics(served, client, cli) -> None:
 
 
 def test_send_back_and_dead_letters_by_client_and_command_line(served, client, cli) -> None:
-    client.set_group("retrying", max_attempts=2, backoff="7s")
+    client.groups.set("retrying", max_attempts=2, backoff="7s")
     client.send("work", b"poison", key="order-1")
     (first,) = client.receive_batch("work", "retrying")
-    (sent,) = client.send_back(first)
+    (sent,) = client.nack(first, level=0)
     assert (sent.answer, sent.deliver_at_ms) == ("again", client.status().now_ms + 7_000)
     (waiting,) = client.pending("%RETRY%retrying")
     assert waiting.id == first.id
-    client.advance("7s")
+    client.admin.advance("7s")
     (second,) = client.receive_batch("work", "retrying")
     assert (second.attempt, second.topic, second.body) == (2, "work", b"poison")
-    assert client.send_back(second)[0].answer == "dead"
+    assert client.nack(second, level=0)[0].answer == "dead"
     code, out, _ = cli("dead-letters", "list", "--group", "retrying", "--json")
     letter = json.loads(out)
     assert (code, letter["id"], letter["topic"], letter["attempts"]) == (0, first.id, "work", 2)
@@ -131,6 +131,6 @@ def test_send_back_and_dead_letters_by_client_and_command_line(served, client, c
     assert cli("dead-letters", "list", "--group", "retrying")[1] == "no dead letters\n"
     (again,) = client.receive_batch("work", "retrying")
     assert (again.attempt, again.body) == (1, b"poison")
-    assert client.send_back(again, level=-1)[0].answer == "dead"
+    assert client.dead_letter(again) == [True]
     assert cli("dead-letters", "resend", "--group", "retrying", "--all")[0] == 0
     assert len(client.receive_batch("work", "other")) == 1  # the message itself, not its retries

@@ -120,7 +120,7 @@ def test_a_reserved_property_is_refused(served):
 
 def test_a_client_in_a_namespace_sees_the_names_that_it_used(served):
     with tidemill.Client(served.endpoint) as ours:
-        ours.create_topic("shop%orders")
+        ours.topics.create("shop%orders")
     configuration = ClientConfiguration(served.endpoint, Credentials(), "shop")
     consumer = SimpleConsumer(configuration, "workers", {"orders": FilterExpression()}, _AWAIT_SECONDS)
     with _running(Producer(configuration, ("orders",))) as producer, _running(consumer):
@@ -131,7 +131,7 @@ def test_a_client_in_a_namespace_sees_the_names_that_it_used(served):
         assert (message.topic, message.body) == ("orders", b"ours")
         consumer.ack(message)
     with tidemill.Client(served.endpoint) as ours:
-        (group,) = [group for group in ours.groups() if group.name == "shop%workers"]
+        (group,) = [group for group in ours.groups.list() if group.name == "shop%workers"]
         assert (group.lag, group.unsettled) == ({"shop%orders": 0}, {"shop%orders": 0})
 
 

@@ -111,7 +111,7 @@ def jobs(
         table, address = jobs_postgres, _new_database(request.getfixturevalue("postgres"), name)
     monkeypatch.setattr(moving, "TOPIC", name)
     with tidemill.Client(served.endpoint) as client, closing(table.connect(address)) as db:
-        client.create_topic(name)
+        client.topics.create(name)
         for statement in (table.TABLE, table.INDEX, table.OWNER):
             db.execute(statement)
         yield _Jobs(table, address, served.endpoint, client, db)
@@ -143,7 +143,7 @@ def test_a_table_moved_over_again_schedules_nothing_twice(jobs: _Jobs) -> None:
     jobs.db.execute("UPDATE jobs SET done_at = run_at WHERE id = 24000")
     assert jobs.hand_over() == (25_002, 0)
     assert jobs.hand_over() == (0, 25_002)
-    waiting = jobs.client.pending_table(moving.TOPIC, columns=["id", "deliver_at"])
+    waiting = jobs.client.tables.pending(moving.TOPIC, columns=["id", "deliver_at"])
     due = dict(zip(*(column.to_pylist() for column in waiting.columns), strict=True))
     assert len(due) == 24_999
     assert f"17-{begun_ms + _HOUR_MS + 17}" in due
@@ -165,7 +165,7 @@ def test_a_move_that_broke_off_goes_on(jobs: _Jobs, monkeypatch: pytest.MonkeyPa
             jobs.hand_over()
     assert jobs.number("SELECT count(*) FROM jobs WHERE owner = 'tidemill'") == 20_000
     assert jobs.hand_over() == (15_000, 10_000)
-    assert jobs.client.pending_table(moving.TOPIC, columns=["id"]).num_rows == 25_000
+    assert jobs.client.tables.pending(moving.TOPIC, columns=["id"]).num_rows == 25_000
 
 
 def test_side_by_side_and_switched_every_job_runs_once(jobs: _Jobs) -> None:
@@ -207,7 +207,7 @@ def test_side_by_side_and_switched_every_job_runs_once(jobs: _Jobs) -> None:
 
 
 def _waiting(jobs: _Jobs) -> int:
-    return int(jobs.client.pending_table(moving.TOPIC, columns=["id"]).num_rows)
+    return int(jobs.client.tables.pending(moving.TOPIC, columns=["id"]).num_rows)
 
 
 def test_what_is_changed_in_the_table_counts(jobs: _Jobs) -> None:
@@ -227,7 +227,7 @@ def test_what_is_changed_in_the_table_counts(jobs: _Jobs) -> None:
 
 
 def _unsettled(jobs: _Jobs) -> int:
-    return sum(group.unsettled.get(moving.TOPIC, 0) for group in jobs.client.groups())
+    return sum(group.unsettled.get(moving.TOPIC, 0) for group in jobs.client.groups.list())
 
 
 def test_what_is_given_back_is_the_pollers(jobs: _Jobs) -> None:

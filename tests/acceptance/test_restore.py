@@ -33,7 +33,7 @@ class _Done:
 def _under_load(client: tidemill.Client) -> Iterator[_Done]:
     """Threads that send, cancel, receive and acknowledge until the block ends."""
     done, stop = _Done(), threading.Event()
-    client.set_group("g", start="first")
+    client.groups.set("g", start="first")
 
     def send() -> None:
         while not stop.is_set():
@@ -81,7 +81,7 @@ def test_a_backup_of_a_served_broker_is_restored_under_load(tmp_path) -> None:
             again = client.send_many([tidemill.Draft("orders", b"x", delay_ms=1, id=known.sent[0])])
             with _under_load(client) as more:
                 more.wait_for(20)
-            left = {m.id for m in client.receive("quick", "g", wait=0, is_endless=False)}
+            left = {m.id for m in client.receive("quick", "g", wait=0, stop_when_idle=True)}
         assert restored.stop() == 0
         assert isinstance(again[0], tidemill.SendResult) and again[0].is_repeat
         assert not set(known.acknowledged) & left

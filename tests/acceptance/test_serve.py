@@ -25,14 +25,14 @@ def test_a_simulated_clock_keeps_its_time_over_a_killed_broker_and_a_restart(tmp
     served = Served(tmp_path / "data", "--clock", "simulated", "--flight-port", "-1")
     try:
         with tidemill.Client(served.start().endpoint, retry_for="60s") as client:
-            now_ms = client.advance("3d")
+            now_ms = client.admin.advance("3d")
             served.kill_broker()
             assert client.status().now_ms == now_ms
             served.stop()
             served.start()
             assert client.status().now_ms == now_ms
             with pytest.raises(RequestError, match="cannot be moved back"):
-                client.advance(to=(now_ms - 1) / 1_000)
+                client.admin.advance(to=(now_ms - 1) / 1_000)
     finally:
         served.stop()
 

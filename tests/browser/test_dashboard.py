@@ -127,8 +127,8 @@ def test_topics_are_made_paused_and_resumed(million, visit) -> None:
 def test_what_is_held_is_shown_and_resumed(million, visit) -> None:
     page = visit(million.endpoint).show("now")
     with tidemill.Client(million.endpoint) as client:
-        client.hold("releases")
-        client.hold("absorbing")
+        client.admin.hold("releases")
+        client.admin.hold("absorbing")
         held = page.locator("[data-hold]")
         expect(held).to_have_count(2)
         expect(held.first).to_contain_text("Releases are held since")
@@ -270,7 +270,7 @@ def test_a_dead_letter_is_shown_and_sent_again(million, visit) -> None:
     _ask(million.endpoint, "/v1/messages", {"topic": "letters", "body": "too hard", "keys": ["dead-1"]})
     wanted = {"topic": "letters", "group": "weary", "wait_ms": 10_000}
     (delivery,) = _ask(million.endpoint, "/v1/receive", wanted)["deliveries"]
-    _ask(million.endpoint, "/v1/send-back", {"ack_tokens": [delivery["ack_token"]], "level": -1})
+    _ask(million.endpoint, "/v1/dead-letters", {"ack_tokens": [delivery["ack_token"]]})
     page = visit(million.endpoint).show("topics")
     letters = page.locator("#dead-letters")
     expect(letters.locator("tbody tr")).to_have_count(1)

@@ -16,16 +16,16 @@ def used(browser, tmp_path_factory):
     flags = ("--pipeline", "embedded", "--flight-port", "0", "--lead", "2s")
     served = Served(directory, *flags).start()
     with tidemill.Client(served.endpoint) as client:
-        client.create_topic("still")
-        client.pause_topic("still")
+        client.topics.create("still")
+        client.topics.pause("still")
         client.send("still", b"x", delay="100ms")
         for _ in range(3):
             client.send("plain", b"x")
             client.send("soon", b"x", delay="200ms")
             client.send("later", b"x", delay="2h")
         client.send("later", b"x", delay="4s")
-        next(iter(client.receive("soon", group="g", wait="10s", is_endless=False)))
-        next(iter(client.receive("later", group="g", wait="20s", is_endless=False)))
+        next(iter(client.receive("soon", group="g", wait="10s", stop_when_idle=True)))
+        next(iter(client.receive("later", group="g", wait="20s", stop_when_idle=True)))
     yield served
     served.stop()
 

@@ -27,15 +27,15 @@ def shop(browser, tmp_path_factory) -> Iterator[Served]:
     """A broker with orders that share keys, one topic that is paused, and one with a long name."""
     served = Served(tmp_path_factory.mktemp("shop") / "data", "--flight-port", "0").start()
     with tidemill.Client(served.endpoint) as client:
-        client.create_topic("halted")
-        client.pause_topic("halted")
+        client.topics.create("halted")
+        client.topics.pause("halted")
         client.send("halted", b"x", delay="1ms", key="held")
         for number in range(5):
             client.send("orders", b"x", delay="2h", key="even" if number % 2 == 0 else "odd")
         client.send("bills", b"x", delay="2h", key="even")
         client.send("T" * 127, b"x", delay="1h", key="k" * 128)
         client.send("loud", b"x")
-        next(iter(client.receive("loud", group="g", wait="10s", is_endless=False)))
+        next(iter(client.receive("loud", group="g", wait="10s", stop_when_idle=True)))
     yield served
     served.stop()
 
@@ -150,7 +150,7 @@ def test_a_finger_on_a_sector_shows_what_it_holds(shop, visit) -> None:
 def test_now_and_history_give_the_same_p99(shop, visit) -> None:
     with tidemill.Client(shop.endpoint) as client:
         client.send("timed", b"x", delay="50ms")
-        next(iter(client.receive("timed", group="g", wait="10s", is_endless=False)))
+        next(iter(client.receive("timed", group="g", wait="10s", stop_when_idle=True)))
     visitor = visit(shop.endpoint)
     tile = visitor.show("now").locator("[data-tile='Lateness p99']")
     expect(tile).to_contain_text("last 15 min")

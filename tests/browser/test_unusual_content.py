@@ -181,8 +181,8 @@ def test_a_message_that_is_open_is_seen_to_fall_due(odd, visit) -> None:
 
 def test_what_is_due_and_held_says_why(odd, visit) -> None:
     with tidemill.Client(odd.endpoint) as client:
-        client.create_topic("halted")
-        client.pause_topic("halted")
+        client.topics.create("halted")
+        client.topics.pause("halted")
         client.send("halted", b"x", delay="1ms")
         visitor = visit(odd.endpoint)
         page = visitor.show("now")

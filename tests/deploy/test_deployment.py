@@ -78,7 +78,7 @@ def test_the_command_serves(where: str, tmp_path: Path) -> None:
     del flags[flags.index("--data") : flags.index("--data") + 2]
     served = Served(tmp_path / "data", *flags, "--pipeline", "embedded", "--flight-port", "0").start()
     with tidemill.Client(served.endpoint) as client:
-        assert client.backup(str(tmp_path / "backups" / "one")).pending == 0
+        assert client.admin.backup(str(tmp_path / "backups" / "one")).pending == 0
     assert served.stop() == 0
 
 

@@ -45,7 +45,7 @@ def exposition(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     served = Served(tmp_path_factory.mktemp("metrics") / "data", "--pipeline", "embedded").start()
     with tidemill.Client(served.endpoint) as client:
         client.send("orders", b"now", delay=0)
-        next(iter(client.receive("orders", group="closers", wait="10s", is_endless=False)))
+        next(iter(client.receive("orders", group="closers", wait="10s", stop_when_idle=True)))
     with grpc.insecure_channel(served.endpoint) as channel:
         request = service.QueryRouteRequest()
         request.topic.name = "nowhere"

@@ -43,7 +43,7 @@ def test_a_table_is_read_in_parts_with_the_columns_asked_for(spark, client, writ
 
 
 def test_a_topic_is_read_between_offsets(client, read) -> None:
-    client.create_topic("plain", queues=2)
+    client.topics.create("plain", queues=2)
     for number in range(10):
         client.send("plain", f"m{number}", key=f"k{number}", properties={"n": str(number)})
     rows = read("tidemill", topic="plain")
@@ -57,7 +57,7 @@ def test_a_topic_is_read_between_offsets(client, read) -> None:
 def test_history_has_lateness_and_runner(client, read) -> None:
     far = client.send("late", "far", delay="1500ms")
     client.send("late", "near", delay="10ms")
-    wait_until(lambda: client.history_table("late").num_rows == 2, "both were released")
+    wait_until(lambda: client.tables.history("late").num_rows == 2, "both were released")
     rows = {row.via: row for row in read("tidemill_history", topic="late").collect()}
     assert rows["near"].runner is None
     assert rows["embedded"].runner == "embedded"
@@ -200,7 +200,7 @@ def test_what_a_query_finds_is_cancelled(spark, client, write) -> None:
     odd = odd.localCheckpoint()
     assert tidemill.spark.cancel(odd) == {"cancelled": 500}
     assert tidemill.spark.cancel(odd) == {"already-cancelled": 500}
-    assert set(client.pending_table("segment", columns=["tag"])["tag"].to_pylist()) == {"even"}
+    assert set(client.tables.pending("segment", columns=["tag"])["tag"].to_pylist()) == {"even"}
     with pytest.raises(tidemill.core.errors.RequestError, match="id is missing"):
         tidemill.spark.cancel(odd.drop("id"))
 

@@ -28,7 +28,7 @@ def test_a_job_that_is_run_again_schedules_nothing_twice(spark, client, write, r
     frame = reminders(spark, 2_000, now_ms=now_ms)
     write(frame, topic="twice")
     write(frame.repartition(5), topic="twice")
-    pending = client.pending_table("twice", columns=["key", "deliver_at", "properties", "tag", "body"])
+    pending = client.tables.pending("twice", columns=["key", "deliver_at", "properties", "tag", "body"])
     assert pending.num_rows == 2_000
     first = next(row for row in pending.to_pylist() if row["key"] == "user-17")
     assert json.loads(first["properties"]) == {"n": "17", '"q"': "a\\b\n\x01"}
@@ -37,10 +37,10 @@ def test_a_job_that_is_run_again_schedules_nothing_twice(spark, client, write, r
     # Also when it went out, or was cancelled, in between.
     client.cancel_where("twice", key="user-3")
     write(frame, topic="twice")
-    assert client.pending_table("twice", columns=["seq"]).num_rows == 1_999
+    assert client.tables.pending("twice", columns=["seq"]).num_rows == 1_999
     # Another job means other messages; what waits under a key still waits alone.
     write(frame, topic="twice", job="another")
-    assert client.pending_table("twice", columns=["seq"]).num_rows == 2_000
+    assert client.tables.pending("twice", columns=["seq"]).num_rows == 2_000
 
 
 def test_what_went_out_meanwhile_is_not_sent_again(spark, client, write) -> None:
@@ -49,10 +49,10 @@ def test_what_went_out_meanwhile_is_not_sent_again(spark, client, write) -> None
         [("k1", "x", now_ms), ("k2", "y", now_ms)], "key string, body string, deliver_at long"
     )
     write(frame, topic="gone")
-    wait_until(lambda: client.history_table("gone").num_rows == 2, "both were released")
+    wait_until(lambda: client.tables.history("gone").num_rows == 2, "both were released")
     write(frame, topic="gone")
-    assert client.messages_table("gone").num_rows == 2
-    assert client.pending_table("gone").num_rows == 0
+    assert client.tables.messages("gone").num_rows == 2
+    assert client.tables.pending("gone").num_rows == 0
 
 
 def test_a_task_that_is_tried_again_doubles_nothing(spark, served, client, tmp_path) -> None:
@@ -78,7 +78,7 @@ def test_a_task_that_is_tried_again_doubles_nothing(spark, served, client, tmp_p
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     assert os.path.exists(marker)
-    assert client.pending_table("retried", columns=["seq"]).num_rows == count
+    assert client.tables.pending("retried", columns=["seq"]).num_rows == count
 
 
 def test_delays_are_taken_as_texts_numbers_and_intervals(spark, client, write) -> None:
@@ -86,7 +86,7 @@ def test_delays_are_taken_as_texts_numbers_and_intervals(spark, client, write) -
     for number, delay in enumerate(("'90m'", "5400000L", "INTERVAL '01:30:00' HOUR TO SECOND")):
         frame = spark.sql(f"SELECT 'k{number}' AS key, 'x' AS body, 'delays' AS topic, {delay} AS delay")
         write(frame)
-    due = [round(d.timestamp() * 1000) for d in client.pending_table("delays")["deliver_at"].to_pylist()]
+    due = [round(d.timestamp() * 1000) for d in client.tables.pending("delays")["deliver_at"].to_pylist()]
     assert len(due) == 3
     assert all(now_ms + 5_400_000 <= at < now_ms + 5_400_000 + 120_000 for at in due)
 
@@ -119,7 +119,7 @@ def test_wrong_writes_are_told_in_words(spark, write, served) -> None:
 
 
 def test_a_stream_reads_on_from_its_checkpoint_and_schedules_once(spark, served, client, tmp_path) -> None:
-    client.create_topic("clicks", queues=3)
+    client.topics.create("clicks", queues=3)
 
     def flow(checkpoint: str, rows_max: str = "4") -> None:
         clicks = spark.readStream.format("tidemill").options(
@@ -141,14 +141,14 @@ def test_a_stream_reads_on_from_its_checkpoint_and_schedules_once(spark, served,
     for number in range(10):
         client.send("clicks", f"c{number}", key=f"user-{number}")
     flow(first)
-    assert sorted(client.pending_table("follow-ups")["key"].to_pylist()) == [f"user-{n}" for n in range(10)]
+    assert sorted(client.tables.pending("follow-ups")["key"].to_pylist()) == [f"user-{n}" for n in range(10)]
     for number in range(10, 13):
         client.send("clicks", f"c{number}", key=f"user-{number}")
     flow(first, "100")
-    assert client.pending_table("follow-ups").num_rows == 13
+    assert client.tables.pending("follow-ups").num_rows == 13
     flow(str(tmp_path / "lost"))  # from the beginning, as after a lost checkpoint
-    assert client.pending_table("follow-ups").num_rows == 13
-    bodies = client.pending_table("follow-ups", columns=["body"])["body"].to_pylist()
+    assert client.tables.pending("follow-ups").num_rows == 13
+    bodies = client.tables.pending("follow-ups", columns=["body"])["body"].to_pylist()
     assert len(set(bodies)) == 13
 
 
@@ -168,7 +168,7 @@ def test_a_stream_needs_a_topic_that_is_there(spark, served, tmp_path) -> None:
 
 
 def test_the_examples_of_the_documents_run(spark, client, tmp_path) -> None:
-    client.create_topic("orders")
+    client.topics.create("orders")
     customers = str(tmp_path / "customers")
     rows = [("c1", "hello", "2031-01-01 08:00:00"), ("c2", "hello", "2031-01-01 09:00:00")]
     frame = spark.createDataFrame(rows, "customer string, text string, at string")
@@ -184,4 +184,4 @@ def test_the_examples_of_the_documents_run(spark, client, tmp_path) -> None:
             found += 1
     assert found >= 5
     # The second of them comes with a delay, under the same keys: those still wait.
-    assert sorted(client.pending_table("reminders", columns=["key"])["key"].to_pylist()) == ["c1", "c2"]
+    assert sorted(client.tables.pending("reminders", columns=["key"])["key"].to_pylist()) == ["c1", "c2"]

@@ -25,7 +25,7 @@ def advance(
     begun_ms, by_ms = client.status().now_ms, parse_duration_ms(span)
     with bar("moving the clock", _pace) as moved:
         now_ms = watched(
-            lambda: client.advance(span), lambda: moved(client.status().now_ms - begun_ms, by_ms)
+            lambda: client.admin.advance(span), lambda: moved(client.status().now_ms - begun_ms, by_ms)
         )
     return Answer({"now_ms": now_ms}, f"it is {format_time(now_ms)}")
 

@@ -23,7 +23,8 @@ def backup(
     """Copy a live broker into a new directory; `tidemill serve --data DIR` opens the copy."""
     with bar("copying the log") as advance:
         copy = watched(
-            lambda: client.backup(str(directory.absolute())), lambda: advance(*client.backup_progress())
+            lambda: client.admin.backup(str(directory.absolute())),
+            lambda: advance(*client.admin.backup_progress()),
         )
     text = f"{copy.directory}: {copy.bytes:,} bytes in {copy.files} files, {copy.pending:,} pending"
     return Answer(asdict(copy), text)

@@ -44,7 +44,7 @@ def damaged(
         if has_bytes:
             raise usage("--bytes reads the files: name the directory, with its broker stopped")
         with connect(endpoint) as client:
-            found: Sequence[DamagedMessage | DamagedView] = client.damaged(limit=limit)
+            found: Sequence[DamagedMessage | DamagedView] = client.admin.damaged(limit=limit)
         _print(found, is_json, {})
         return 1 if found else 0
     if endpoint is not None:
@@ -65,7 +65,7 @@ def damaged(
 def _print(found: Sequence[DamagedMessage | DamagedView], is_json: bool, frames: dict[int, bytes]) -> None:
     if is_json:
         for one in found:
-            fields = asdict(one)
+            fields = asdict(one) | {"handle": None if one.handle is None else str(one.handle)}
             if one.log_offset in frames:
                 fields["frame_base64"] = base64.b64encode(frames[one.log_offset]).decode()
             print(json.dumps(fields, ensure_ascii=False))

@@ -29,7 +29,7 @@ def list_letters(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many.")] = 100,
 ) -> Answer:
     """Show messages whose attempts are used up, oldest first; with --json one object per line."""
-    found = client.dead_letters(group, limit=limit)
+    found = client.dead_letters.list(group, limit=limit)
     fields = [{**asdict(letter), "body": letter.body.decode(errors="replace")} for letter in found]
     return Answer(fields, lambda: _shown(found))
 
@@ -66,5 +66,5 @@ def resend(
     """Deliver dead letters to their group again, with all attempts left."""
     if is_all == bool(ids):
         raise usage("give either --all or --id")
-    count = client.resend_dead_letters(group, ids or None)
+    count = client.dead_letters.resend(group, ids or None)
     return Answer({"resent": count}, f"{count} resent to {group}", count > 0)

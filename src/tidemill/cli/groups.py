@@ -25,7 +25,7 @@ GroupArgument = Annotated[str, typer.Argument(metavar="GROUP")]
 @client_command
 def list_groups(client: Client) -> Answer:
     """Show all groups and how far behind they are; with --json one object per line."""
-    found = sorted(client.groups(), key=lambda group: group.name)
+    found = sorted(client.groups.list(), key=lambda group: group.name)
     return Answer([asdict(group) for group in found], lambda: _shown(found))
 
 
@@ -65,7 +65,7 @@ def set_group(
     """Create a group or change its settings."""
     if start not in (None, "first", "last"):
         raise usage(f"--start {start!r} is unknown; use first or last")
-    known = client.set_group(group, max_attempts=max_attempts, is_fifo=fifo, start=start, backoff=backoff)
+    known = client.groups.set(group, max_attempts=max_attempts, is_fifo=fifo, start=start, backoff=backoff)
     fifo_text, backoff_text = ", fifo" if known.is_fifo else "", f", back-off {known.backoff}"
     text = f"{known.name}: at most {known.max_attempts} attempts{fifo_text}"
     return Answer(asdict(known), text + (backoff_text if known.backoff else ""))
@@ -81,7 +81,7 @@ def reset(
 ) -> Answer:
     """Let a group read a topic again from (or skip it to) a time."""
     is_new, at = _is_new(client, group), to.on_clock_of(client)
-    client.reset_group(group, topic, at)
+    client.groups.reset(group, topic, at)
     to_ms = as_time_ms(at)
     text = f"{group}{', a new group' if is_new else ''}: reads {topic} from {at}"
     return Answer({"group": group, "topic": topic, "to_ms": to_ms, "is_new": is_new}, text)
@@ -90,6 +90,6 @@ def reset(
 def _is_new(client: Client, group: str) -> bool:
     """Whether no group has this name yet. It may be a typing error, so the answer says it."""
     try:
-        return group not in {known.name for known in client.groups()}
+        return group not in {known.name for known in client.groups.list()}
     except ForbiddenError:
         return False

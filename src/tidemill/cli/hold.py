@@ -23,11 +23,13 @@ _HELD = {
 def hold(client: Client, what: WhatArgument) -> Answer:
     """Hold the releases of the whole broker, or what its timer takes in; persists over restarts."""
     held = held_named(what)
-    return Answer(asdict(client.hold(held)), f"{held} held: {_HELD[held]} until `tidemill resume {held}`")
+    return Answer(
+        asdict(client.admin.hold(held)), f"{held} held: {_HELD[held]} until `tidemill resume {held}`"
+    )
 
 
 @client_command
 def resume(client: Client, what: WhatArgument) -> Answer:
     """End a hold; what fell due meanwhile is released at once."""
     held = held_named(what)
-    return Answer(asdict(client.resume(held)), f"{held} resumed")
+    return Answer(asdict(client.admin.resume(held)), f"{held} resumed")

@@ -179,7 +179,7 @@ def _parser() -> _Parser:
 
 def _update_topic(client: Client, given: argparse.Namespace) -> None:
     kind, queues = _type_of(given.attributes, given.order), _queues_of(given)
-    known = next((topic for topic in client.topics() if topic.name == given.topic), None)
+    known = next((topic for topic in client.topics.list() if topic.name == given.topic), None)
     if known is None:
         kind, queues = kind or TopicType.MIXED, _QUEUES if queues is None else queues
     else:  # as in RocketMQ, an existing topic keeps its type
@@ -191,7 +191,7 @@ def _update_topic(client: Client, given: argparse.Namespace) -> None:
                 f"them, so omit -r and -w, or pass {known.queues}; for another number delete the topic "
                 "and create it again"
             )
-    topic = client.create_topic(given.topic, kind, queues=queues)
+    topic = client.topics.create(given.topic, kind, queues=queues)
     print(f"create topic to {client.endpoint} success.")
     print(
         f"TopicConfig [topicName={topic.name}, readQueueNums={topic.queues}, writeQueueNums={topic.queues}, "
@@ -225,7 +225,7 @@ def _update_group(client: Client, given: argparse.Namespace) -> None:
     is_fifo = None if given.consumeMessageOrderly is None else given.consumeMessageOrderly.lower() == "true"
     # RocketMQ counts retries, Tidemill attempts: the first delivery is one of them.
     attempts = None if given.retryMaxTimes is None else max(1, given.retryMaxTimes + 1)
-    group = client.set_group(given.groupName, max_attempts=attempts, is_fifo=is_fifo)
+    group = client.groups.set(given.groupName, max_attempts=attempts, is_fifo=is_fifo)
     print(f"create subscription group to {client.endpoint} success.")
     print(
         f"SubscriptionGroupConfig{{groupName={group.name}, retryMaxTimes={group.max_attempts - 1}, "
@@ -234,12 +234,12 @@ def _update_group(client: Client, given: argparse.Namespace) -> None:
 
 
 def _topic_list(client: Client, given: argparse.Namespace) -> None:
-    for topic in sorted(client.topics(), key=lambda topic: topic.name):
+    for topic in sorted(client.topics.list(), key=lambda topic: topic.name):
         print(topic.name)
 
 
 def _progress(client: Client, given: argparse.Namespace) -> None:
-    groups = [group for group in client.groups() if given.groupName in (None, group.name)]
+    groups = [group for group in client.groups.list() if given.groupName in (None, group.name)]
     if given.groupName and not groups:
         raise RequestError(f"group {given.groupName!r} does not exist; create it with updateSubGroup")
     print(f"{'#Group':<40}  {'#Topic':<40}  {'#Diff':>12}  {'#Inflight':>12}")
@@ -271,8 +271,10 @@ def _cluster_list(client: Client, given: argparse.Namespace) -> None:
 def _stats_all(client: Client, given: argparse.Namespace) -> None:
     head = "#Topic", "#Consumer Group", "#Accumulation", "#InTPS", "#OutTPS", "#InMsg24Hour", "#OutMsg24Hour"
     print(_STATS_LINE.format(*head))
-    groups = client.groups()
-    for topic in sorted(filter(partial(_is_wanted, given), client.topics()), key=lambda topic: topic.name):
+    groups = client.groups.list()
+    for topic in sorted(
+        filter(partial(_is_wanted, given), client.topics.list()), key=lambda topic: topic.name
+    ):
         readers = [(group.name, group.lag[topic.name]) for group in groups if topic.name in group.lag]
         for group, behind in sorted(readers):
             print(_STATS_LINE.format(topic.name, group, behind, *[_UNKNOWN] * 4))

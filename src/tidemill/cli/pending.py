@@ -33,8 +33,8 @@ def pending(
 
 
 def _fields(message: Pending) -> dict[str, object]:
-    fields = asdict(message)
-    fields["message_id"] = fields.pop("id")
+    fields = asdict(message) | {"handle": str(message.handle), "message_id": message.id}
+    del fields["id"], fields["seq"]  # the handle has it
     fields["key"] = message.keys[0] if message.keys else None
     fields["deliver_at"] = format_time(message.deliver_at_ms)
     return fields

@@ -36,7 +36,7 @@ def receive(
     no_ack: Annotated[
         bool, typer.Option("--no-ack", help="Do not acknowledge: they are delivered again.")
     ] = False,
-    invisible: Annotated[
+    lease: Annotated[
         str,
         duration_option(help="How long other consumers do not get them (the lease)."),
     ] = "30s",
@@ -45,14 +45,14 @@ def receive(
     """Receive messages, one JSON object per line."""
     if not group:
         raise usage("--group is empty; name the consumer group")
-    if not 1 <= parse_duration_ms(invisible) <= MAX_DELAY_MS:
+    if not 1 <= parse_duration_ms(lease) <= MAX_DELAY_MS:
         limit = format_duration(MAX_DELAY_MS)
-        raise usage(f"--invisible {invisible} is not possible; use 1ms to {limit}")
+        raise usage(f"--lease {lease} is not possible; use 1ms to {limit}")
     left, received = count, 0
     while left is None or left > 0:
         batch = _BATCH if left is None else min(left, _BATCH)
         with waiting(f"waiting for messages of {topic}, at most {wait}; Ctrl-C stops"):
-            messages = _wait_for(client, topic, group, batch, wait, invisible=invisible, tags=tag or None)
+            messages = _wait_for(client, topic, group, batch, wait, lease=lease, tags=tag or None)
         if not messages:
             break
         received += len(messages)
@@ -75,7 +75,7 @@ def _show(client: Client, messages: Sequence[Message], no_ack: bool) -> None:
     finally:
         if unseen:
             with suppress(TidemillError):  # the first error matters more, and the leases end by themselves
-                client.give_back(*unseen)
+                client.requeue(*unseen)
 
 
 def _wait_for(client: Client, topic: str, group: str, count: int, wait: str, **options: Any) -> list[Message]:

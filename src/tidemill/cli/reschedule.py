@@ -73,7 +73,7 @@ def _fields(moved: Moved) -> dict[str, object]:
     answer = moved.answer.value if moved.answer is not None else "moved"
     fields: dict[str, object] = {
         "answer": answer,
-        "handle": moved.handle,
+        "handle": None if moved.handle is None else str(moved.handle),
         "deliver_at_ms": moved.deliver_at_ms,
     }
     if moved.deliver_at_ms is not None:

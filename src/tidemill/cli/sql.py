@@ -53,7 +53,7 @@ def sql(
     if problem := why_not_spark(""):
         raise StorageError(f"a query needs Spark, and {problem[0].lower()}{problem[1:]}")
     with connect(endpoint) as client:
-        client.table_schema({"table": "pending"})  # a broker that is away shows before Spark is started
+        client.tables.schema({"table": "pending"})  # a broker that is away shows before Spark is started
     is_table = not (is_json or is_csv)
     shown = limit or (_SHOWN if is_table else None)
     table = _answer(query, broker_of(endpoint), None if shown is None else shown + 1)

@@ -33,7 +33,7 @@ def status(client: Client, is_json: bool, is_watch: WatchOption = False) -> Answ
 def _look(client: Client, seen: Seen) -> Seen:
     """Add the present state; what the caller may not read is left out."""
     status, now_s = client.status(), stopwatch_s()
-    seen.add(status, now_s, client.topics(), _next_hour(client))
+    seen.add(status, now_s, client.topics.list(), _next_hour(client))
     return seen
 
 

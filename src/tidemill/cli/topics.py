@@ -23,7 +23,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME")]
 @client_command
 def list_topics(client: Client) -> Answer:
     """Show all topics with their counts; with --json one object per line."""
-    found = sorted(client.topics(), key=lambda topic: topic.name)
+    found = sorted(client.topics.list(), key=lambda topic: topic.name)
     return Answer([asdict(topic) for topic in found], lambda: _shown(found))
 
 
@@ -56,7 +56,7 @@ def create(
     queues: Annotated[int | None, typer.Option(min=1, max=1024, help="How many queues. [4]")] = None,
 ) -> Answer:
     """Create a topic; one that exists with the same settings is no error."""
-    topic = client.create_topic(name, kind, queues=queues)
+    topic = client.topics.create(name, kind, queues=queues)
     return Answer(asdict(topic), f"{topic.name}: {topic.type.value}, {topic.queues} queues")
 
 
@@ -68,7 +68,7 @@ def delete(
     force: Annotated[bool, typer.Option("--force", help="Cancel its pending messages first.")] = False,
 ) -> Answer:
     """Delete a topic."""
-    cancelled = client.delete_topic(name, force=force)
+    cancelled = client.topics.delete(name, force=force)
     text = f"{name}: deleted" + (f", {cancelled:,} pending messages cancelled" if cancelled else "")
     return Answer({"name": name, "cancelled": cancelled}, text)
 
@@ -77,14 +77,14 @@ def delete(
 @client_command
 def pause(client: Client, name: NameArgument) -> Answer:
     """Hold a topic's releases; what falls due meanwhile is released when it is resumed."""
-    return Answer(asdict(client.pause_topic(name)), f"{name}: paused")
+    return Answer(asdict(client.topics.pause(name)), f"{name}: paused")
 
 
 @topics.command("resume")
 @client_command
 def resume(client: Client, name: NameArgument) -> Answer:
     """Resume a topic's releases."""
-    return Answer(asdict(client.resume_topic(name)), f"{name}: resumed")
+    return Answer(asdict(client.topics.resume(name)), f"{name}: resumed")
 
 
 @topics.command("limit")
@@ -96,4 +96,4 @@ def limit(
 ) -> Answer:
     """Limit a topic's releases per second."""
     text = f"{name}: {f'at most {per_second:,} releases a second' if per_second else 'no limit'}"
-    return Answer(asdict(client.limit_topic(name, per_second)), text)
+    return Answer(asdict(client.topics.limit(name, per_second)), text)

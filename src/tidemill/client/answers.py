@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tidemill.core.model import CancelAnswer, TopicType
+from tidemill.core.model import CancelAnswer, Handle, PendingMessage, TopicType
+
+Pending = PendingMessage  # as the broker has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class Message:
     stored_at_ms: int
     deliver_at_ms: int | None
     released_at_ms: int
-    invisible_until_ms: int
+    lease_until_ms: int
     via: str
     rolls: int | None = None  # how often it was placed again in the wheel; None: not timed, or not known
     broker_properties: Mapping[str, str] = field(default_factory=dict)  # what the broker adds: never sent on
@@ -47,7 +49,7 @@ class Message:
 class Moved:
     """The answer to one reschedule: the new handle, or (`answer`) why nothing moved."""
 
-    handle: str | None
+    handle: Handle | None
     deliver_at_ms: int | None
     answer: CancelAnswer | None = None
 
@@ -57,19 +59,22 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
-    """A message that waits."""
+class FoundMessage:
+    """A message found by its key, and what became of it."""
 
     id: str
     topic: str
+    body: bytes
     keys: tuple[str, ...]
     tag: str
+    properties: Mapping[str, str]
     stored_at_ms: int
-    deliver_at_ms: int
-    size: int  # bytes in the broker's log: body, texts, and what it keeps with them
-    handle: str
-    is_damaged: bool = False  # its bytes are: id, keys and tag are not known; the handle cancels it
-    body_bytes: int | None = None  # None: damaged, or the broker is of an older version
+    deliver_at_ms: int | None
+    state: str  # pending, released or cancelled
+    queue: int | None = None
+    offset: int | None = None  # in its queue; None: in none
+    released_at_ms: int | None = None
+    is_damaged: bool = False  # its bytes are: only what the index knows is given
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,7 @@ class DamagedMessage:
     seq: int | None  # None: not timed
     message_id: str  # empty where it is not known
     id_hash: str  # of topic and id, in hexadecimal; empty where it is not known
-    handle: str | None  # cancels it, if it waits
+    handle: Handle | None  # cancels it, if it waits
     deliver_at_ms: int | None
     stored_at_ms: int | None
     released_at_ms: int | None
@@ -127,12 +132,12 @@ class GroupInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class SentBack:
-    """What became of what was retried or sent back: `again`, `dead` or `invalid` (the token was spent)."""
+class NackResult:
+    """What became of a message that failed: `again`, `dead` or `invalid` (its token was spent)."""
 
     answer: str
     deliver_at_ms: int | None
-    handle: str | None
+    handle: Handle | None  # to cancel or reschedule it by; None where it stays in its queue
     note: str = ""
 
 

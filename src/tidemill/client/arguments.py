@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from tidemill.client.answers import Message
 from tidemill.client.transport.connection import ConnectionLostError
 from tidemill.client.transport.endpoint import Endpoint
 from tidemill.client.transport.retrying import RetryPolicy
-from tidemill.client.verbs import NewDueTime
 from tidemill.core.arguments import require_kind
 from tidemill.core.durations import (
     Moment,
@@ -20,12 +19,9 @@ from tidemill.core.durations import (
     as_time_ms,
     require_forward,
 )
-from tidemill.core.errors import RequestError, UnreachableError
+from tidemill.core.errors import IllegalHandleError, RequestError, UnreachableError
 from tidemill.core.model import Handle
 from tidemill.core.request_ids import check_request_id, new_request_id
-
-FEW_HANDLES: Final = 256  # are cancelled over HTTP,
-HANDLES_IN_A_REQUEST: Final = 4096  # so many at once, and all of them where there is no Flight
 
 
 def timeout_of(timeout: Span) -> float:
@@ -62,18 +58,21 @@ def ack_token_of(message: Message | str) -> str:
     return message.ack_token
 
 
-def handles_of(handles: Iterable[Handle | str]) -> list[Handle | str]:
+def handles_of(handles: Iterable[Handle | str]) -> list[Handle]:
     """Several handles; one alone would be taken for its letters."""
     if isinstance(handles, str | Handle) or not isinstance(handles, Iterable):
         raise RequestError("give several handles as a list; one alone is for cancel")
     several: list[Any] = list(handles)
     if wrong := [handle for handle in several if not isinstance(handle, str | Handle)]:
-        raise RequestError(f"{wrong[0]!r} is no handle; a message that was not timed has none")
-    return several
+        raise IllegalHandleError(f"{wrong[0]!r} is no handle; a message that is not timed has none")
+    return [handle if isinstance(handle, Handle) else Handle.parse(handle) for handle in several]
 
 
-def parsed_handles(handles: Iterable[Handle | str]) -> list[Handle]:
-    return [handle if isinstance(handle, Handle) else Handle.parse(handle) for handle in handles]
+def texts_of(name: str, values: Sequence[str]) -> list[str]:
+    """Several texts; a lone one would be taken for its letters."""
+    if isinstance(values, str):
+        raise RequestError(f"{name} must be a list of texts; write {name}=[{values!r}]")
+    return list(values)
 
 
 def request_id_of(given: str | None) -> str:
@@ -105,8 +104,26 @@ def table_request(
     }
 
 
-def whither_of(at: Moment | None, delay: Span | None, by: Span | None) -> NewDueTime:
-    return NewDueTime(optional_time(at), optional_ms(delay), None if by is None else as_shift_ms(by))
+def new_time(at: Moment | None, delay: Span | None, by: Span | None) -> dict[str, int]:
+    """Where a reschedule moves to: exactly one is given."""
+    given = {
+        "deliver_at_ms": optional_time(at),
+        "delay_ms": optional_ms(delay),
+        "by_ms": None if by is None else as_shift_ms(by),
+    }
+    to = {name: value for name, value in given.items() if value is not None}
+    if len(to) != 1:
+        raise RequestError("pass exactly one of at, delay, by")
+    return to
+
+
+def chosen(key: str | None, start: Moment | None, end: Moment | None) -> dict[str, Any]:
+    """Which messages of a topic: those with a key, or those due in a range."""
+    from_ms, to_ms = optional_time(start), optional_time(end)
+    has_range = from_ms is not None and to_ms is not None
+    if (key is not None) == has_range or (from_ms is None) != (to_ms is None):
+        raise RequestError("pass a handle, a key, or both ends of a range")
+    return {"from_ms": from_ms, "to_ms": to_ms} if key is None else {"key": key}
 
 
 def can_come_back(lost: ConnectionLostError) -> bool:

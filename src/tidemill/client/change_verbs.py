@@ -1,61 +1,35 @@
-"""The methods that cancel and reschedule, each with a request id.
-
-Owns the ids: a call without one gets a new one, and all attempts of a call carry the same. So an answer that
-was lost is returned again to the next attempt, and nothing is done twice.
-"""
+"""The verbs that cancel and reschedule."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
 
-from tidemill.client import verbs
 from tidemill.client.answers import Moved
-from tidemill.client.arguments import (
-    FEW_HANDLES,
-    HANDLES_IN_A_REQUEST,
-    handles_of,
-    optional_time,
-    parsed_handles,
-    request_id_of,
-    whither_of,
-)
-from tidemill.client.tables.flight_link import FlightLink
-from tidemill.client.verbs import Call, HandleLike
+from tidemill.client.arguments import chosen, handles_of, new_time, request_id_of
+from tidemill.client.verb import Caller, K, Verb
 from tidemill.core.durations import Moment, Span
-from tidemill.core.model import CancelAnswer
-from tidemill.core.request_ids import id_of_part
-from tidemill.core.splitting import split
+from tidemill.core.model import CancelAnswer, Handle
 
-T = TypeVar("T")
+HandleLike = Handle | str
 
 
-class ChangeVerbs:
-    """Part of `Client`. A `request_id` is for a program that may repeat the call, as after a restart."""
+class ChangeVerbs(Caller[K]):
+    """Part of a client."""
 
-    _flight: FlightLink
-
-    def _ask(self, call: Call[T]) -> T:
-        raise NotImplementedError
-
-    def cancel(self, handle: HandleLike, *, request_id: str | None = None) -> CancelAnswer:
+    @Verb
+    async def cancel(self, handle: HandleLike, *, request_id: str | None = None) -> CancelAnswer:
         """Cancel one message; returns the definite outcome."""
-        return self._ask(verbs.cancel([handle], request_id_of(request_id)))[0]
+        return (await self._operations.cancel(handles_of([handle]), request_id_of(request_id)))[0]
 
-    def cancel_many(
+    @Verb
+    async def cancel_many(
         self, handles: Iterable[HandleLike], *, request_id: str | None = None
     ) -> list[CancelAnswer]:
         """Cancel many messages; returns the definite outcome of each."""
-        several, whole_id = handles_of(handles), request_id_of(request_id)
-        if len(several) > FEW_HANDLES and self._flight.is_offered():
-            return self._flight.cancel(parsed_handles(several), whole_id)
-        answers: list[CancelAnswer] = []
-        for number, part in enumerate(split(several, HANDLES_IN_A_REQUEST)):
-            answered = self._ask(verbs.cancel(part, id_of_part(whole_id, number)))
-            answers += answered
-        return answers
+        return await self._operations.cancel_many(handles_of(handles), request_id_of(request_id))
 
-    def cancel_where(
+    @Verb
+    async def cancel_where(
         self,
         topic: str,
         *,
@@ -65,10 +39,11 @@ class ChangeVerbs:
         request_id: str | None = None,
     ) -> int:
         """Cancel all pending messages with a key, or due in `[start, end)`; returns how many."""
-        ends = optional_time(start), optional_time(end)
-        return self._ask(verbs.cancel_where(topic, key, *ends, request_id_of(request_id)))
+        where = chosen(key, start, end)
+        return await self._operations.cancel_where(topic, where, request_id_of(request_id))
 
-    def reschedule(
+    @Verb
+    async def reschedule(
         self,
         handle: HandleLike,
         *,
@@ -78,10 +53,11 @@ class ChangeVerbs:
         request_id: str | None = None,
     ) -> Moved:
         """Move one message that waits: to a time, to a delay from now, or by a span."""
-        whither = whither_of(at, delay, by)
-        return self._ask(verbs.reschedule([handle], whither, request_id_of(request_id)))[0]
+        to = new_time(at, delay, by)
+        return (await self._operations.reschedule(handles_of([handle]), to, request_id_of(request_id)))[0]
 
-    def reschedule_where(
+    @Verb
+    async def reschedule_where(
         self,
         topic: str,
         *,
@@ -94,5 +70,5 @@ class ChangeVerbs:
         request_id: str | None = None,
     ) -> int:
         """Move all pending messages with a key, or due in `[start, end)`; returns how many."""
-        ends, whither = (optional_time(start), optional_time(end)), whither_of(at, delay, by)
-        return self._ask(verbs.reschedule_where(topic, key, *ends, whither, request_id_of(request_id)))
+        to, where = new_time(at, delay, by), chosen(key, start, end)
+        return await self._operations.reschedule_where(topic, where, to, request_id_of(request_id))

@@ -1,4 +1,4 @@
-"""The methods of a blocking consumer: receive, ack, nack.
+"""The verbs of a consumer: receive, ack, nack.
 
 Owns the leases of messages that an iterator has fetched and not yet returned: when half of a lease is over it
 is renewed, and a message whose lease was lost is left out. So slow processing does not deliver the last
@@ -8,28 +8,23 @@ messages of a batch twice. When the iterator ends early, the remaining messages 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
-from typing import TypeVar
 
-from tidemill.client import verbs
-from tidemill.client.answers import Message
-from tidemill.client.arguments import ack_token_of
-from tidemill.client.transport.close_signal import Closing
-from tidemill.client.verbs import Call
+from tidemill.client.answers import Message, NackResult
+from tidemill.client.arguments import ack_token_of, optional_ms, texts_of
+from tidemill.client.verb import Caller, K, Stream, Verb
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.durations import Span, as_duration_ms
-from tidemill.core.errors import TidemillError
+from tidemill.core.errors import RequestError, TidemillError
 from tidemill.core.limits import RECEIVE_WAIT_MS_MAX
-
-T = TypeVar("T")
 
 
 class Fetched:
     """Messages fetched together and not handed over yet; their lease runs by this machine's stopwatch."""
 
-    def __init__(self, messages: Sequence[Message], invisible: Span) -> None:
-        self._half_s = as_duration_ms(invisible) / 2000
+    def __init__(self, messages: Sequence[Message], lease_ms: int) -> None:
+        self._half_s = lease_ms / 2000
         self._since_s = stopwatch_s()
         self.messages = deque(messages)
 
@@ -42,6 +37,10 @@ class Fetched:
         self._since_s = since_s
         self.messages = deque(m for m, ours in zip(self.messages, is_ours, strict=True) if ours)
 
+    @property
+    def ack_tokens(self) -> list[str]:
+        return [message.ack_token for message in self.messages]
+
 
 def in_calls(wait_ms: int) -> Iterator[int]:
     """How long each of several calls waits that together wait so long: one alone has its limit."""
@@ -50,22 +49,18 @@ def in_calls(wait_ms: int) -> Iterator[int]:
         yield min(wait_ms - waited_ms, RECEIVE_WAIT_MS_MAX)
 
 
-class ConsumeVerbs:
-    """Part of `Client`."""
+class ConsumeVerbs(Caller[K]):
+    """Part of a client."""
 
-    _closing: Closing
-
-    def _ask(self, call: Call[T]) -> T:
-        raise NotImplementedError
-
-    def receive_batch(
+    @Verb
+    async def receive_batch(
         self,
         topic: str,
         group: str,
         *,
         count: int = 32,
         wait: Span = 0,
-        invisible: Span = "30s",
+        lease: Span = "30s",
         tags: Sequence[str] | None = None,
         one_per_message_group: bool = False,
     ) -> list[Message]:
@@ -74,70 +69,104 @@ class ConsumeVerbs:
         For a group that keeps order, `one_per_message_group` keeps back the second of a message group until
         the first is settled: for who works on several at once.
         """
-        invisible_ms = as_duration_ms(invisible)
+        wait_ms, lease_ms = as_duration_ms(wait), as_duration_ms(lease)
+        return await self._fetch(topic, group, count, wait_ms, lease_ms, tags, one_per_message_group)
+
+    async def _fetch(
+        self,
+        topic: str,
+        group: str,
+        count: int,
+        wait_ms: int,
+        lease_ms: int,
+        tags: Sequence[str] | None,
+        one_per_message_group: bool = False,
+    ) -> list[Message]:
+        wanted = None if tags is None else texts_of("tags", tags)
+        rest = lease_ms, wanted, one_per_message_group
         messages: list[Message] = []
-        for wait_ms in in_calls(as_duration_ms(wait)):
-            messages = self._ask(
-                verbs.receive(topic, group, count, wait_ms, invisible_ms, tags, one_per_message_group)
-            )
-            if messages or self._closing.is_set():
+        for part_ms in in_calls(wait_ms):
+            messages = await self._operations.receive(topic, group, count, part_ms, *rest)
+            if messages or self._operations.is_closed:
                 break
         return messages
 
-    def receive(
+    @Stream
+    async def receive(
         self,
         topic: str,
         group: str,
         *,
         batch: int = 32,
         wait: Span = "20s",
-        invisible: Span = "30s",
+        lease: Span = "30s",
         tags: Sequence[str] | None = None,
         auto_ack: bool = True,
-        is_endless: bool = True,
-    ) -> Iterator[Message]:
+        stop_when_idle: bool = False,
+    ) -> AsyncIterator[Message]:
         """Receive messages. With `auto_ack` one is acknowledged when the next is requested.
 
         Leaving the loop leaves its message unacknowledged, to be delivered again when its lease ends; what
         was fetched with it and not yet returned goes back to the broker at once, and is no attempt. With
-        `is_endless=False` it ends when nothing came within `wait`. One message at a time may take as long as
-        `invisible`; for longer ones there is `Worker`.
+        `stop_when_idle` it ends when nothing came within `wait`. One message at a time may take as long as
+        `lease`; for longer ones there is `Worker`.
         """
-        while not self._closing.is_set():
-            messages = self.receive_batch(
-                topic, group, count=batch, wait=wait, invisible=invisible, tags=tags
-            )
-            if not messages and not is_endless:
+        operations = self._operations
+        wait_ms, lease_ms = as_duration_ms(wait), as_duration_ms(lease)
+        while not operations.is_closed:
+            messages = await self._fetch(topic, group, batch, wait_ms, lease_ms, tags)
+            if not messages and stop_when_idle:
                 return
-            fetched = Fetched(messages, invisible)
+            fetched = Fetched(messages, lease_ms)
             try:
                 while fetched.messages:
                     if fetched.is_half_over:
-                        fetched.renewed(stopwatch_s(), self.retry_in(invisible, *fetched.messages))
+                        fetched.renewed(stopwatch_s(), await operations.extend(fetched.ack_tokens, lease_ms))
                         if not fetched.messages:
                             break
                     message = fetched.messages.popleft()  # also where the renewed lease is half over by now
                     yield message
                     if auto_ack:
-                        self.ack(message)
+                        await operations.ack([message.ack_token])
             finally:
-                if fetched.messages and not self._closing.is_set():
+                if fetched.messages and not operations.is_closed:
                     # Should it fail, the leases end by themselves; what ended the loop matters more.
                     with suppress(TidemillError):
-                        self.give_back(*fetched.messages)
+                        await operations.requeue(fetched.ack_tokens)
 
-    def ack(self, *messages: Message | str) -> list[bool]:
+    @Verb
+    async def ack(self, *messages: Message | str) -> list[bool]:
         """Acknowledge messages; False where the ack token is no longer valid.
 
         Then the lease had ended and the message was delivered again, or it had been acknowledged by this
-        ack token before: also by this very call, if its answer was lost and it retried.
+        token before: also by this very call, if its answer was lost and it retried.
         """
-        return self._ask(verbs.ack([ack_token_of(message) for message in messages]))
+        return await self._operations.ack([*map(ack_token_of, messages)])
 
-    def retry_in(self, delay: Span, *messages: Message | str) -> list[bool]:
-        """Let messages be delivered again after `delay`."""
-        return self._ask(verbs.change_invisibility([*map(ack_token_of, messages)], as_duration_ms(delay)))
+    @Verb
+    async def nack(
+        self, *messages: Message | str, delay: Span | None = None, level: int | None = None
+    ) -> list[NackResult]:
+        """Report that messages failed: they are delivered again after their group's pause, or after `delay`.
 
-    def give_back(self, *messages: Message | str) -> list[bool]:
-        """Let messages that were not tried be delivered again at once; that counts as no attempt."""
-        return self._ask(verbs.give_back([ack_token_of(message) for message in messages]))
+        When the group's attempts are used up they go to the dead letters at once. With a `level` they are
+        scheduled anew for this group alone, after the level's delay, and can be cancelled meanwhile.
+        """
+        if delay is not None and level is not None:
+            raise RequestError("pass delay or level, not both")
+        return await self._operations.nack([*map(ack_token_of, messages)], optional_ms(delay), level)
+
+    @Verb
+    async def extend(self, *messages: Message | str, lease: Span) -> list[bool]:
+        """Let the leases of messages end in `lease` from now; False where the token is no longer valid."""
+        return await self._operations.extend([*map(ack_token_of, messages)], as_duration_ms(lease))
+
+    @Verb
+    async def requeue(self, *messages: Message | str) -> list[bool]:
+        """Return messages untried: they are delivered again at once, and that counts as no attempt."""
+        return await self._operations.requeue([*map(ack_token_of, messages)])
+
+    @Verb
+    async def dead_letter(self, *messages: Message | str) -> list[bool]:
+        """Move messages to the dead letters of their group, whatever attempts it has left."""
+        return await self._operations.dead_letter([*map(ack_token_of, messages)])

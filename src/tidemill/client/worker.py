@@ -72,17 +72,15 @@ class Subscription:
     topic: str
     handler: Handler
     tags: tuple[str, ...] | None
-    invisible_ms: int
+    lease_ms: int
     first_retry_ms: int | None = None  # None: the broker decides, by the group's table
     longest_retry_ms: int | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.handler):
             raise RequestError(f"{self.handler!r} cannot be called; decorate a function that takes a message")
-        if self.invisible_ms < _INVISIBLE_MS_MIN:
-            raise RequestError(
-                f"invisible={self.invisible_ms}ms is too short to be renewed in time; use 1s or more"
-            )
+        if self.lease_ms < _INVISIBLE_MS_MIN:
+            raise RequestError(f"lease={self.lease_ms}ms is too short to be renewed in time; use 1s or more")
         if min(self.first_retry_ms or 0, self.longest_retry_ms or 0) < 0:
             raise RequestError("first_retry and longest_retry cannot be negative")
         if self.first_retry_ms is None and self.longest_retry_ms is not None:
@@ -144,7 +142,7 @@ class Worker:
         topic: str,
         *,
         tags: Sequence[str] | None = None,
-        invisible: Span = "60s",
+        lease: Span = "60s",
         first_retry: Span | None = None,
         longest_retry: Span | None = None,
     ) -> Callable[[H], H]:
@@ -167,7 +165,7 @@ class Worker:
                     topic,
                     handler,
                     None if tags is None else tuple(tags),
-                    as_duration_ms(invisible),
+                    as_duration_ms(lease),
                     None if first_retry is None else as_duration_ms(first_retry),
                     None if longest_retry is None else as_duration_ms(longest_retry),
                 )
@@ -233,7 +231,7 @@ class Worker:
             )
         if self._pool is not None:
             raise RequestError("this worker was started before; make another one")
-        known = {topic.name for topic in self.client.topics()}
+        known = {topic.name for topic in self.client.topics.list()}
         for subscription in self._subscriptions:
             if subscription.topic not in known:
                 self._make_topic(subscription.topic)
@@ -251,7 +249,7 @@ class Worker:
 
     def _make_topic(self, name: str) -> None:
         try:
-            self.client.create_topic(name)
+            self.client.topics.create(name)
         except TopicExistsError:
             return  # another worker created it first
         except ForbiddenError:
@@ -318,7 +316,7 @@ class Worker:
                 self.group,
                 count=count,
                 wait=wait_ms / 1_000,
-                invisible=subscription.invisible_ms / 1_000,
+                lease=subscription.lease_ms / 1_000,
                 tags=subscription.tags,
                 one_per_message_group=True,
             )
@@ -340,7 +338,7 @@ class Worker:
         """Call the function; its message is settled by how that ends, and the error goes on."""
         if self._stopping.is_set():
             self._let_go(message)
-            self.client.give_back(message)
+            self.client.requeue(message)
             return
         is_done = False
         try:
@@ -353,7 +351,7 @@ class Worker:
             if is_done:
                 self.client.ack(message)
             else:
-                self.client.retry(message, delay=subscription.retry_s(message.attempt))
+                self.client.nack(message, delay=subscription.retry_s(message.attempt))
 
     def _let_go(self, message: Message) -> None:
         """Stop renewing its lease, so that the next request about it is final."""
@@ -370,7 +368,7 @@ class Worker:
 
     def _renew(self) -> None:
         """Renew the leases of held messages, well before they end."""
-        every_s = min(subscription.invisible_ms for subscription in self._subscriptions) / 3000
+        every_s = min(subscription.lease_ms for subscription in self._subscriptions) / 3000
         while not self._finished.wait(every_s):
             for subscription in self._subscriptions:
                 with self._lock:
@@ -380,7 +378,7 @@ class Worker:
 
     def _renew_all(self, messages: Sequence[Message], subscription: Subscription) -> None:
         try:
-            is_ours = self.client.retry_in(subscription.invisible_ms / 1_000, *messages)
+            is_ours = self.client.extend(*messages, lease=subscription.lease_ms / 1_000)
         except TidemillError as error:
             _log.warning("cannot renew the leases of %d messages: %s", len(messages), error)
             return

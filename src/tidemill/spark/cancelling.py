@@ -40,7 +40,7 @@ def _canceller(place: Place) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     def run(batches: Batches) -> Iterator[pa.RecordBatch]:
         with place.connect() as client:
             for table in _gathered(batches):
-                counts = pc.value_counts(client.cancel_table(table))
+                counts = pc.value_counts(client.tables.cancel(table))
                 yield pa.record_batch({"answer": counts.field("values"), "messages": counts.field("counts")})
 
     return run

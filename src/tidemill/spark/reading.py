@@ -41,7 +41,7 @@ class TableReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         with self._place.connect(is_planning=True) as client:
-            tickets = client.table_parts(self._request, self._parts)
+            tickets = client.tables.parts(self._request, self._parts)
         return [TicketPartition(ticket) for ticket in tickets]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -52,7 +52,7 @@ class TableReader(DataSourceReader):
 def table_columns(place: Place, table: str, names: Sequence[str]) -> StructType:
     """The named columns of a table as Spark's; without names those most people want, with `*` all."""
     with place.connect(is_planning=True) as client:
-        schema = client.table_schema({"table": table, "columns": _ALL if names else None})
+        schema = client.tables.schema({"table": table, "columns": _ALL if names else None})
     if not names or ALL_COLUMNS in names:
         return from_arrow_schema(schema)
     for name in names:
@@ -79,6 +79,6 @@ def spark_batches(place: Place, ticket: bytes, schema: StructType) -> Iterator[p
     """The batches of a ticket with the very types that Spark expects."""
     wanted = to_arrow_schema(schema, timezone="UTC")
     with place.connect() as client:
-        for batch in client.table_stream(ticket):
+        for batch in client.tables.stream(ticket):
             columns = [batch.column(field.name).cast(field.type) for field in wanted]
             yield pa.RecordBatch.from_arrays(columns, schema=wanted)

@@ -61,7 +61,7 @@ def schedule(batches: Iterable[pa.RecordBatch], place: Place, plan: SchedulePlan
     rows = repeats = 0
     with place.connect() as client:
         for table in framed(batches):
-            stored = client.schedule_whole(message_table(table, plan, run), topic=plan.topic)
+            stored = client.tables.store(message_table(table, plan, run), topic=plan.topic)
             rows += len(stored)
             repeats += stored.table.column("is_repeat").to_numpy().sum()
     return Stored(rows, int(repeats))

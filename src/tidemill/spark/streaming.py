@@ -105,7 +105,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """First and end offset of each queue, from the broker."""
         if self._client is None:
             self._client = self._place.connect()
-        rows = self._client.read_table({"table": "queues", "topic": self._plan.topic})
+        rows = self._client.tables.read({"table": "queues", "topic": self._plan.topic})
         queues = [str(queue) for queue in rows["queue"].to_pylist()]
         firsts, ends = (
             dict(zip(queues, rows[name].to_pylist(), strict=True)) for name in ("first_offset", "end_offset")

@@ -47,7 +47,7 @@ def client(served):
 def test_a_message_from_send_to_ack(client) -> None:
     receipt = client.send("orders", "body", delay="5s", key="k", tag="t", properties={"a": "b"})
     assert receipt.deliver_at_ms == START_MS + 5_000
-    assert client.advance("5s") == START_MS + 5_000
+    assert client.admin.advance("5s") == START_MS + 5_000
     (message,) = client.receive_batch("orders", "g", wait="5s")
     assert (message.id, message.text, message.key, message.attempt) == (receipt.id, "body", "k", 1)
     assert message.properties["a"] == "b"
@@ -100,7 +100,7 @@ def test_cancel_and_reschedule(client) -> None:
 
 
 def test_a_range_that_is_backwards_and_a_span_too_far_back_are_refused(client) -> None:
-    for look in (client.pending, client.pending_table):
+    for look in (client.pending, client.tables.pending):
         with pytest.raises(tidemill.RequestError, match=r"start .* is after end"):
             look("orders", start=(START_MS + 1) / 1_000, end=START_MS / 1_000)
     with pytest.raises(tidemill.RequestError, match="'-9999d' is longer than the longest delay"):
@@ -160,29 +160,29 @@ def test_once_by_key(client) -> None:
 
 
 def test_looks_topics_and_groups(client) -> None:
-    client.create_topic("t", "delay", queues=2)
+    client.topics.create("t", "delay", queues=2)
     client.send("t", b"x", delay="90s")
-    assert [(t.name, t.queues, t.pending) for t in client.topics()] == [("t", 2, 1)]
+    assert [(t.name, t.queues, t.pending) for t in client.topics.list()] == [("t", 2, 1)]
     assert sum(minute.due for minute in client.forecast("t", horizon="5m")) == 1
     assert client.status().pending == 1
-    assert client.pause_topic("t").is_paused and not client.resume_topic("t").is_paused
-    assert client.limit_topic("t", 5).release_rate_max == 5
-    assert client.set_group("g", max_attempts=3).max_attempts == 3
-    client.reset_group("g", "t", START_MS / 1_000)
-    assert [group.name for group in client.groups()] == ["g"]
-    assert client.delete_topic("t", force=True) == 1
+    assert client.topics.pause("t").is_paused and not client.topics.resume("t").is_paused
+    assert client.topics.limit("t", 5).release_rate_max == 5
+    assert client.groups.set("g", max_attempts=3).max_attempts == 3
+    client.groups.reset("g", "t", START_MS / 1_000)
+    assert [group.name for group in client.groups.list()] == ["g"]
+    assert client.topics.delete("t", force=True) == 1
 
 
 def test_hold_and_resume(client) -> None:
-    assert client.hold("releases") == Holds(START_MS, None)
-    assert client.hold(Held.ABSORBING) == Holds(START_MS, START_MS)
+    assert client.admin.hold("releases") == Holds(START_MS, None)
+    assert client.admin.hold(Held.ABSORBING) == Holds(START_MS, START_MS)
     client.send("orders", b"x", delay="1s")
-    client.advance("5s")
+    client.admin.advance("5s")
     assert client.status().fields["waits"] == [{"waits_for": "hold", "topic": "", "messages": 1}]
-    assert client.resume("absorbing") == Holds(START_MS, None)
-    assert client.resume(Held.RELEASES) == Holds(None, None)
+    assert client.admin.resume("absorbing") == Holds(START_MS, None)
+    assert client.admin.resume(Held.RELEASES) == Holds(None, None)
     with pytest.raises(RequestError, match=r"'sends' cannot be held or resumed; use releases or absorbing"):
-        client.hold("sends")
+        client.admin.hold("sends")
 
 
 def test_send_many_answers_each(client) -> None:
@@ -207,26 +207,26 @@ def test_the_iterator_acknowledges_what_was_worked_on(client) -> None:
     for number in range(5):
         client.send("t", str(number))
     seen = []
-    for message in client.receive("t", "g", batch=1, wait=0, is_endless=False):
+    for message in client.receive("t", "g", batch=1, wait=0, stop_when_idle=True):
         seen.append(message.id)
         if len(seen) == 3:
             break
-    (group,) = client.groups()
+    (group,) = client.groups.list()
     assert group.unsettled == {"t": 1}
-    rest = [message.id for message in client.receive("t", "g", wait=0, is_endless=False)]
+    rest = [message.id for message in client.receive("t", "g", wait=0, stop_when_idle=True)]
     assert len(rest) == 2 and not set(rest) & set(seen)
 
 
 def test_leaving_the_iterator_gives_back_what_it_had_fetched(client) -> None:
     for number in range(5):
         client.send("t", str(number))
-    for message in client.receive("t", "g", wait=0, is_endless=False):  # all five are fetched
+    for message in client.receive("t", "g", wait=0, stop_when_idle=True):  # all five are fetched
         first = message
         break
     rest = client.receive_batch("t", "g")
     assert len(rest) == 4 and first.id not in {message.id for message in rest}
     assert {message.attempt for message in rest} == {1}
-    assert client.give_back(*rest[1:], first) == [True] * 4
+    assert client.requeue(*rest[1:], first) == [True] * 4
     assert {message.attempt for message in client.receive_batch("t", "g")} == {1}
 
 
@@ -235,7 +235,7 @@ def test_leaving_the_iterator_by_an_error_gives_back_too(client) -> None:
         client.send("t", str(number))
 
     def work() -> None:
-        for _ in client.receive("t", "g", wait=0, is_endless=False):
+        for _ in client.receive("t", "g", wait=0, stop_when_idle=True):
             raise KeyError("of the user")
 
     with pytest.raises(KeyError):
@@ -247,7 +247,7 @@ def test_an_iterator_of_tasks_gives_back_too(served) -> None:
     async def act() -> None:
         async with tidemill.AsyncClient(served.endpoint) as client:
             await client.send_many([Draft("t", b"x") for _ in range(5)])
-            messages = client.receive("t", "g", wait=0, is_endless=False)
+            messages = client.receive("t", "g", wait=0, stop_when_idle=True)
             await anext(messages)
             await messages.aclose()
             rest = await client.receive_batch("t", "g")
@@ -319,8 +319,8 @@ def test_tasks_do_the_same(served) -> None:
             assert (await client.reschedule(receipts[1].handle, by="-30s")).is_moved
             with pytest.raises(RequestError):
                 await client.send("bad topic", b"")
-            await client.advance("1m")
-            seen = [m.id async for m in client.receive("t", "g", wait=0, is_endless=False)]
+            await client.admin.advance("1m")
+            seen = [m.id async for m in client.receive("t", "g", wait=0, stop_when_idle=True)]
             assert len(set(seen)) == 199
             assert (await client.status()).released == 199
 
@@ -333,9 +333,9 @@ def test_tasks_do_the_same(served) -> None:
 @pytest.mark.parametrize(
     ("act", "said"),
     [
-        (lambda c: c.set_group(""), "the name is empty"),
-        (lambda c: c.delete_topic(""), "the name is empty"),
-        (lambda c: c.pause_topic(None), "a name must be a text"),
+        (lambda c: c.groups.set(""), "the name is empty"),
+        (lambda c: c.topics.delete(""), "the name is empty"),
+        (lambda c: c.topics.pause(None), "a name must be a text"),
         (lambda c: c.cancel_many("AAAA"), "as a list"),
         (lambda c: c.cancel_many([None]), "None is no handle"),
         (lambda c: c.cancel(None), "None is no handle; a message that is not timed has none"),
@@ -343,7 +343,7 @@ def test_tasks_do_the_same(served) -> None:
         (lambda c: c.cancel("None"), "not a handle: 'None'; .* that is not timed does not have"),
         (lambda c: c.send("t", "x", delay=10**13), "delay_ms 10000000000000000 is .*3650d"),
         (lambda c: c.cancel_many(5), "as a list"),
-        (lambda c: c.schedule_whole([1]), "list is not a table"),
+        (lambda c: c.tables.store([1]), "list is not a table"),
     ],
 )
 def test_a_wrong_argument_is_refused_in_words(client, act, said) -> None:
@@ -363,7 +363,7 @@ def test_handles_may_come_one_by_one(client, served) -> None:
 
 
 def test_an_empty_table_is_stored_whole(client) -> None:
-    part = client.schedule_whole(pa.table({"body": pa.array([], pa.string())}), topic="t")
+    part = client.tables.store(pa.table({"body": pa.array([], pa.string())}), topic="t")
     assert (len(part), list(part.results())) == (0, [])
 
 
@@ -462,18 +462,18 @@ def test_a_closed_client_says_so(served) -> None:
 def test_who_takes_long_over_each_message_is_given_none_twice(client, monkeypatch) -> None:
     spent_s = 0.0
     monkeypatch.setattr("tidemill.client.consume_verbs.stopwatch_s", lambda: spent_s)
-    client.create_topic("slow", queues=1)
+    client.topics.create("slow", queues=1)
     for number in range(4):
         client.send("slow", str(number))
     seen = []
     other: list[tidemill.Message] = []
-    for message in client.receive("slow", "g", invisible="100ms", wait=0, is_endless=False):
+    for message in client.receive("slow", "g", lease="100ms", wait=0, stop_when_idle=True):
         seen.append(message.text)
         if len(seen) == 1:
-            client.advance("60ms")
+            client.admin.advance("60ms")
             spent_s = 0.06
         elif len(seen) == 2:
-            client.advance("60ms")  # without a renewal the others would be anybody's now
+            client.admin.advance("60ms")  # without a renewal the others would be anybody's now
             other = client.receive_batch("slow", "g")
     assert seen == ["0", "1", "2", "3"]
     assert other == []
@@ -482,10 +482,9 @@ def test_who_takes_long_over_each_message_is_given_none_twice(client, monkeypatc
 def test_a_lease_that_is_always_half_over_holds_up_nothing(client, served, monkeypatch) -> None:
     """Each look at the stopwatch takes longer than the lease."""
     monkeypatch.setattr("tidemill.client.consume_verbs.stopwatch_s", count().__next__)
-    monkeypatch.setattr("tidemill.client.async_consume_verbs.stopwatch_s", count().__next__)
     for number in range(3):
         client.send("quick", str(number))
-    options = {"invisible": 1, "wait": 0, "is_endless": False}
+    options = {"lease": 0.001, "wait": 0, "stop_when_idle": True}
     assert len({m.text for m in client.receive("quick", "g", **options)}) == 3
 
     async def receive() -> set[str]:
@@ -498,16 +497,16 @@ def test_a_lease_that_is_always_half_over_holds_up_nothing(client, served, monke
 def test_a_message_that_somebody_else_was_given_is_left_out(client, monkeypatch) -> None:
     spent_s = 0.0
     monkeypatch.setattr("tidemill.client.consume_verbs.stopwatch_s", lambda: spent_s)
-    client.create_topic("slow", queues=1)
+    client.topics.create("slow", queues=1)
     for number in range(3):
         client.send("slow", str(number))
     seen = []
-    for message in client.receive("slow", "g", invisible="50ms", wait=0, is_endless=False):
+    for message in client.receive("slow", "g", lease="50ms", wait=0, stop_when_idle=True):
         seen.append(message.text)
         if len(seen) == 1:
             client.ack(message)
-            client.advance("51ms")
-            others = client.receive_batch("slow", "g", invisible="10m")
+            client.admin.advance("51ms")
+            others = client.receive_batch("slow", "g", lease="10m")
             spent_s = 0.051
     assert seen == ["0"]
     assert [message.text for message in others] == ["1", "2"]

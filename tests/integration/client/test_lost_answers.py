@@ -87,8 +87,8 @@ def _moment(seconds: int) -> float:
 
 
 _UNTRUE_AGAIN = {
-    "delete_topic": lambda c: c.delete_topic("t", force=True),
-    "resend_dead_letters": lambda c: c.resend_dead_letters("g"),
+    "delete_topic": lambda c: c.topics.delete("t", force=True),
+    "resend_dead_letters": lambda c: c.dead_letters.resend("g"),
 }
 
 
@@ -114,24 +114,24 @@ def test_tasks_are_told_so_too(client, losing) -> None:
         async with tidemill.AsyncClient(losing.endpoint) as unlucky:
             losing.loses = True
             with pytest.raises(UnreachableError, match="not known"):
-                await unlucky.delete_topic("t", force=True)
+                await unlucky.topics.delete("t", force=True)
 
     asyncio.run(act())
-    assert client.topics() == []
+    assert client.topics.list() == []
 
 
 def test_a_lost_read_leaves_nothing_in_doubt(losing) -> None:
     with tidemill.Client(losing.endpoint, retry_for=0) as unlucky:
         losing.loses = True
         with pytest.raises(UnreachableError, match="nothing was changed, so ask again") as lost:
-            unlucky.topics()
+            unlucky.topics.list()
     assert "not known" not in str(lost.value)
 
     async def act() -> None:
         async with tidemill.AsyncClient(losing.endpoint, retry_for=0) as unlucky:
             losing.loses = True
             with pytest.raises(UnreachableError, match="nothing was changed, so ask again"):
-                await unlucky.topics()
+                await unlucky.topics.list()
 
     asyncio.run(act())
 
@@ -241,7 +241,7 @@ def test_what_is_true_the_second_time_is_asked_again(client, losing) -> None:
         (message,) = unlucky.receive_batch("t", "g")
         losing.loses = True
         assert unlucky.ack(message) == [False]  # settled by the first request, as its words say
-    assert [group.unsettled for group in client.groups()] == [{"t": 0}]
+    assert [group.unsettled for group in client.groups.list()] == [{"t": 0}]
 
 
 @pytest.mark.parametrize(

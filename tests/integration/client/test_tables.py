@@ -173,7 +173,7 @@ def test_whole_numbers_as_ids_and_keys_are_texts(client) -> None:
     for table in (pa.table({"body": ["a"], "id": [17], "key": [4]}),):
         (answer,) = client.schedule(table, topic="t")
         assert answer.id == "17"
-    assert client.find("t", "4")[0]["message_id"] == "17"
+    assert client.find("t", "4")[0].id == "17"
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_a_broker_that_never_had_a_flight_door_is_told_at_once(served) -> None:
     with tidemill.Client(served.endpoint) as client:
         client._flight._closing = None  # whoever waits, to try again, fails
         with pytest.raises(tidemill.UnreachableError, match="no Flight endpoint"):
-            client.pending_table()
+            client.tables.pending()
 
 
 def test_rows_to_cancel_are_a_table_or_refused_in_words(served) -> None:
@@ -308,7 +308,7 @@ def test_rows_to_cancel_are_a_table_or_refused_in_words(served) -> None:
         tidemill.Client(served.endpoint) as client,
         pytest.raises(RequestError, match="a list is not a table"),
     ):
-        client.cancel_table([{"id": "x"}])
+        client.tables.cancel([{"id": "x"}])
 
 
 # -- jitter ---------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ def test_a_jitter_that_is_none_is_refused_before_anything_is_sent(client, jitter
         client.schedule(pa.table({"body": ["a"], "delay_ms": [5]}), topic="orders", jitter=jitter)
     with pytest.raises(RequestError, match="jitter"):
         client.send("orders", "x", delay="5s", jitter=jitter)
-    assert client.topics() == []
+    assert client.topics.list() == []
 
 
 def test_a_jitter_that_is_given_twice_is_refused(client) -> None:

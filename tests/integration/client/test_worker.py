@@ -101,7 +101,7 @@ def test_stop_finishes_what_is_in_hand_and_gives_back_the_rest(app, served) -> N
         go_on.set()
         stopper.join(30)
         assert not stopper.is_alive()
-        found = list(client.receive("t", "g", wait="2s", is_endless=False))
+        found = list(client.receive("t", "g", wait="2s", stop_when_idle=True))
         rest = [m.id for m in found]
         assert len(finished) == 4
         assert len(set(finished) | set(rest)) == 12 and not set(finished) & set(rest)
@@ -149,8 +149,8 @@ def test_messages_of_a_group_that_keeps_order_come_one_after_the_other(app, serv
         done.release()
 
     with tidemill.Client(served.endpoint) as client:
-        client.set_group("g", is_fifo=True)
-        client.create_topic("line", queues=1)
+        client.groups.set("g", is_fifo=True)
+        client.topics.create("line", queues=1)
         for number in range(10):
             for group in seen:
                 client.send("line", str(number), message_group=group)
@@ -184,14 +184,14 @@ def test_awaited_functions_share_an_event_loop(app, served) -> None:
 def test_who_may_only_receive_can_work(app, served, monkeypatch) -> None:
     done = threading.Event()
     with tidemill.Client(served.endpoint) as client:
-        client.create_topic("t")
+        client.topics.create("t")
         app.on("t")(lambda message: done.set())
 
         def forbidden(name: str) -> None:
             raise ForbiddenError("may not admin")
 
-        monkeypatch.setattr(app.client, "topics", list)  # nor is it shown any
-        monkeypatch.setattr(app.client, "create_topic", forbidden)
+        monkeypatch.setattr(app.client.topics, "list", list)  # nor is it shown any
+        monkeypatch.setattr(app.client.topics, "create", forbidden)
         with app:
             client.send("t", b"x")
             assert done.wait(120)
@@ -207,7 +207,7 @@ def test_a_worker_that_cannot_be_is_refused(served, arguments) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"invisible": 0}, {"invisible": "999ms"}, {"tags": "red"}, {"first_retry": -1}, {"longest_retry": "5s"}],
+    [{"lease": 0}, {"lease": "999ms"}, {"tags": "red"}, {"first_retry": -1}, {"longest_retry": "5s"}],
 )
 def test_a_subscription_that_cannot_be_is_refused(app, arguments) -> None:
     with pytest.raises(RequestError):
@@ -282,7 +282,7 @@ def test_a_signal_ends_the_wait_for_a_broker_that_is_not_there(number) -> None:
         asked.set()
         assert endless.acquire(timeout=120)
 
-    app.client.topics = topics
+    app.client.topics.list = topics
     main, before = threading.get_ident(), signal.getsignal(number)
 
     def send_signal() -> None:

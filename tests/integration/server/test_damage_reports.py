@@ -71,13 +71,13 @@ def test_every_look_shows_it_and_none_fails(http):
 def test_both_clients_and_the_command_line_list_it(tmp_path, capsys):
     with http_broker(tmp_path / "data") as server, Client(server.endpoint) as client:
         client.send("t", b"body", delay="1h")
-        assert client.damaged() == []
+        assert client.admin.damaged() == []
         assert run(["damaged", "--endpoint", server.endpoint]) == 0
         assert "no message" in capsys.readouterr().out
 
         async def listed():
             async with AsyncClient(server.endpoint) as others:
-                return await others.damaged(limit=5)
+                return await others.admin.damaged(limit=5)
 
         assert asyncio.run(listed()) == []
 

@@ -19,8 +19,10 @@ from helpers.small_broker import SmallBroker
 from tidemill.broker.consume.retries import SendBackAnswer
 from tidemill.broker.consume.retry_rule import pause_after
 from tidemill.client.answers import Message
-from tidemill.client.retry_verbs import RetryVerbs
-from tidemill.client.verbs import Call, receive
+from tidemill.client.calls import Call
+from tidemill.client.consume_verbs import ConsumeVerbs
+from tidemill.client.operations import Carrier, Operations
+from tidemill.client.verb import Blocking
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import RequestError
 from tidemill.core.model import Delivery
@@ -40,20 +42,22 @@ TABLES = {
 }
 
 
-class _OverHttp(RetryVerbs):
+class _OverHttp(ConsumeVerbs[Blocking]):
     """Our client's verbs, without a port between it and the API."""
 
     def __init__(self, small: SmallBroker) -> None:
-        self._app = OpenApp(small.broker)
+        self._app, self._awaits = OpenApp(small.broker), False
+        none: Any = None
+        self._operations = Operations(Carrier(self._ask, none, none, none, none, lambda: False))
 
-    def _ask(self, call: Call[Any]) -> Any:
+    async def _ask(self, call: Call[Any]) -> Any:
         with AsgiCaller(self._app) as http:
             answer = http.post(call.path, content=call.content, headers={"content-type": "application/json"})
         assert answer.status_code == 200, answer.text
         return call.read(answer.json())
 
     def take(self) -> Message:
-        (message,) = self._ask(receive("t", "g", 1, 0, 3_600_000, None))
+        (message,) = self.receive_batch("t", "g", count=1, lease="1h")
         return message
 
 
@@ -70,14 +74,14 @@ def _by_send_back(small: SmallBroker) -> None:
     small.broker.send_back([_receive(small).ack_token])
 
 
-def _by_client_retry(small: SmallBroker) -> None:
+def _by_client_nack(small: SmallBroker) -> None:
     client = _OverHttp(small)
-    client.retry(client.take())
+    client.nack(client.take())
 
 
-def _by_client_send_back(small: SmallBroker) -> None:
+def _by_client_nack_with_a_level(small: SmallBroker) -> None:
     client = _OverHttp(small)
-    client.send_back(client.take())
+    client.nack(client.take(), level=0)
 
 
 def _by_worker(small: SmallBroker, **chosen: str) -> None:
@@ -119,8 +123,8 @@ def _over_grpc(small: SmallBroker, asked_ms: int, *, is_push: bool) -> None:
 PATHS: dict[str, Callable[[SmallBroker], None]] = {
     "broker.retry": _by_retry,
     "broker.send_back": _by_send_back,
-    "client.retry": _by_client_retry,
-    "client.send_back": _by_client_send_back,
+    "client.nack": _by_client_nack,
+    "client.nack, level 0": _by_client_nack_with_a_level,
     "worker": _by_worker,
     "push, asked for nothing": lambda small: _over_grpc(small, 0, is_push=True),
     "push, with the table of earlier": lambda small: _over_grpc(small, 4_000, is_push=True),

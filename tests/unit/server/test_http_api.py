@@ -53,7 +53,7 @@ def test_what_the_broker_adds_is_shown_apart_and_the_rest_may_be_sent_on(http, s
     _send(http, properties={"a": "1"})
     (first,) = _receive(http)
     assert (first["properties"], "broker_properties" in first) == ({"a": "1"}, False)
-    http.post("/v1/send-back", json={"ack_tokens": [first["ack_token"]]})
+    http.post("/v1/nack", json={"ack_tokens": [first["ack_token"]], "level": 0})
     small.advance(10_000)
     (again,) = _receive(http)
     assert again["properties"] == {"a": "1"}
@@ -63,7 +63,7 @@ def test_what_the_broker_adds_is_shown_apart_and_the_rest_may_be_sent_on(http, s
         "/v1/messages", json={"topic": "next", "body": "x", "properties": again["broker_properties"]}
     )
     assert (answer.status_code, answer.json()["code"]) == (400, "illegal-property")
-    http.post("/v1/send-back", json={"ack_tokens": [again["ack_token"]]})
+    http.post("/v1/nack", json={"ack_tokens": [again["ack_token"]], "level": 0})
     (letter,) = http.get("/v1/dead-letters?group=g").json()["dead_letters"]
     assert letter["properties"] == {"a": "1"}
     assert letter["broker_properties"]["DLQ_ORIGIN_TOPIC"] == "orders"
@@ -128,8 +128,8 @@ def test_many_messages_have_an_answer_each(http) -> None:
 def test_a_message_put_off_comes_again(http, small) -> None:
     _send(http)
     (first,) = _receive(http)
-    body = {"ack_tokens": [first["ack_token"]], "invisible_ms": 1_000}
-    assert http.post("/v1/invisibility", json=body).json() == {"settled": [True]}
+    body = {"ack_tokens": [first["ack_token"]], "lease_ms": 1_000}
+    assert http.post("/v1/extend", json=body).json() == {"settled": [True]}
     assert _receive(http) == []
     small.advance(1_000)
     (second,) = _receive(http)
@@ -479,8 +479,8 @@ def test_what_is_no_json_is_told(http) -> None:
         ),
         (
             "/v1/receive",
-            b'{"topic": "t", "group": "g", "invisible_ms": 0}',
-            "invisible_ms: 0 is not possible; use 1 or more",
+            b'{"topic": "t", "group": "g", "lease_ms": 0}',
+            "lease_ms: 0 is not possible; use 1 or more",
         ),
         ("/v1/messages", b'{"topic": "t"}', "the message has no body; give `body`"),
     ],

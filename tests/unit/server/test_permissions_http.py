@@ -287,7 +287,7 @@ def test_handles_and_receipts_of_another_topic_are_refused(app):
     (delivery,) = _ask(app, "POST", "/v1/receive", "boss", json=polled).json()["deliveries"]
     receipts = {"ack_tokens": [delivery["ack_token"]]}
     assert _ask(app, "POST", "/v1/ack", json=receipts).status_code == 403
-    assert _ask(app, "POST", "/v1/invisibility", json={**receipts, "invisible_ms": 0}).status_code == 403
+    assert _ask(app, "POST", "/v1/extend", json={**receipts, "lease_ms": 0}).status_code == 403
     assert _ask(app, "POST", "/v1/ack", "boss", json=receipts).json()["settled"] == [True]
 
 

@@ -42,6 +42,7 @@ from tidemill.store.formats.framing import framed
 from tidemill.store.message_store import MessageStore
 from tidemill.store.topics import Topic
 
+TO_DEAD_LETTERS = -1  # a level
 _LEVEL_MAX = 1 << 31
 
 

@@ -106,7 +106,7 @@ def _measure_speed(
     with Client(endpoint) as client:
         figures["consumer_late_p99_ms"] = measure_consumer(endpoint, scale.rest_count)
         next_step()
-        client.create_topic("grpc")
+        client.topics.create("grpc")
         before = client.status().sent
         found = load(
             endpoint,
@@ -132,7 +132,7 @@ def _measure_half_load(endpoint: str, scale: _Scale, figures: dict[str, float], 
     """At half the speed just seen: the same messages, then such as fall due while the load goes on."""
     rate = figures["grpc_send_per_s"] / 2
     with Client(endpoint) as client:
-        client.create_topic("half")
+        client.topics.create("half")
         for name, delay_ms in (("send_p99_ms_half_load", HOUR_MS), (_RELEASING, _HALF_LOAD_DELAY_MS)):
             found = load(
                 endpoint,

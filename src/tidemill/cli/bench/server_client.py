@@ -73,8 +73,8 @@ def measure_consumer(endpoint: str, count: int) -> float:
     """p99 of the milliseconds from a message's time to a waiting consumer that has it, at rest."""
     late_ms: list[float] = []
     with Client(endpoint) as client:
-        client.create_topic("rest")
-        client.set_group("waiting", start="first")
+        client.topics.create("rest")
+        client.groups.set("waiting", start="first")
         due_ms = client.status().now_ms + 1_500
         drafts = [Draft("rest", _BODY, deliver_at_ms=due_ms + 12 * number) for number in range(count)]
         client.send_many(drafts)

@@ -15,8 +15,8 @@ from pathlib import Path
 from tidemill.cli.demo.serving import Serving
 from tidemill.cli.demo.story import EXTENDED_BY_MS, Act, Order, Scene, orders
 from tidemill.client.answers import Message
+from tidemill.client.change_verbs import HandleLike
 from tidemill.client.client import Client
-from tidemill.client.verbs import HandleLike
 from tidemill.core.clock import SystemClock
 from tidemill.core.errors import TidemillError
 from tidemill.core.model import CancelAnswer, Via
@@ -98,7 +98,7 @@ class Stage:
         self._serving = Serving(directory, log, pipeline)
         self.endpoint = self._serving.endpoint
         self._client = Client(self.endpoint)
-        self._client.create_topic(TOPIC)
+        self._client.topics.create(TOPIC)
         self.begun_ms = clock.now_ms()
         self._consumer = threading.Thread(target=self._close_orders, daemon=True)
 
@@ -143,7 +143,7 @@ class Stage:
                     self._leaves.wait(_PAUSE_S)
 
     def _close_some(self, client: Client) -> None:
-        messages = client.receive_batch(TOPIC, GROUP, wait=_POLL_MS / 1_000, invisible=_INVISIBLE_MS / 1_000)
+        messages = client.receive_batch(TOPIC, GROUP, wait=_POLL_MS / 1_000, lease=_INVISIBLE_MS / 1_000)
         self._is_heard.set()
         for message in messages:
             self._note_closing(message)

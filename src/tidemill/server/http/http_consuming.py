@@ -33,7 +33,7 @@ from tidemill.server.http.http_errors import error_response
 from tidemill.server.http.http_messages import body_out
 from tidemill.server.http.http_models import (
     AckTokensIn,
-    InvisibilityIn,
+    ExtendIn,
     ReceiveIn,
     ReceiveOut,
     SettledOut,
@@ -70,7 +70,7 @@ class Consumers:
             request.topic,
             request.group,
             request.count,
-            request.invisible_ms,
+            request.lease_ms,
             _tag_filter(request.tags),
             request.one_per_message_group,
         )
@@ -88,16 +88,13 @@ class Consumers:
         require_ack_tokens(self._broker, request.ack_tokens)
         return _dumps({"settled": await self._call(self._broker.ack, request.ack_tokens)}).encode()
 
-    async def put_off(self, request: InvisibilityIn) -> bytes:
+    async def extend(self, ack_tokens: list[str], lease_ms: int, *, is_untried: bool = False) -> bytes:
         """A `SettledOut`."""
-        require_ack_tokens(self._broker, request.ack_tokens)
-        settled = await self._call(
-            self._broker.change_invisibility,
-            request.ack_tokens,
-            request.invisible_ms,
-            is_untried=request.untried,
-        )
-        return _dumps({"settled": settled}).encode()
+        require_ack_tokens(self._broker, ack_tokens)
+        extend = self._broker.change_invisibility
+        return _dumps(
+            {"settled": await self._call(extend, ack_tokens, lease_ms, is_untried=is_untried)}
+        ).encode()
 
 
 def consumer_routes(consumers: Consumers) -> APIRouter:
@@ -114,10 +111,15 @@ def consumer_routes(consumers: Consumers) -> APIRouter:
         """Settle deliveries."""
         return _json_response(await consumers.ack(request))
 
-    @routes.post("/invisibility", response_model=SettledOut)
-    async def change_invisibility(request: InvisibilityIn) -> Response:
-        """Let deliveries become visible again after `invisible_ms`; 0: at once."""
-        return _json_response(await consumers.put_off(request))
+    @routes.post("/extend", response_model=SettledOut)
+    async def extend(request: ExtendIn) -> Response:
+        """Let the leases of deliveries end in `lease_ms`; the messages are delivered again then."""
+        return _json_response(await consumers.extend(request.ack_tokens, request.lease_ms))
+
+    @routes.post("/requeue", response_model=SettledOut)
+    async def requeue(request: AckTokensIn) -> Response:
+        """Return deliveries untried: they are delivered again at once, and count as no attempts."""
+        return _json_response(await consumers.extend(request.ack_tokens, 0, is_untried=True))
 
     return routes
 
@@ -216,7 +218,7 @@ def _delivery_out(delivery: Delivery) -> dict[str, object]:
         "stored_at_ms": message.stored_at_ms,
         "deliver_at_ms": time_out(message.deliver_at_ms),
         "released_at_ms": delivery.released_at_ms,
-        "invisible_until_ms": delivery.invisible_until_ms,
+        "lease_until_ms": delivery.invisible_until_ms,
         "via": delivery.via.name.lower(),
         "rolls": delivery.rolls,
     }

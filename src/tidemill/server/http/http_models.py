@@ -142,7 +142,9 @@ class ReceiveIn(Request):
     group: Name
     count: Annotated[int, Field(ge=1, le=RECEIVE_COUNT_MAX)] = 32
     wait_ms: Annotated[int, Field(ge=0, le=RECEIVE_WAIT_MS_MAX)] = 0
-    invisible_ms: Annotated[int, Field(ge=1, le=MAX_DELAY_MS)] = 30_000
+    lease_ms: Annotated[int, Field(ge=1, le=MAX_DELAY_MS)] = Field(
+        30_000, description="milliseconds until the messages are delivered again if they are not acknowledged"
+    )
     tags: Annotated[list[Tag], Field(min_length=1)] | None = Field(
         None, description="only messages with one of these; the group skips the others permanently"
     )
@@ -172,7 +174,7 @@ class DeliveryOut(Out):
     stored_at_ms: int
     deliver_at_ms: int | None
     released_at_ms: int
-    invisible_until_ms: int
+    lease_until_ms: int
     via: str
     rolls: int | None = Field(
         description="how often it was placed again in the wheel ; null: not timed, or unknown"
@@ -187,9 +189,8 @@ class AckTokensIn(Request):
     ack_tokens: Annotated[list[Token], Field(max_length=FRAME_ROWS_MAX)]
 
 
-class InvisibilityIn(AckTokensIn):
-    invisible_ms: Annotated[int, Field(ge=0, le=MAX_DELAY_MS)]
-    untried: bool = Field(False, description="returned untried: these deliveries count as no attempts")
+class ExtendIn(AckTokensIn):
+    lease_ms: Annotated[int, Field(ge=0, le=MAX_DELAY_MS)] = Field(description="milliseconds from now")
 
 
 class SettledOut(Out):

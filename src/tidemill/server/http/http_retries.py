@@ -1,4 +1,4 @@
-"""The admin API's operations for failed messages: retry, move to dead letters, list and resend dead letters.
+"""The admin API's operations for failed messages: nack, move to dead letters, list and resend dead letters.
 
 Owns their models and translates between those and the broker's values, nothing more. All run in the server's
 thread pool.
@@ -14,7 +14,7 @@ from pydantic import Field
 
 from tidemill.broker.broker import Broker
 from tidemill.broker.consume.dead_letters import DeadLetter
-from tidemill.broker.consume.retries import SendBackAnswer, SentBack
+from tidemill.broker.consume.retries import TO_DEAD_LETTERS, SendBackAnswer, SentBack
 from tidemill.core.errors import RequestError
 from tidemill.core.limits import ANSWER_BYTES_MAX, FRAME_ROWS_MAX, MAX_DELAY_MS
 from tidemill.core.property_names import split_properties
@@ -28,6 +28,7 @@ from tidemill.server.http.http_models import (
     Name,
     Out,
     Request,
+    SettledOut,
     Token,
 )
 from tidemill.server.response_budget import BodiesRoute, reserve
@@ -36,23 +37,19 @@ from tidemill.server.security.caller import ADMIN, LOOK, may, require
 _LEVEL_MAX = 1 << 31
 
 
-class SendBackIn(AckTokensIn):
-    """Deliveries to return; they are delivered again after the delay of a level."""
-
-    level: Annotated[int, Field(ge=-1, le=_LEVEL_MAX)] = Field(
-        0, description="0: the pause of the group's table; -1: to the dead letters"
-    )
-
-
-class RetryIn(AckTokensIn):
-    """Deliveries that failed; they are tried again where they are."""
+class NackIn(AckTokensIn):
+    """Deliveries that failed. At most one of `delay_ms` and `level`."""
 
     delay_ms: Annotated[int, Field(ge=0, le=MAX_DELAY_MS)] | None = Field(
         None, description="null: the pause of the group's table after this attempt"
     )
+    level: Annotated[int, Field(ge=0, le=_LEVEL_MAX)] | None = Field(
+        None,
+        description="scheduled anew for the group, after the delay of this level; 0: the pause of its table",
+    )
 
 
-class SentBackOut(Out):
+class NackedOut(Out):
     answer: SendBackAnswer
     deliver_at_ms: Annotated[int | None, AS_TIME]
     handle: Annotated[str | None, AS_TEXT] = Field(
@@ -61,8 +58,8 @@ class SentBackOut(Out):
     note: str = ""
 
 
-class SendBackOut(Out):
-    answers: list[SentBackOut]
+class NackOut(Out):
+    answers: list[NackedOut]
 
 
 class DeadLetterOut(Out):
@@ -102,17 +99,22 @@ def retry_routes(broker: Broker) -> APIRouter:
     """Routes for what failed."""
     routes = APIRouter(prefix="/v1", tags=["retries"])
 
-    @routes.post("/send-back", response_model=SendBackOut)
-    def send_back(request: SendBackIn) -> SendBackOut:
-        """Return deliveries; each is delivered again, to its group alone, after the delay of a level."""
+    @routes.post("/nack", response_model=NackOut)
+    def nack(request: NackIn) -> NackOut:
+        """Report failed deliveries: each is delivered again after its pause, or dead-lettered at its last."""
         require_ack_tokens(broker, request.ack_tokens)
+        if request.level is None:
+            return _answers_out(broker.retry(request.ack_tokens, request.delay_ms))
+        if request.delay_ms is not None:
+            raise RequestError("give delay_ms or level, not both")
         return _answers_out(broker.send_back(request.ack_tokens, request.level))
 
-    @routes.post("/retry", response_model=SendBackOut)
-    def retry(request: RetryIn) -> SendBackOut:
-        """Report failed deliveries: each is retried after its group's pause, the last one dead-lettered."""
+    @routes.post("/dead-letters", response_model=SettledOut)
+    def dead_letter(request: AckTokensIn) -> SettledOut:
+        """Move deliveries to the dead letters of their groups, whatever attempts are left."""
         require_ack_tokens(broker, request.ack_tokens)
-        return _answers_out(broker.retry(request.ack_tokens, request.delay_ms))
+        answers = broker.send_back(request.ack_tokens, TO_DEAD_LETTERS)
+        return SettledOut(settled=[sent.answer is SendBackAnswer.DEAD for sent in answers])
 
     @routes.post("/dead-letters/resend", response_model=ResentOut)
     def resend(request: ResendIn) -> ResentOut:
@@ -134,8 +136,8 @@ def retry_routes(broker: Broker) -> APIRouter:
     return routes
 
 
-def _answers_out(answers: Sequence[SentBack]) -> SendBackOut:
-    return SendBackOut(answers=list(map(SentBackOut.of, answers)))
+def _answers_out(answers: Sequence[SentBack]) -> NackOut:
+    return NackOut(answers=list(map(NackedOut.of, answers)))
 
 
 def letter_routes(broker: Broker) -> APIRouter:

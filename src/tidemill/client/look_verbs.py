@@ -1,0 +1,40 @@
+"""The verbs that only look."""
+
+from __future__ import annotations
+
+from tidemill.client.answers import BrokerStatus, FoundMessage, Minute, Pending
+from tidemill.client.arguments import optional_time
+from tidemill.client.verb import Caller, K, Verb
+from tidemill.core.durations import Moment, Span, as_duration_ms
+
+
+class LookVerbs(Caller[K]):
+    """Part of a client."""
+
+    @Verb
+    async def pending(
+        self,
+        topic: str | None = None,
+        *,
+        key: str | None = None,
+        start: Moment | None = None,
+        end: Moment | None = None,
+        limit: int = 100,
+    ) -> list[Pending]:
+        """Messages that wait, earliest due first."""
+        return await self._operations.pending(topic, key, optional_time(start), optional_time(end), limit)
+
+    @Verb
+    async def find(self, topic: str, key: str) -> list[FoundMessage]:
+        """Messages with a key and what became of each, newest first."""
+        return await self._operations.find(topic, key)
+
+    @Verb
+    async def forecast(self, topic: str | None = None, *, horizon: Span = "1h") -> list[Minute]:
+        """How many messages fall due in each minute."""
+        return await self._operations.forecast(topic, as_duration_ms(horizon))
+
+    @Verb
+    async def status(self) -> BrokerStatus:
+        """The broker's state: its clock, counts, lateness and timer runner."""
+        return await self._operations.status()
