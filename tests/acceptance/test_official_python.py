@@ -48,9 +48,22 @@ def serve(tmp_path):
         served.stop()
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    served = Served(tmp_path_factory.mktemp("official") / "data")
+    yield served.start()
+    served.stop()
+
+
 @pytest.fixture
-def served(serve):
-    return serve("orders", "payments")
+def served(shared: Served) -> Served:
+    """The server of the whole file, whose topics are empty."""
+    with tidemill.Client(shared.endpoint) as ours:
+        for topic in ours.topics():
+            ours.delete_topic(topic.name)
+        for name in ("orders", "payments"):
+            ours.create_topic(name)
+    return shared
 
 
 @contextmanager
