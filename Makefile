@@ -33,7 +33,7 @@ quick: $(READY) ## while you work: style, layers and the fast tests; about 90 se
 test: lint pytest ## everything CI runs: style, types, layers, tests; before you push
 
 full: lint $(READY_TESTS) ## test, and the long tests: clients of other languages, Spark under faults, SEEDS=2000 simulations
-	@$(BIN)/pytest -q -n 3 --ignore tests/simulation --durations 15
+	@$(BIN)/pytest -q -n 3 --ignore tests/simulation --hypothesis-profile full --durations 15
 	@TIDEMILL_SEEDS=$(SEEDS) TIDEMILL_DAMAGE_SEEDS=$(SEEDS) $(BIN)/pytest -q -n 2 tests/simulation --timeout 0
 
 lint: $(READY) ## style, types, layers

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers.hypothesis_examples import register_quick
+from helpers.hypothesis_examples import register_profiles
 
 if TYPE_CHECKING:
     from helpers.small_broker import SmallBroker
@@ -49,7 +49,7 @@ _files, _files_most = resource.getrlimit(resource.RLIMIT_NOFILE)
 if 0 <= _files < _FILES_WANTED <= _files_most:
     resource.setrlimit(resource.RLIMIT_NOFILE, (_FILES_WANTED, _files_most))
 
-register_quick()
+register_profiles()
 
 _SLOW_PATHS = {Path(__file__).parent / name for name in _SLOW}
 

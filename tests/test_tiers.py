@@ -12,7 +12,7 @@ from hypothesis import settings
 
 from helpers import scheduling
 from helpers.durations import table
-from helpers.hypothesis_examples import QUICK, examples
+from helpers.hypothesis_examples import FULL, QUICK, examples
 
 _ROOT = Path(__file__).resolve().parent.parent
 _TESTS = _ROOT / "tests"
@@ -88,15 +88,20 @@ def test_unit_tests_start_no_thread_no_process_and_no_server() -> None:
 
 
 @pytest.fixture
-def quick() -> Iterator[None]:
+def profile(request: pytest.FixtureRequest) -> Iterator[None]:
     before = settings.get_current_profile_name()
-    settings.load_profile(QUICK)
+    settings.load_profile(request.param)
     yield
     settings.load_profile(before)
 
 
-def test_a_property_test_looks_at_few_examples_in_quick(quick: None) -> None:
-    assert (examples(60), examples(3), settings().max_examples) == (5, 3, 5)
+@pytest.mark.parametrize(
+    ("profile", "counts"), [(QUICK, (5, 3, 5)), (FULL, (240, 12, 400))], indirect=["profile"]
+)
+def test_a_property_test_looks_at_few_examples_in_quick_and_many_in_full(
+    profile: None, counts: tuple[int, int, int]
+) -> None:
+    assert (examples(60), examples(3), settings().max_examples) == counts
 
 
 def test_every_property_test_with_a_number_of_its_own_lowers_it_in_quick() -> None:

@@ -1,4 +1,7 @@
-"""`check`, `dump` and `rebuild` as processes, on directories that are whole, damaged, in use or not ours."""
+"""`check`, `dump`, `rebuild` and `salvage` on directories that are whole, damaged, in use or not ours.
+
+Each command runs as a process at least once; elsewhere in the process of the test.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import tidemill
-from acceptance.command_line import make_directory, one_line_on_stderr, run, start
+from acceptance.command_line import make_directory, one_line_on_stderr, run, run_here, start
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import RealDisk
 
@@ -23,11 +26,17 @@ with tidemill.open(sys.argv[1]) as broker:
 """
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    made = tmp_path / "data"
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("made") / "data"
     make_directory(made)
     return made
+
+
+@pytest.fixture
+def directory(made: Path, tmp_path: Path) -> Path:
+    """A copy for each test: making one takes as long as the program's lead."""
+    return Path(shutil.copytree(made, tmp_path / "data"))
 
 
 def _first_segment(directory: Path) -> Path:
@@ -53,14 +62,14 @@ def test_check_of_a_sound_directory_says_so(directory: Path) -> None:
 
 
 def test_check_can_answer_in_json(directory: Path) -> None:
-    report = json.loads(run("check", directory, "--json").stdout)
+    report = json.loads(run_here("check", directory, "--json").stdout)
     assert report["is_sound"] is True
     assert (report["pending"], report["released"], report["cancelled"]) == (19, 1, 1)
 
 
 def test_check_rebuilds_nothing_because_of_other_settings(directory: Path) -> None:
     before = sorted(path.relative_to(directory) for path in (directory / "timer").rglob("timer-log/*"))
-    assert run("check", directory).returncode == 0
+    assert run_here("check", directory).returncode == 0
     assert (
         sorted(path.relative_to(directory) for path in (directory / "timer").rglob("timer-log/*")) == before
     )
@@ -69,7 +78,7 @@ def test_check_rebuilds_nothing_because_of_other_settings(directory: Path) -> No
 
 def test_check_finds_a_flipped_byte_in_the_middle_of_the_log(directory: Path) -> None:
     _flip_byte(_first_segment(directory), 1_000)
-    result = run("check", directory)
+    result = run_here("check", directory)
     assert result.returncode == 1
     assert "does not read back" in result.stdout
     assert "1 finding" in result.stdout
@@ -89,7 +98,7 @@ def test_check_derives_a_damaged_entry_again_and_names_it(directory: Path) -> No
 
 def test_a_path_that_is_no_data_directory_is_left_alone(tmp_path: Path) -> None:
     for command in ("check", "rebuild"):
-        result = run(command, tmp_path)
+        result = run_here(command, tmp_path)
         assert result.returncode == 1
         assert "not a data directory" in one_line_on_stderr(result)
     assert not list(tmp_path.iterdir())
@@ -101,10 +110,10 @@ def test_a_directory_in_use_is_refused_and_the_holder_named(directory: Path) -> 
             assert holder.stdout is not None
             assert holder.stdout.readline() == "open\n"
             for command in ("check", "rebuild"):
-                result = run(command, directory)
+                result = run_here(command, directory)
                 assert result.returncode == 1
                 assert f"in use by process {holder.pid}" in one_line_on_stderr(result)
-            assert run("dump", _first_segment(directory)).returncode == 0
+            assert run_here("dump", _first_segment(directory)).returncode == 0
         finally:
             holder.kill()
 
@@ -113,7 +122,7 @@ def test_a_directory_of_a_newer_format_is_refused(directory: Path) -> None:
     identity = Checkpoint(RealDisk(), directory, "identity", 99)
     identity._generation = 7
     identity.save(b"{}", sync=False)
-    result = run("check", directory)
+    result = run_here("check", directory)
     assert result.returncode == 1
     assert "newer Tidemill" in one_line_on_stderr(result)
 
@@ -134,7 +143,7 @@ def test_rebuild_makes_every_derived_file_again(directory: Path) -> None:
 
 
 def test_rebuild_tells_programs_what_it_found(directory: Path) -> None:
-    said = json.loads(run("rebuild", directory, "--json").stdout)
+    said = json.loads(run_here("rebuild", directory, "--json").stdout)
     assert (said["is_sound"], said["findings"]) == (True, [])
     assert (said["topics"], said["pending"], said["released"], said["cancelled"]) == (2, 19, 1, 1)
 
@@ -142,25 +151,25 @@ def test_rebuild_tells_programs_what_it_found(directory: Path) -> None:
 def test_lost_consumers_are_a_finding_and_begun_again_only_if_asked_to(directory: Path) -> None:
     for path in (directory / "consumers").glob("checkpoint.*"):
         path.unlink()
-    result = run("check", directory)
+    result = run_here("check", directory)
     assert result.returncode == 1
     assert "it is not known what was acknowledged" in result.stdout and "1 finding" in result.stdout
-    result = run("rebuild", directory)
+    result = run_here("rebuild", directory)
     assert result.returncode == 1
     assert "--new-consumers" in one_line_on_stderr(result)
-    result = run("rebuild", "--new-consumers", directory)
+    result = run_here("rebuild", "--new-consumers", directory)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "every group begins again" in result.stdout and "all holds" in result.stdout
     assert list((directory / "consumers.before-rebuild").iterdir())
-    assert run("check", directory).returncode == 0
-    assert "stays as it is" in run("rebuild", "--new-consumers", directory).stdout
+    assert run_here("check", directory).returncode == 0
+    assert "stays as it is" in run_here("rebuild", "--new-consumers", directory).stdout
 
 
 def test_rebuild_mends_a_damaged_index(directory: Path) -> None:
     (entries,) = (directory / "index" / "entries").iterdir()
     _flip_byte(entries, 48 * 3 + 9)
-    assert run("rebuild", directory).returncode == 0
-    assert run("check", directory).returncode == 0
+    assert run_here("rebuild", directory).returncode == 0
+    assert run_here("check", directory).returncode == 0
 
 
 @pytest.mark.parametrize("which", [0, -1])
@@ -173,7 +182,7 @@ def test_rebuild_refuses_a_log_whose_first_or_last_file_is_missing(tmp_path: Pat
     assert len(segments) > 2
     segments[which].unlink()
     before = sorted(path.relative_to(directory) for path in directory.rglob("*"))
-    result = run("rebuild", directory)
+    result = run_here("rebuild", directory)
     assert result.returncode == 1
     assert "backup" in one_line_on_stderr(result)
     assert sorted(path.relative_to(directory) for path in directory.rglob("*")) == before
@@ -184,7 +193,7 @@ def test_rebuild_of_a_damaged_log_leaves_everything_as_it_was(directory: Path) -
         p.relative_to(directory): p.read_bytes() for p in (directory / "index").rglob("*") if p.is_file()
     }
     _flip_byte(_first_segment(directory), 1_000)
-    result = run("rebuild", directory)
+    result = run_here("rebuild", directory)
     assert result.returncode == 1
     assert "does not read back" in one_line_on_stderr(result)
     after = {
@@ -221,7 +230,7 @@ def test_bad_usage_is_one_line_and_exit_code_2(arguments: list[str]) -> None:
 )
 def test_a_value_that_cannot_be_is_bad_usage(arguments: list[str], tmp_path: Path) -> None:
     more = ["--data", str(tmp_path / "data")] if arguments[0] == "serve" else []
-    result = run(*arguments, *more)
+    result = run_here(*arguments, *more)
     assert result.returncode == 2, result.stderr
     one_line_on_stderr(result)
 
@@ -235,7 +244,7 @@ def test_check_and_rebuild_keep_a_directory_with_the_timer_store_it_has(tmp_path
         broker.send([tidemill.Draft("t", b"", delay_ms=3_600_000) for _ in range(50)])
         assert broker.status().pipeline.store == "rocksdb"
     for command in ("check", "rebuild"):
-        result = run(command, directory)
+        result = run_here(command, directory)
         assert result.returncode == 0, result.stdout + result.stderr
         assert "50 pending" in result.stdout
         names = {path.name for path in (directory / "timer" / "shard-000").iterdir()}
@@ -244,7 +253,7 @@ def test_check_and_rebuild_keep_a_directory_with_the_timer_store_it_has(tmp_path
 
 
 def test_an_unknown_timer_store_is_refused_in_one_line(tmp_path: Path) -> None:
-    result = run("serve", "--data", tmp_path / "data", "--timer-store", "redis")
+    result = run_here("serve", "--data", tmp_path / "data", "--timer-store", "redis")
     assert result.returncode == 2
     assert one_line_on_stderr(result) == "tidemill: timer-store 'redis' is unknown; use wheel or rocksdb"
 
@@ -253,27 +262,27 @@ def test_an_unknown_timer_store_is_refused_in_one_line(tmp_path: Path) -> None:
 
 
 def test_salvage_of_a_sound_directory_copies_it_whole(directory: Path, tmp_path: Path) -> None:
-    result = run("salvage", directory, "--to", tmp_path / "new")
+    result = run_here("salvage", directory, "--to", tmp_path / "new")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "19 pending" in result.stdout and "nothing is missing" in result.stdout
-    assert run("check", tmp_path / "new").returncode == 0
+    assert run_here("check", tmp_path / "new").returncode == 0
 
 
 def test_salvage_of_a_damaged_log_says_what_is_missing(directory: Path, tmp_path: Path) -> None:
     segment = _first_segment(directory)
     _flip_byte(segment, segment.read_bytes().index(b"at once"))
-    refused = run("rebuild", directory)
+    refused = run_here("rebuild", directory)
     assert f"tidemill salvage {directory} --to NEW" in one_line_on_stderr(refused)
     result = run("salvage", directory, "--to", tmp_path / "new")
     assert result.returncode == 1
     assert f"{segment.name}: offset" in result.stdout and "does not read back" in result.stdout
-    assert run("check", tmp_path / "new").returncode == 0
+    assert run_here("check", tmp_path / "new").returncode == 0
     with tidemill.open(tmp_path / "new") as broker:
         assert broker.status().pending == 19
 
 
 def test_salvage_can_answer_in_json(directory: Path, tmp_path: Path) -> None:
-    report = json.loads(run("salvage", directory, "--to", tmp_path / "new", "--json").stdout)
+    report = json.loads(run_here("salvage", directory, "--to", tmp_path / "new", "--json").stdout)
     assert report["is_whole"] is True
     assert (report["pending"], report["released"], report["cancelled"]) == (19, 1, 1)
     kept = json.loads((tmp_path / "new" / "salvage-report.json").read_text())
@@ -281,7 +290,7 @@ def test_salvage_can_answer_in_json(directory: Path, tmp_path: Path) -> None:
 
 
 def test_salvage_into_a_directory_that_is_not_empty_is_bad_usage(directory: Path, tmp_path: Path) -> None:
-    result = run("salvage", directory, "--to", tmp_path)
+    result = run_here("salvage", directory, "--to", tmp_path)
     assert result.returncode == 2
     assert "name" in one_line_on_stderr(result)
-    assert run("salvage", directory).returncode == 2
+    assert run_here("salvage", directory).returncode == 2

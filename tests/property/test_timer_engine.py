@@ -26,7 +26,7 @@ WINDOW = 8
 pytestmark = pytest.mark.slow
 
 RELAXED = settings(
-    max_examples=examples(60),
+    max_examples=examples(30),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
@@ -132,7 +132,7 @@ def test_nothing_is_handed_over_before_the_tick_of_its_step(store, script, limit
     power_cut=st.booleans(),
     seed=st.integers(0, 1 << 30),
 )
-@settings(RELAXED, max_examples=examples(100))
+@settings(RELAXED, max_examples=examples(50))
 def test_a_crash_anywhere_loses_nothing(store, script, limits, crash_at, crash_after, power_cut, seed):
     with tempfile.TemporaryDirectory() as folder:
         plan = FaultPlan(crash_at=crash_at, crash_after=crash_after, count_writes=True)
