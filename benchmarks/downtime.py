@@ -26,8 +26,9 @@ from benchmarks.spark_here import SparkOption, require_spark
 from tidemill.broker.broker import Broker
 from tidemill.broker.query.table_schemas import Wanted
 from tidemill.cli.bench.options import DataOption, JsonOption, QuickOption
-from tidemill.cli.bench.settling import wait_for, wait_until_absorbed
+from tidemill.cli.bench.settling import wait_until_absorbed
 from tidemill.cli.bench.workload import BATCH_ROWS, table_due_at
+from tidemill.cli.child_processes import wait_for
 from tidemill.cli.output import console
 from tidemill.cli.planned_bar import PlannedStep, planned_bar
 from tidemill.core.clock import SimulatedClock, stopwatch_s

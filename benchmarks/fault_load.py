@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from benchmarks.metronome import Beats, Metronome
 from benchmarks.served_spark import LEAD_MS, ServedSpark
-from tidemill.cli.bench.settling import wait_for
 from tidemill.cli.bench.workload import tables
+from tidemill.cli.child_processes import wait_for
 from tidemill.core.clock import SystemClock
 from tidemill.core.errors import StorageError
 from tidemill.core.model import Draft, SendResult

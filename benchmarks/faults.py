@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.fault_load import Load, Verdict
 from benchmarks.served_spark import LEAD_MS, ServedSpark, wait_until_gone
-from tidemill.cli.bench.settling import wait_for
+from tidemill.cli.child_processes import wait_for
 from tidemill.core.clock import machine_ms
 from tidemill.core.errors import StorageError
 from tidemill.core.processes import descendants, is_alive

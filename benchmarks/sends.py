@@ -13,8 +13,8 @@ from pathlib import Path
 
 from benchmarks.peers import PEERS, peers_here
 from tidemill.cli.bench.options import DataOption, JsonOption, QuickOption
-from tidemill.cli.bench.serve_process import serving
 from tidemill.cli.bench.server_client import measure_threads
+from tidemill.cli.child_broker import serving
 from tidemill.cli.output import console
 from tidemill.cli.planned_bar import PlannedStep, planned_bar
 

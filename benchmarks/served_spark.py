@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from tidemill.cli.bench.serve_process import ServeProcess
-from tidemill.cli.bench.settling import wait_for
+from tidemill.cli.child_broker import ChildBroker
+from tidemill.cli.child_processes import wait_for
 from tidemill.client.client import Client
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import StorageError
@@ -31,7 +31,7 @@ _CATCH_EVERY_S = 0.001
 _STEP_WITHIN_S = LEAD_MS / 4_000 + 2.0
 
 
-class ServedSpark(ServeProcess):
+class ServedSpark(ChildBroker):
     """The serve, and the processes below it."""
 
     def __init__(self, directory: Path, master: str = "local[2]") -> None:

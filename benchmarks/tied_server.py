@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tidemill.cli.bench.settling import wait_for
-from tidemill.cli.child_processes import untie
+from tidemill.cli.child_processes import start_tied, untie, wait_for
 from tidemill.core.errors import StorageError
 from tidemill.core.processes import descendants, is_alive, kill
 
@@ -27,15 +25,11 @@ class TiedServer:
         self, command: Sequence[str], log: Path, ended_by: signal.Signals, user: str | None = None
     ) -> None:
         self._log = log
-        self._command = [sys.executable, "-m", "benchmarks.server_guard"]
-        self._command += [ended_by.name, user or "", *command]
+        self._command = [ended_by.name, user or "", *command]
         self._guard = self._started()
 
     def _started(self) -> subprocess.Popen[bytes]:
-        with self._log.open("ab") as output:
-            return subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
-            )
+        return start_tied("benchmarks.server_guard", self._command, self._log)
 
     def wait_until_open(self, name: str, is_open: Callable[[], bool]) -> None:
         """Return when `is_open` says so; an error with its words if it ends before that."""

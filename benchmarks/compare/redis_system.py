@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.compare.messages import Messages, body_of, number_and_due
 from benchmarks.compare.system import BATCH, Served
 from benchmarks.redis_server import RedisServer, client_of, has_redis, serving_redis
-from tidemill.cli.bench.settling import wait_for
+from tidemill.cli.child_processes import wait_for
 from tidemill.core.clock import wall_s
 from tidemill.log.disk import RealDisk
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from benchmarks.compare.messages import Messages, body_of
 from benchmarks.compare.system import BATCH, Served
-from tidemill.cli.bench.serve_process import ServeProcess
+from tidemill.cli.child_broker import ChildBroker
 from tidemill.client.client import Client
 from tidemill.core.errors import StorageError, TidemillError
 from tidemill.core.model import CancelAnswer, SendResult
@@ -35,7 +35,7 @@ class TidemillSystem:
 
     @contextmanager
     def serving(self, directory: Path) -> Iterator[Served]:
-        process = ServeProcess(directory, "--flight-port", "0", "--pipeline", "embedded")
+        process = ChildBroker(directory, "--flight-port", "0", "--pipeline", "embedded")
         try:
             process.start()
             with Client(process.endpoint) as client:
@@ -65,7 +65,7 @@ def _send(client: Client, number: int, due_ms: int) -> None:
 
 
 class _ServedTidemill:
-    def __init__(self, process: ServeProcess, client: Client) -> None:
+    def __init__(self, process: ChildBroker, client: Client) -> None:
         self._process = process
         self._client = client
         self._answers: Sequence[Answer] = ()

@@ -17,7 +17,7 @@ from benchmarks.fault_load import Load
 from benchmarks.faults import FAULTS, Fault, hurt
 from benchmarks.served_spark import LEAD_MS, ServedSpark, wait_until_gone
 from pipeline.small_disk import filled, small_disk_at
-from tidemill.cli.bench.settling import wait_for
+from tidemill.cli.child_processes import wait_for
 from tidemill.core.clock import machine_ms
 from tidemill.core.limits import HOUR_MS
 from tidemill.core.processes import command_line

@@ -1,7 +1,7 @@
 """Child processes of commands (a broker, a measurement, the demo), which never outlive them.
 
 Owns the parent's end of the pipe (`core/parent_watch.py` has the other). The parent holds a pipe to the
-standard input of what it starts (`tied_serve`), and cleans up when it is asked to end (`end_in_order`). The
+standard input of what it starts (`start_tied`), and cleans up when it is asked to end (`end_in_order`). The
 child ends when that pipe closes, which also happens when the parent is killed.
 """
 
@@ -10,19 +10,24 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-_SERVE = "tidemill.cli.tied_serve"
+from tidemill.core.clock import stopwatch_s
+from tidemill.core.errors import StorageError
+
+_PATIENCE_S = 120.0
+_LOOK_EVERY_S = 0.1
 
 
-def tied_serve(flags: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    """Start `tidemill serve` with these flags; it ends with us. What it says is added to a file.
+def start_tied(module: str, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    """Run a module of ours, which ends with us. What it prints is added to a file.
 
     It is out of reach of a terminal's Ctrl-C: that is for us, and we stop it when we are done with it.
     """
-    command = [sys.executable, "-m", _SERVE, *flags]
+    command = [sys.executable, "-m", module, *arguments]
     with log.open("ab") as output:
         return subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
@@ -33,6 +38,15 @@ def untie(process: subprocess.Popen[bytes]) -> None:
     """Let go of it: if it still runs, it ends in order."""
     if process.stdin is not None:
         process.stdin.close()
+
+
+def wait_for(what: str, is_so: Callable[[], bool], every_s: float = _LOOK_EVERY_S) -> None:
+    """Look again and again until it is so: other processes offer nothing to wait on."""
+    until_s = stopwatch_s() + _PATIENCE_S
+    while not is_so():
+        if stopwatch_s() > until_s:
+            raise StorageError(f"waited {_PATIENCE_S:.0f} s in vain: {what}")
+        threading.Event().wait(every_s)
 
 
 def end_in_order() -> None:

@@ -18,7 +18,6 @@ import typer
 
 from tidemill.cli.bench.figures import SERVER_FIGURES, figures_table
 from tidemill.cli.bench.options import DataOption, JsonOption, QuickOption
-from tidemill.cli.bench.serve_process import serving
 from tidemill.cli.bench.server_client import (
     measure_consumer,
     measure_flight,
@@ -26,6 +25,7 @@ from tidemill.cli.bench.server_client import (
     measure_threads,
 )
 from tidemill.cli.bench.server_load import OWN_GENERATOR, load
+from tidemill.cli.child_broker import serving
 from tidemill.cli.output import console
 from tidemill.cli.planned_bar import PlannedStep, planned_bar
 from tidemill.client.client import Client

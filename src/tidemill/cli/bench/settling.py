@@ -1,12 +1,8 @@
-"""Waiting: until something is so, until a broker has nothing left to do.
-
-Owns the patience of measurements: whoever waits in vain is told for what.
-"""
+"""Waits until the timer of a broker has absorbed what was sent."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 from tidemill.broker.broker import Broker
@@ -17,15 +13,6 @@ from tidemill.timer.target import read_cursor, shard_directories
 
 _PATIENCE_S = 120.0
 _LOOK_EVERY_S = 0.1
-
-
-def wait_for(what: str, is_so: Callable[[], bool], every_s: float = _LOOK_EVERY_S) -> None:
-    """Look again and again until it is so: other processes offer nothing to wait on."""
-    until_s = stopwatch_s() + _PATIENCE_S
-    while not is_so():
-        if stopwatch_s() > until_s:
-            raise StorageError(f"waited {_PATIENCE_S:.0f} s in vain: {what}")
-        threading.Event().wait(every_s)
 
 
 def wait_until_absorbed(broker: Broker) -> None:

@@ -19,11 +19,11 @@ from rich.text import Text
 
 from tidemill.cli.arguments import usage
 from tidemill.cli.charts import lateness_lines
+from tidemill.cli.child_broker import last_words
 from tidemill.cli.child_processes import end_in_order
 from tidemill.cli.data_directory import open_quietly, shape_of
 from tidemill.cli.demo.playing_on import play_on
 from tidemill.cli.demo.screen import LiveScreen, plain_event
-from tidemill.cli.demo.serving import last_words
 from tidemill.cli.demo.stage import Stage
 from tidemill.cli.demo.story import LEAD_MS, ORDER_COUNT, script
 from tidemill.cli.demo.verdict import Verdict, by_path, judge, percentile

@@ -1,7 +1,7 @@
-"""A `tidemill serve` in a process of its own: started, waited for, stopped in order, or killed.
+"""A `tidemill serve` in a process of its own, for benchmarks and the demo: started, stopped or killed.
 
-Owns the supervisor's process and a free port. What it says goes to a file beside the data directory. It ends
-with us, however we end.
+Owns the supervisor's process and a free port. What it prints goes to a file, by default beside the data
+directory. It ends with us, however we end.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tidemill.cli.bench.settling import wait_for
-from tidemill.cli.child_processes import tied_serve, untie
+from tidemill.cli.child_processes import start_tied, untie, wait_for
 from tidemill.client.client import Client
 from tidemill.core.errors import StorageError, TidemillError
-from tidemill.core.processes import children, descendants, is_alive, kill
+from tidemill.core.processes import children, command_line, descendants, is_alive, kill
 
+_SERVE = "tidemill.cli.tied_serve"
 _STOP_S = 60.0
 _SOON_S = 0.005
 
 
-class ServeProcess:
+class ChildBroker:
     """One data directory behind one port, which stays the same when it is started again."""
 
-    def __init__(self, directory: Path, *flags: str) -> None:
+    def __init__(self, directory: Path, *flags: str, log: Path | None = None) -> None:
         port = _free_port()
         self.directory = directory
         self.endpoint = f"127.0.0.1:{port}"
         self._flags = ("--data", str(directory), "--port", str(port), *flags)
-        self._log = directory.with_suffix(".log")
+        self._log = log or directory.with_suffix(".log")
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Return when it answers."""
-        self._process = tied_serve(self._flags, self._log)
+        self._process = start_tied(_SERVE, self._flags, self._log)
         self.wait_until_open()
 
     def kill_and_start(self) -> None:
@@ -48,7 +48,7 @@ class ServeProcess:
         if self._process is not None:
             self._process.wait()
             untie(self._process)
-        self._process = tied_serve(self._flags, self._log)
+        self._process = start_tied(_SERVE, self._flags, self._log)
 
     def wait_until_open(self) -> None:
         with Client(self.endpoint, retry_for=0) as client:
@@ -56,7 +56,7 @@ class ServeProcess:
 
     def _is_open(self, client: Client) -> bool:
         if self._process is None or self._process.poll() is not None:
-            raise StorageError(f"the broker did not open: {self._log.read_text().strip()[-500:]}")
+            raise StorageError(f"the broker failed to start: {last_words(self._log)}")
         try:
             client.status()
         except TidemillError:
@@ -83,9 +83,20 @@ class ServeProcess:
         """The supervisor's children."""
         return [] if self._process is None else children(self._process.pid)
 
-    def kill_broker(self) -> None:
-        for pid in self.broker_pids():
-            os.kill(pid, signal.SIGKILL)
+    def kill_broker(self) -> int:
+        """SIGKILL to the broker process; returns its process id when it is gone."""
+        pids = self.broker_pids()
+        kill(pids)
+        wait_for("a killed broker ends", lambda: not set(pids) & set(self.broker_pids()), _SOON_S)
+        return pids[0]
+
+    def kill_below(self, name: str) -> int:
+        """SIGKILL to the process below the supervisor whose command line has this name; its process id."""
+        for pid in self.pids()[1:]:
+            if name in command_line(pid):
+                os.kill(pid, signal.SIGKILL)
+                return pid
+        raise StorageError(f"the broker has no process {name}; see {self._log}")
 
     def kill_supervisor(self) -> None:
         if self._process is not None:
@@ -97,12 +108,18 @@ class ServeProcess:
 @contextmanager
 def serving(directory: Path, server: str = "auto") -> Iterator[str]:
     """The endpoint of a broker that serves this directory until the block ends; its runner is embedded."""
-    serve = ServeProcess(directory, "--flight-port", "0", "--pipeline", "embedded", "--server", server)
+    serve = ChildBroker(directory, "--flight-port", "0", "--pipeline", "embedded", "--server", server)
     try:
         serve.start()
         yield serve.endpoint
     finally:
         serve.stop()
+
+
+def last_words(log: Path) -> str:
+    """The last line that a serve has printed."""
+    lines = log.read_text().strip().splitlines() if log.exists() else []
+    return lines[-1] if lines else "it printed nothing"
 
 
 def _free_port() -> int:
