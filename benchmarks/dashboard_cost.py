@@ -3,11 +3,12 @@
     .venv/bin/python -m benchmarks.dashboard_cost --data DIR          fills DIR first if it is not there
     .venv/bin/python -m benchmarks.dashboard_cost --data DIR --fill   only fills it, to measure later
 
-For each page: how long from asking for it until nothing on it is loading, and how much of a core the broker's
-processes use while it stays open, beside no page. Then how late a light traffic of timed messages (half near,
-half through the wheel) is released while nobody asks, while all that the pages asked is asked every two
-seconds, and while nobody asks again; beside it, how late a thread wakes that does nothing: figures mean
-something only where that is small. Needs scripts/need_chromium.sh.
+For each page: the time from requesting it until it has loaded, and the share of a core that the broker's
+processes use while it stays open, compared with no page. Then the lateness of a few timed messages (half of
+them near, half through the wheel) without requests, with all requests of the pages every two seconds, and
+again without.
+As a reference it measures how late an idle thread wakes: the figures are valid only where that is
+small. Needs scripts/need_chromium.sh.
 """
 
 from __future__ import annotations
@@ -177,9 +178,9 @@ def costs(endpoint: str, pid: int, page: Page, seconds: float) -> Iterator[Row]:
 
 
 def lateness(endpoint: str, asked: list[str], seconds: float) -> Iterator[Row]:
-    """How late messages are: nobody asks; what the pages asked, all of it every two seconds; nobody again.
+    """The lateness of messages without requests, with those of all pages every two seconds, and without.
 
-    The browser is closed by then: usually it runs on another machine, and here it would take a core.
+    The browser is closed by then: usually it runs on another machine, and here it would use a core.
     """
     traffic = Traffic(endpoint)
     try:

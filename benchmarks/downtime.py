@@ -1,4 +1,4 @@
-"""`python -m benchmarks downtime`: a broker that was down for weeks works off all that fell due meanwhile.
+"""`python -m benchmarks downtime`: how fast a broker releases what fell due in weeks of downtime.
 
 Owns the story and its verdict. Messages are sent in bulk, some of them in FIFO groups; most are in the wheel,
 rolling, the last are not absorbed yet. The broker is stopped and started again, Spark takes the wheel, and
@@ -57,7 +57,7 @@ class WorkedOff:
 
     count: int
     took_s: float
-    steps: tuple[int, ...]  # what each step handed over, of all shards together; empty where nobody tells
+    steps: tuple[int, ...]  # messages that each step handed over, all shards together; empty if not reported
     step_max: int  # what one may hand over
     breaks_max: int  # in the order of due time of one queue
     group_breaks: int
@@ -100,7 +100,9 @@ def downtime(
 
 
 def sleep_for_weeks(directory: Path, count: int, master: str) -> WorkedOff:
-    """So many messages, a twentieth of them in FIFO groups. Without a master the broker turns the wheel.
+    """Measure with `count` messages, a twentieth of them in FIFO groups.
+
+    Without a master the broker runs the timer.
 
     `StorageError` if any message is lost, doubled or out of its group's order.
     """
@@ -112,7 +114,7 @@ def sleep_for_weeks(directory: Path, count: int, master: str) -> WorkedOff:
     with Broker(directory, _SETTINGS, clock=clock, pipeline_command=command) as broker:
         wait_until_absorbed(broker)
         if master:
-            wait_for("Spark turns the wheel", lambda: broker.status().pipeline.runner == "spark")
+            wait_for("Spark is the timer runner", lambda: broker.status().pipeline.runner == "spark")
         _send(broker, count - late_count, late_count)
         begun_s = stopwatch_s()
         clock.advance_to(_START_MS + _AWAY_MS)

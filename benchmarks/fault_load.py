@@ -1,9 +1,9 @@
-"""Load on a broker while its processes are hurt, and what the history says of it afterwards.
+"""Load on a broker while its processes are killed or stopped, and its history afterwards.
 
 Owns the messages that were sent and answered: half of them near, half through the wheel, two hundred a second
 from a client of its own, through every fault without a pause. `settle` ends it, waits until all are out and
-compares with the history: each that was answered must be in its topic once, none early. How late they
-were is told by fault, and beside it how late the machine itself was meanwhile.
+compares with the history: each answered message must be in its topic once, none early. The lateness is
+reported by fault, with the lateness of the machine itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The faults that a served broker with Spark beside it must live through, one after another.
+"""The faults that a served broker with Spark must survive, one after another.
 
 Owns the list and its order. A fault finds Spark at the wheel and ends when it is there again, or never was
 away; but for the deleted checkpoint, after which the broker is killed beside a pipeline that just starts. The

@@ -1,4 +1,4 @@
-"""A process that only writes and syncs a few bytes, a hundred times a second: how late is the machine itself?
+"""A process that only writes and syncs a few bytes, a hundred times a second: the machine's own lateness.
 
 Run as `python -m benchmarks.metronome FILE`; ends when a line comes on standard input, and then
 prints its beats as JSON: when each was due (Unix ms) and by how many ms it was late. `Metronome` runs it, out
@@ -54,7 +54,7 @@ def _beat(path: Path) -> None:
         beats.append((due_s * 1000, (wall_s() - due_s) * 1000))
         due_s = max(due_s + _EVERY_S, wall_s())
     file.close()
-    if sys.stdin.readline():  # else whoever wanted them is gone
+    if sys.stdin.readline():  # else the reader has ended
         print(json.dumps(beats))
 
 

@@ -1,8 +1,8 @@
-"""Who else takes single sends of Python threads, of those that are on this machine.
+"""The installed peers for single sends of Python threads.
 
-Each is measured twice: with every write synced, as the broker does it, and as it is mostly run, without.
-Machines differ more than what is measured does, so the target is also told as it was set: so many times what
-the peer did on the same machine.
+Each is measured twice: with every write synced, as in the broker, and without, as it is usually run.
+Machines differ more than the systems do, so the result is also given as a ratio to the peer on the same
+machine.
 """
 
 from __future__ import annotations

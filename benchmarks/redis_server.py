@@ -1,4 +1,4 @@
-"""A real Redis of our own, to compare with: whether there is one, and one that serves a directory."""
+"""A temporary Redis to compare with: whether it is installed, and a server on a directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A `tidemill serve` with Spark beside it, whose processes can be found, to be hurt one by one.
+"""A `tidemill serve` with Spark, whose processes can be found and killed one by one.
 
 Owns the way from a role to a process id: broker, driver, Java, and a Python worker in the middle of a step.
 """
@@ -49,10 +49,10 @@ class ServedSpark(ChildBroker):
         return fields
 
     def wait_for_spark(self) -> None:
-        wait_for("Spark turns the wheel", lambda: self.pipeline()["runner"] == "spark")
+        wait_for("Spark is the timer runner", lambda: self.pipeline()["runner"] == "spark")
 
     def wait_for_step(self) -> None:
-        """Spark turns the wheel, and has finished a step from now on."""
+        """Wait until Spark is the timer runner and has finished a step from now on."""
         disk, timer = RealDisk(), self.directory / "timer"
 
         def steps() -> list[tuple[int, int] | None]:
@@ -64,7 +64,7 @@ class ServedSpark(ChildBroker):
         wait_for("Spark takes a step", lambda: steps() != before and self.pipeline()["runner"] == "spark")
 
     def wait_for_broker(self) -> None:
-        wait_for("the broker turns the wheel", lambda: self.pipeline()["runner"] == "embedded")
+        wait_for("the broker is the timer runner", lambda: self.pipeline()["runner"] == "embedded")
 
     # -- processes --------------------------------------------------------------------------------
 
@@ -104,7 +104,7 @@ class ServedSpark(ChildBroker):
         return None
 
     def _lock_holders(self) -> set[int]:
-        """Who holds the lock of a shard, as the kernel knows it; nobody is disturbed by asking."""
+        """The processes that hold the lock of a shard, as the kernel reports them, without taking it."""
         locks = self.directory.glob(f"timer/shard-*/{LOCK_NAME}")
         return {holder.pid for lock in locks for holder in holders_by_kernel(lock)}
 

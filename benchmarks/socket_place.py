@@ -1,4 +1,4 @@
-"""A place for a peer's Unix socket: each is spoken to by the shortest way it has, as our client does."""
+"""A directory for a peer's Unix socket: every system is connected by its fastest transport."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures what Python threads that send one message at a time could reach here at most, without any broker.
+"""Measures the maximum rate of Python threads that send one message at a time, without a broker.
 
     .venv/bin/python -m benchmarks.thread_ceiling
 

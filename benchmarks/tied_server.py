@@ -1,4 +1,4 @@
-"""Another system's server, to compare with: started, watched, killed, and never left behind.
+"""The server of a compared system: starts, monitors and always ends it.
 
 Such servers know nothing of our ties, so each has a guard (`server_guard.py`) that does.
 """

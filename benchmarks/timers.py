@@ -1,4 +1,4 @@
-"""`python -m benchmarks timers`: the two timer stores beside each other, on the same timers, durable."""
+"""`python -m benchmarks timers`: the two timer stores compared on the same timers, durable."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Error texts, log lines, docstrings, comments and help keep to the words of the field.
+"""Error texts, log lines, docstrings, comments, help and documents keep to the words of the field.
 
-Owns the phrases (fifteen at most) and the list of what is clean; whatever is cleaned next is added to it.
+Owns the phrases (fifteen at most) and what is read: texts, docstrings and comments of Python, all lines of
+other files. What is cleaned next is added to the lists.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _PHRASES = {
     "everybody": "the subject: all callers, all threads",
     "told": "reported, refused, distinguished",
     "doors?": "endpoint",
-    "floors?": "layer",
+    "(?<!Math\\.)floors?": "layer",
     "rooms?": "module; space",
     "mend(ed|s)?": "fix",
     "shortly": "retry later",
@@ -37,24 +38,20 @@ _PHRASES = {
 }
 _BANNED = re.compile(rf"\b({'|'.join(_PHRASES)})\b", re.IGNORECASE)
 
-# Packages of `src/tidemill` and pages of `docs` that are clean.
+# Packages of `src/tidemill` that are clean, and other directories of Python.
 _PACKAGES = ("core", "log", "store", "timer", "release", "broker", "pipeline", "server", "spark", "testing")
-_PAGES = (
-    "index.md",
-    "start.md",
-    "architecture.md",
-    "durability.md",
-    "reading-the-source.md",
-    "concepts/flow.md",
-    "concepts/ledger.md",
-    "concepts/wheel.md",
-    "operations/health.md",
-    "operations/retention.md",
-    "operations/salvage.md",
-    "operations/upgrade.md",
-    "reference/errors.md",
-    "reference/settings.md",
+_DIRECTORIES = ("benchmarks", "docs", "examples", "scripts")
+
+# Documents and what else people read.
+_DOCUMENTS = (
+    "*.md",
+    "Makefile",
+    "docs/**/*.md",
+    "docs/drawings/*.svg",
+    "examples/**/*.md",
+    "benchmarks/*.md",
 )
+_FILES = ("deploy/**/*", "scripts/*.sh", "src/tidemill/server/web/*.*", "src/tidemill/server/web/pages/*.js")
 
 
 def _texts(path: Path) -> Iterator[tuple[int, str]]:
@@ -68,6 +65,10 @@ def _texts(path: Path) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    return iter(enumerate(path.read_text().splitlines(), 1))
+
+
 def _found(path: Path, texts: Iterator[tuple[int, str]]) -> list[str]:
     return [
         f"{path.relative_to(_ROOT)}:{line}: {match[0]!r} in {' '.join(text.split())[:90]!r}"
@@ -76,22 +77,35 @@ def _found(path: Path, texts: Iterator[tuple[int, str]]) -> list[str]:
     ]
 
 
+def _in_python(directory: Path) -> list[str]:
+    paths = sorted(directory.rglob("*.py"))
+    assert paths
+    return [line for path in paths for line in _found(path, _texts(path))]
+
+
 def test_few_phrases_are_banned() -> None:
     assert len(_PHRASES) <= 15
 
 
 @pytest.mark.parametrize("package", _PACKAGES)
 def test_a_package_speaks_plainly(package: str) -> None:
-    paths = sorted((_SOURCE / package).rglob("*.py"))
-    assert paths
-    found = [line for path in paths for line in _found(path, _texts(path))]
+    found = _in_python(_SOURCE / package)
     assert not found, "\n".join([*found, f"instead: {_PHRASES}"])
 
 
-@pytest.mark.parametrize("page", _PAGES)
-def test_a_page_speaks_plainly(page: str) -> None:
-    path = _ROOT / "docs" / page
-    found = _found(path, iter(enumerate(path.read_text().splitlines(), 1)))
+@pytest.mark.parametrize("directory", _DIRECTORIES)
+def test_python_beside_the_package_speaks_plainly(directory: str) -> None:
+    found = _in_python(_ROOT / directory)
+    assert not found, "\n".join([*found, f"instead: {_PHRASES}"])
+
+
+@pytest.mark.parametrize("pattern", [*_DOCUMENTS, *_FILES])
+def test_documents_speak_plainly(pattern: str) -> None:
+    paths = sorted(
+        path for path in _ROOT.glob(pattern) if path.is_file() and "node_modules" not in path.parts
+    )
+    assert paths
+    found = [line for path in paths for line in _found(path, _lines(path))]
     assert not found, "\n".join([*found, f"instead: {_PHRASES}"])
 
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks compare`: the same work for Tidemill and for what people use in its place.
+"""`python -m benchmarks compare`: the same work for Tidemill and common alternatives.
 
 Systems take turns, so that each figure of all of them is of the same minutes. A peer that is not installed is
 named with what to do, and left out. Where a peer is better, that is a figure like any other: the exit code

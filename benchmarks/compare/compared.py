@@ -1,4 +1,4 @@
-"""The figures of the comparison: name, meaning, which way is better, and the table for people.
+"""The figures of the comparison: name, meaning, which direction is better, and the printed table.
 
 Owns the list in `docs/benchmarks.md`; in JSON each name stands behind its system's.
 """
@@ -25,7 +25,7 @@ class Compared:
     meaning: str
     unit: str
     is_more_better: bool
-    least: float = 0.1  # smaller ones are not told from this
+    least: float = 0.1  # smaller values count as this
     is_judged: bool = True
 
     def text(self, value: float) -> str:

@@ -1,7 +1,7 @@
-"""kill -9 while many threads send: how long nobody is served, and whether what was answered is there.
+"""kill -9 while many threads send: how long no send is answered, and whether answered messages are stored.
 
-A thread whose send fails tries the same message again until it is answered, as callers do. So in the end
-every message that was begun was answered, and has to be stored, once.
+A thread whose send fails retries the same message until it is answered, as callers do. So in the end
+every message was answered and must be stored once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The messages of the comparison: 100 bytes that say which one it is and when it is due.
+"""The messages of the comparison: 100 bytes with a number and the due time.
 
-So whoever receives one knows how late it is, and whether it came before, whatever system it came through.
+So a consumer of any system knows how late a message is and whether it is a duplicate.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The peer that many have anyway: a table of a PostgreSQL, polled with `FOR UPDATE SKIP LOCKED`.
+"""A common peer: a table in PostgreSQL, polled with `FOR UPDATE SKIP LOCKED`.
 
 As `initdb` makes it: every commit is synced. A consumer deletes what is due and has it by that, in one
 statement; consumers beside it skip the rows it holds.

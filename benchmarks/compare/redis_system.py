@@ -1,4 +1,4 @@
-"""The peer that most people know: a sorted set of a Redis, by due time, and a loop that moves what is due.
+"""A common peer: a sorted set in Redis, by due time, and a loop that moves due messages.
 
 The mover takes what is due out of the set and appends it to a list in one Lua script, so nothing is lost
 between the two; consumers wait in BLPOP. Every write is synced before it is answered (`appendfsync always`).

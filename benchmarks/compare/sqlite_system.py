@@ -1,4 +1,4 @@
-"""The peer that is always there: a table of a SQLite file, polled by whoever consumes.
+"""The peer that is always installed: a table of a SQLite file, polled by the consumers.
 
 Write-ahead log, `synchronous=FULL`: what is committed is on disk. A consumer deletes what is due and has it
 by that, in one statement. There is no server; threads of one process share a connection, which is faster

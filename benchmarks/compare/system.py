@@ -1,4 +1,4 @@
-"""What is measured, whichever system it is: the two protocols that Tidemill and its peers stand behind.
+"""The two protocols that Tidemill and its peers implement for a measurement.
 
 A `System` is known by name, says whether it is installed, and can be served from a directory. `Served` is
 one that runs. What a method called `ready_to_…` returns is what is timed; getting ready is not.
@@ -18,7 +18,7 @@ BATCH = 100
 
 
 class Served(Protocol):
-    """A running system that waits for nobody yet. All it answers is on disk."""
+    """A running system. Everything that it answers is on disk."""
 
     @property
     def address(self) -> str:
@@ -86,7 +86,7 @@ class System(Protocol):
 
     @property
     def needs_mover(self) -> bool:
-        """Whether somebody has to put what is due into a queue."""
+        """Whether a mover must put due messages into a queue."""
         ...
 
     def missing(self, directory: Path) -> str:

@@ -1,6 +1,6 @@
-"""Tidemill itself, as its users have it: `tidemill serve` in processes of its own, and the Python client.
+"""Tidemill as users run it: `tidemill serve` in its own processes, and the Python client.
 
-The embedded runner turns the wheel; what Spark would add is measured by `tidemill bench pipeline`.
+The embedded runner runs the timer; `tidemill bench pipeline` measures what Spark adds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The measurements, in two turns that every system takes, alone on the machine and on a directory of its own.
+"""The measurements, in two rounds for every system, alone on the machine and in its own directory.
 
 *At rest*: idle, a few hundred messages at spread times, then single sends of many threads. *Many pending*: as
 many as are asked for are scheduled in bulk, some of them cancelled, a burst falls due at once, and the server

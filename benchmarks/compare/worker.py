@@ -1,8 +1,8 @@
-"""The workers of a system, each in a process of its own: the consumer, and where one is needed, the mover.
+"""The workers of a system, each in its own process: the consumer, and if needed the mover.
 
 Run as `python -m benchmarks.compare.worker`; the job comes as one JSON line on standard input. It
 says `ready` when it begins; a consumer ends when it has as many messages as the job says, and then prints
-what it got as a JSON object. It ends silently when whoever started it is gone.
+what it got as a JSON object. It ends silently when the process that started it has ended.
 """
 
 from __future__ import annotations
