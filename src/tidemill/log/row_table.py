@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from tidemill.core.errors import DiskFullError
-from tidemill.log.arrays import I64, Rows, picked
+from tidemill.log.arrays import I64, Rows, joined, picked, plain
 from tidemill.log.disk import Bytes, Disk, DiskFile
 
 _NAME = re.compile(r"\d{20}")
@@ -55,21 +55,30 @@ class RowTable:
     """Fixed-width rows by index. One writer; readers may share it under the owner's lock."""
 
     def __init__(
-        self, disk: Disk, directory: Path, dtype: np.dtype[Any], chunk_rows: int, make_room: MakeRoom
+        self,
+        disk: Disk,
+        directory: Path,
+        dtype: np.dtype[Any],
+        chunk_rows: int,
+        make_room: MakeRoom,
+        *,
+        name_step: int = 0,
     ) -> None:
+        """`name_step` is how far the names of two neighbouring files are apart: `chunk_rows` if not given."""
         self._disk = disk
         self._directory = directory
         self._dtype = dtype
         self._chunk_rows = chunk_rows
         self._make_room = make_room
+        self._name_step = name_step or chunk_rows
         self._files: dict[int, DiskFile] = {}
         self._maps: dict[int, Rows] = {}
         self._dirty: set[int] = set()
         disk.make_dir(directory)
         self._chunks = {
-            int(name) // chunk_rows
+            int(name) // self._name_step
             for name in disk.names(directory)
-            if _NAME.fullmatch(name) and int(name) % chunk_rows == 0
+            if _NAME.fullmatch(name) and int(name) % self._name_step == 0
         }
         # A process that was killed may have made these names without making them safe.
         self._name_is_new = bool(self._chunks)
@@ -108,7 +117,7 @@ class RowTable:
             stop = min(end_index, (first_index // self._chunk_rows + 1) * self._chunk_rows)
             parts.append(self.read(first_index, stop))
             first_index = stop
-        return np.concatenate(parts)
+        return joined(parts)
 
     def take(self, indexes: I64) -> Rows:
         """A copy of the rows at `indexes`, in that order."""
@@ -117,17 +126,27 @@ class RowTable:
         if len(indexes) == 1:
             index = int(indexes[0])
             return self.read(index, index + 1).copy()
+        out = np.empty(len(indexes), self._dtype)
+        for chunk, chosen, within in self._by_chunk(indexes):
+            rows = picked(self._rows(chunk, int(within.max()) + 1), within)
+            if isinstance(chosen, slice):
+                return rows
+            plain(out)[chosen] = plain(rows)
+        return out
+
+    def _by_chunk(self, indexes: I64) -> list[tuple[int, slice | I64, I64]]:
+        """Each chunk that is touched: its number, which of `indexes` are in it, and their rows there."""
+        if not len(indexes):
+            return []
         chunk_of = indexes // self._chunk_rows
         low, high = int(chunk_of.min()), int(chunk_of.max())
         if low == high:
-            within = indexes - low * self._chunk_rows
-            return picked(self._rows(low, int(within.max()) + 1), within)
-        out = np.empty(len(indexes), np.dtype((np.void, self._dtype.itemsize)))
-        for chunk in np.unique(chunk_of):
+            return [(low, slice(None), indexes - low * self._chunk_rows)]
+        groups: list[tuple[int, slice | I64, I64]] = []
+        for chunk in np.unique(chunk_of).tolist():
             chosen = np.flatnonzero(chunk_of == chunk)
-            within = indexes[chosen] - int(chunk) * self._chunk_rows
-            out[chosen] = picked(self._rows(int(chunk), int(within.max()) + 1), within).view(out.dtype)
-        return out.view(self._dtype)
+            groups.append((chunk, chosen, indexes[chosen] - chunk * self._chunk_rows))
+        return groups
 
     def cut_head(self, below_index: int) -> None:
         """Drop chunks that lie wholly below `below_index`."""
@@ -183,7 +202,7 @@ class RowTable:
         return self._path(index // self._chunk_rows)
 
     def _path(self, chunk: int) -> Path:
-        return self._directory / f"{chunk * self._chunk_rows:020d}"
+        return self._directory / f"{chunk * self._name_step:020d}"
 
     def _file(self, chunk: int, *, create: bool) -> DiskFile:
         file = self._files.get(chunk)
@@ -195,16 +214,17 @@ class RowTable:
         return file
 
     def _rows(self, chunk: int, count: int) -> Rows:
-        """At least the first `count` rows of a chunk: a view, or a copy that ends in zeros."""
+        """At least the first `count` rows of a chunk: a view where the file has them."""
         rows = self._maps.get(chunk)
         if rows is None or len(rows) < count:
-            rows = self._map(chunk)
-            self._maps[chunk] = rows
-        if len(rows) < count:
-            longer = np.zeros(count, self._dtype)
-            longer[: len(rows)] = rows
-            return longer
-        return rows
+            rows = self._maps[chunk] = self._map(chunk)
+        return rows if len(rows) >= count else self._made_longer(rows, chunk, count)
+
+    def _made_longer(self, rows: Rows, chunk: int, count: int) -> Rows:
+        """`count` rows where the file has only `rows`, or is missing: a copy that ends in zeros."""
+        longer = np.zeros(count, self._dtype)
+        longer[: len(rows)] = rows
+        return longer
 
     def _map(self, chunk: int) -> Rows:
         try:

@@ -53,9 +53,15 @@ UNIT = np.dtype(
 UNIT_BYTES = 52
 assert UNIT.itemsize == UNIT_BYTES
 PREV_POS_OFFSET = 4
-STATE_OFFSET = 12  # trips and magic together
-FRAME_OFFSET = 28
-SEQ_OFFSET = 44
+# What is read of many units without the rest; trips and magic together.
+COLUMNS = np.dtype(
+    {
+        "names": ["prev_pos", "state", "offset", "seq"],
+        "formats": [">i8", ">u4", ">i8", ">i8"],
+        "offsets": [PREV_POS_OFFSET, 12, 28, 44],
+        "itemsize": UNIT_BYTES,
+    }
+)
 
 MAGIC_DEFAULT = 1
 MAGIC_ROLL = 2
