@@ -42,7 +42,7 @@ settings, order = PipelineSettings.from_json(sys.argv[1]), Order(**json.loads(sy
 print("ready", flush=True)
 sys.stdin.readline()
 outcome = take_step(settings, order, NO_ENTRIES)
-print(json.dumps(None if outcome is None else [outcome.absorbed_count, outcome.handed_over_count]))
+print(json.dumps(None if outcome is None else [outcome.work.absorbed, outcome.work.handed_over]))
 """
 
 
@@ -90,7 +90,7 @@ def _take(settings: PipelineSettings, order: Order) -> tuple[int, int] | None:
     arrived = read_order(reader.read(ShardPartition(order.shard, offset)))
     assert arrived is not None
     outcome = take_step(settings, *arrived)
-    return None if outcome is None else (outcome.absorbed_count, outcome.handed_over_count)
+    return None if outcome is None else (outcome.work.absorbed, outcome.work.handed_over)
 
 
 def test_a_step_absorbs_and_hands_over(settings: PipelineSettings) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tidemill.broker.control.holds import HOLDS_FORMAT, HOLDS_NAME, decode_holds
@@ -113,35 +113,27 @@ def _require_space(disk: Disk, target: Path, log_bytes: int) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
 class _Salvage:
     """One salvage, under the locks of both directories."""
 
-    def __init__(
-        self,
-        reader: ReadOnlyDisk,
-        source: Path,
-        disk: Disk,
-        target: Path,
-        log: SourceLog,
-        now_ms: int,
-    ) -> None:
-        self._reader = reader
-        self._source = source
-        self._disk = disk
-        self._target = target
-        self._log = log
-        self._now_ms = now_ms
+    reader: ReadOnlyDisk
+    source: Path
+    disk: Disk
+    target: Path
+    log: SourceLog
+    now_ms: int
 
     def run(self, broker_id: str | None, settings: StoreSettings, on_progress: Progress) -> SalvageReport:
         self._write(UNFINISHED_NAME, [b"this directory is incomplete\n"])
-        self._disk.sync_dir(self._target)
-        consumers = read_consumers(self._reader, self._source)
-        hints = Hints(self._reader, self._source, self._log)
-        store = MessageStore(self._disk, self._target, settings)
+        self.disk.sync_dir(self.target)
+        consumers = read_consumers(self.reader, self.source)
+        hints = Hints(self.reader, self.source, self.log)
+        store = MessageStore(self.disk, self.target, settings)
         try:
-            copy = LogCopy(self._log, store, hints, consumers.settled_below, self._now_ms, on_progress)
+            copy = LogCopy(self.log, store, hints, consumers.settled_below, self.now_ms, on_progress)
             copy.run(consumers.queue_ends())
-            doubts = Doubts(store, copy.regions, self._now_ms)
+            doubts = Doubts(store, copy.regions, self.now_ms)
             self._write_lines(doubts, store)
             report = self._report(copy, store, consumers, doubts, broker_id)
             end = store.log.written_end
@@ -152,12 +144,12 @@ class _Salvage:
         except BaseException:
             store.release_files()
             raise
-        write_consumers(self._disk, self._target / CONSUMERS_NAME, end, state)
+        write_consumers(self.disk, self.target / CONSUMERS_NAME, end, state)
         self._copy_settings()
         self._write(REPORT_NAME, [json.dumps(asdict(report), indent=1, ensure_ascii=False).encode()])
-        write_identity(self._disk, self._target, report.broker)
-        self._disk.remove(self._target / UNFINISHED_NAME)
-        self._disk.sync_dir(self._target)
+        write_identity(self.disk, self.target, report.broker)
+        self.disk.remove(self.target / UNFINISHED_NAME)
+        self.disk.sync_dir(self.target)
         return report
 
     def _report(
@@ -170,14 +162,14 @@ class _Salvage:
     ) -> SalvageReport:
         topics = {topic.id: topic.name for topic in store.topics}
         regions = [
-            region_report(region, topics, lost_messages(self._reader, self._source, region.lost_seqs))
+            region_report(region, topics, lost_messages(self.reader, self.source, region.lost_seqs))
             for region in copy.regions
         ]
         sent, released, cancelled = store.totals.overall()
-        first_damage = min((region.copied_to for region in copy.regions), default=None)
+        last_damage = max((region.copied_to for region in copy.regions), default=0)
         return SalvageReport(
-            source=str(self._source),
-            directory=str(self._target),
+            source=str(self.source),
+            directory=str(self.target),
             broker=broker_id or new_broker_id(),
             has_new_broker_id=broker_id is None,
             log_frames=copy.frame_count,
@@ -189,14 +181,14 @@ class _Salvage:
             regions=regions,
             opening_frames=[asdict(damage) for damage in copy.damaged_bases],
             expired_releases=copy.expired_releases,
-            unreadable_bytes=self._reader.unreadable_bytes,
+            unreadable_bytes=self.reader.unreadable_bytes,
             possibly_released=doubts.counts["released"],
             possibly_cancelled=doubts.counts["cancelled"],
             possibly_moved=doubts.counts["moved"],
             possibly_ended=[
                 OpenTransactionDoubt(topics.get(half.topic_id, ""), half.message_id)
                 for half in store.open_transactions.values()
-                if first_damage is not None and half.place >> 16 < _last_damage(copy)
+                if half.place >> 16 < last_damage
             ],
             consumer_damages=[asdict(damage) for damage in consumers.damages],
             consumer_checkpoint_lost=consumers.lost_checkpoint,
@@ -224,21 +216,17 @@ class _Salvage:
         self._write(MESSAGES_NAME, lines)
 
     def _write(self, name: str, parts: Iterable[bytes]) -> None:
-        with closing(self._disk.open(self._target / name, create=True)) as file:
+        with closing(self.disk.open(self.target / name, create=True)) as file:
             write_parts(file, _gathered(parts))
             file.sync()
 
     def _copy_settings(self) -> None:
         """The small files beside the identity, such as the level table."""
         for name, (version, decode) in _SETTINGS.items():
-            content = newest_checkpoint(self._reader, self._source, name, version, decode)
+            content = newest_checkpoint(self.reader, self.source, name, version, decode)
             if content is not None:
-                checkpoint = Checkpoint(self._disk, self._target, name, content.version)
+                checkpoint = Checkpoint(self.disk, self.target, name, content.version)
                 checkpoint.save(content.content, sync=True)
-
-
-def _last_damage(copy: LogCopy) -> int:
-    return max(region.copied_to for region in copy.regions)
 
 
 def _gathered(parts: Iterable[bytes]) -> Iterable[bytes]:
@@ -254,15 +242,14 @@ def _gathered(parts: Iterable[bytes]) -> Iterable[bytes]:
 
 def _group_reports(consumers: SalvagedConsumers, topics: dict[int, str]) -> list[LostGroup]:
     """Where every group goes on, for what may be delivered to it again."""
-    found: list[LostGroup] = []
-    for (group_id, topic_id, queue_id), progress in consumers.state.group_queues():
-        found.append(
-            LostGroup(
-                consumers.state.group_name(group_id),
-                topics.get(topic_id, ""),
-                queue_id,
-                progress.next_offset,
-                len(progress.taken),
-            )
+    state = consumers.state
+    return [
+        LostGroup(
+            state.group_name(group_id),
+            topics.get(topic_id, ""),
+            queue_id,
+            progress.next_offset,
+            len(progress.taken),
         )
-    return found
+        for (group_id, topic_id, queue_id), progress in state.group_queues()
+    ]

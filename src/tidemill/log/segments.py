@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from tidemill.core.errors import CorruptionError, DiskFullError
@@ -183,21 +184,13 @@ class SegmentedLog(LogReads):
             last.forget_view()
             # Stale bytes behind the cut could pass for frames later on: make them zeros, durably.
             last.file.truncate(at - last.start)
-            if not self._full(last, at):
-                self._try_preallocate(last)
+            if at - last.start < self._segment_bytes:
+                with suppress(DiskFullError):  # it counts as full then
+                    last.file.preallocate(self._segment_bytes)
             self._tail_end = last.start + last.file.size()
             last.file.sync()
             self._disk.sync_dir(self.directory)  # nor are the names of a killed process safe yet
         self.synced_end = at
-
-    def _full(self, segment: Segment, at: int) -> bool:
-        return at - segment.start >= self._segment_bytes
-
-    def _try_preallocate(self, segment: Segment) -> None:
-        try:
-            segment.file.preallocate(self._segment_bytes)
-        except DiskFullError:
-            return  # the segment counts as full; the next append asks for a new one
 
     # -- appending --------------------------------------------------------------------------------
 

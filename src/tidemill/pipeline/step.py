@@ -8,6 +8,7 @@ cursor is already further.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pyarrow as pa
 
@@ -60,7 +61,7 @@ def take_step(
         disk, settings.timer_directory, order.shard, settings.timer, files, runner=Runner.SPARK
     )
     try:
-        with engine.open(files.head_seq):
+        with closing(engine.open(files.head_seq)):
             return engine.step(
                 StepTarget(order.epoch, order.seq, order.tick),
                 settings.limits,

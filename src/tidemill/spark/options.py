@@ -115,12 +115,15 @@ class Options:
         """A list written with commas."""
         return [word.strip() for word in self.text(name).split(",") if word.strip()]
 
+    def _json(self, name: str) -> Any:
+        try:
+            return json.loads(self.text(name))
+        except ValueError:
+            return None
+
     def conditions(self, name: str) -> list[Any]:
         """Conditions on columns as JSON; the broker validates them."""
-        try:
-            found = json.loads(self.text(name))
-        except ValueError:
-            found = None
+        found = self._json(name)
         if not isinstance(found, list):
             raise RequestError(
                 f'option {name} is JSON with a list of conditions, like [["lateness_ms", ">", 50]], '
@@ -130,10 +133,7 @@ class Options:
 
     def offsets(self, name: str) -> dict[str, int]:
         """Offsets by queue, written as JSON: `{"0": 1200, "1": 950}`."""
-        try:
-            found = json.loads(self.text(name))
-        except ValueError:
-            found = None
+        found = self._json(name)
         is_right = isinstance(found, dict) and all(
             queue.isdecimal() and type(at) is int and at >= 0 for queue, at in found.items()
         )

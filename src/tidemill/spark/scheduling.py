@@ -32,25 +32,22 @@ class Stored(WriterCommitMessage):
     repeats: int  # of them were there already
 
 
-class ScheduleWriter(DataSourceArrowWriter):
-    """Made once for a job; travels to its tasks."""
-
+class _Scheduling:
     def __init__(self, place: Place, plan: SchedulePlan) -> None:
         self._place = place
         self._plan = plan
         self._run = os.urandom(6).hex()
+
+
+class ScheduleWriter(_Scheduling, DataSourceArrowWriter):
+    """Made once for a job; travels to its tasks."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:
         return schedule(iterator, self._place, self._plan, self._run)
 
 
-class ScheduleStreamWriter(DataSourceStreamArrowWriter):
+class ScheduleStreamWriter(_Scheduling, DataSourceStreamArrowWriter):
     """Made for a query; its run is the micro-batch."""
-
-    def __init__(self, place: Place, plan: SchedulePlan) -> None:
-        self._place = place
-        self._plan = plan
-        self._run = os.urandom(6).hex()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:
         return schedule(iterator, self._place, self._plan, _micro_batch() or self._run)

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tidemill.core.errors import RequestError
-from tidemill.spark.options import Options, own_environment
+from tidemill.spark.options import Options, Place, own_environment
 from tidemill.spark.reading import TableReader, check_schema, table_columns
 from tidemill.spark.schedule_columns import SchedulePlan, check_schedule
 from tidemill.spark.scheduling import ScheduleStreamWriter, ScheduleWriter
@@ -115,20 +115,19 @@ class TopicSource(_TableSource):
         return TopicStreamReader(place, plan, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        if overwrite:
-            raise RequestError("scheduling adds messages and replaces none; write with mode append")
-        options = self._options(_WRITE)
-        plan = _schedule_plan(options)
-        check_schedule(schema, plan)
-        return ScheduleWriter(options.place(), plan)
+        return ScheduleWriter(*self._scheduled(schema, overwrite, "write with mode append"))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return ScheduleStreamWriter(*self._scheduled(schema, overwrite, "use outputMode append"))
+
+    def _scheduled(self, schema: StructType, overwrite: bool, instead: str) -> tuple[Place, SchedulePlan]:
+        """Where rows with this schema are scheduled, and how."""
         if overwrite:
-            raise RequestError("scheduling adds messages and replaces none; use outputMode append")
+            raise RequestError(f"scheduling adds messages and replaces none; {instead}")
         options = self._options(_WRITE)
         plan = _schedule_plan(options)
         check_schedule(schema, plan)
-        return ScheduleStreamWriter(options.place(), plan)
+        return options.place(), plan
 
 
 def _schedule_plan(options: Options) -> SchedulePlan:

@@ -48,7 +48,7 @@ class EmbeddedRunner:
         self._on_damage = on_damage
         self.figures = figures or StepFigures()
         self._limits = limits or StepLimits()
-        self._epoch = 0
+        self.epoch = 0  # steps are taken under it
         self._engines: list[ShardEngine] = []
         self._far_scan = FarScan(entries)
         self._idle: tuple[int | None, int] | None = None  # the last idle answer: (wake ms, end seq)
@@ -68,13 +68,9 @@ class EmbeddedRunner:
         """The highest epoch that a shard's cursor carries."""
         return max(cursor.epoch for cursor in self.cursors)
 
-    def work_under(self, epoch: int) -> None:
-        """Go on under a newer epoch. The shards are held, so no other runner can have taken a step."""
-        self._epoch = epoch
-
     def open(self, epoch: int, start_seq: int) -> None:
         """Take the shards; no message below `start_seq` is pending. Raises `DirectoryLockedError`."""
-        self._epoch = epoch
+        self.epoch = epoch
         self._idle = None
         self.is_stale = False
         self._far_scan = FarScan(self._entries)
@@ -145,7 +141,7 @@ class EmbeddedRunner:
 
     def _target(self, now_ms: int, synced_end_seq: int) -> StepTarget:
         tick = target_tick(now_ms, self._lead_ms, self._settings.tick_ms)
-        return StepTarget(self._epoch, synced_end_seq, tick)
+        return StepTarget(self.epoch, synced_end_seq, tick)
 
     def _call(self, now_ms: int, synced_end_seq: int) -> Call:
         positions = positions_of(self.cursors, self._far_scan, synced_end_seq)

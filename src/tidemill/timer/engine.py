@@ -24,7 +24,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
@@ -37,7 +36,7 @@ from tidemill.timer.cursor import CURSOR_FORMAT, CURSOR_NAME, Cursor, decode_cur
 from tidemill.timer.ready_files import ReadyFiles
 from tidemill.timer.ready_format import ReadyHeader, Runner
 from tidemill.timer.settings import StepLimits, TimerSettings
-from tidemill.timer.shard_header import encode_header, read_header, remove_header, write_header
+from tidemill.timer.shard_header import encode_header, header_checkpoint, read_header
 from tidemill.timer.shard_lock import take_shard_lock
 from tidemill.timer.stages.admit import Batch, admit, join, new_batch, placed_again
 from tidemill.timer.stages.due import agree, hand_over, split
@@ -86,14 +85,6 @@ class StepOutcome:
     is_stale: bool = False
     work: StepWork | None = None
 
-    @property
-    def absorbed_count(self) -> int:
-        return self.work.absorbed if self.work is not None else 0
-
-    @property
-    def handed_over_count(self) -> int:
-        return self.work.handed_over if self.work is not None else 0
-
 
 class ShardEngine:
     """Runs the timer of one shard. Holds the shard's lock from `open` to `close`."""
@@ -112,7 +103,7 @@ class ShardEngine:
         self._disk = disk
         self._timer_directory = timer_directory
         self._directory = shard_directory(timer_directory, shard)
-        self._shard = shard
+        self.shard = shard
         self._settings = settings
         self._entries = entries
         self._runner = runner
@@ -121,14 +112,11 @@ class ShardEngine:
         self._lock: LockHandle | None = None
         self._store: TimerStore | None = None
         self._cursor = Cursor()
+        self._header = header_checkpoint(disk, self._directory)
         self._checkpoint = Checkpoint(disk, self._directory, CURSOR_NAME, CURSOR_FORMAT, decode_cursor)
         self._attempt = Checkpoint(disk, self._directory, ATTEMPT_NAME, ATTEMPT_FORMAT, decode_attempt)
         self._last_attempt = (0, 0)
         self.ready = ReadyFiles(disk, self._directory)
-
-    @property
-    def shard(self) -> int:
-        return self._shard
 
     @property
     def cursor(self) -> Cursor:
@@ -197,14 +185,6 @@ class ShardEngine:
             self._lock.release()
             self._lock = None
 
-    def __enter__(self) -> ShardEngine:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _step(self, target: StepTarget, limits: StepLimits, admitted: Admitted | None) -> StepOutcome:
         """The order of a step. Read it from top to bottom: each act makes the one before it count."""
         assert self._store is not None
@@ -226,7 +206,8 @@ class ShardEngine:
         step = self._next_step(target.epoch)
         if len(ready):
             self._note_attempt(target.epoch, step)
-            self.ready.write(self._ready_header(target.epoch, step, drained), ready, trips)
+            header = ReadyHeader(self._runner, self.shard, target.epoch, step, cursor.tick, drained.tick)
+            self.ready.write(header, ready, trips)
         next_cursor = Cursor(
             epoch=target.epoch,
             step=step,
@@ -241,12 +222,9 @@ class ShardEngine:
         self._cursor = next_cursor
         store.drop_behind(next_cursor.tick)
         watch.ends(Stage.HAND_OVER)
-        return self._outcome(target, StepWork(len(fresh), len(ready), len(again), len(late), watch.times))
-
-    def _outcome(self, target: StepTarget, work: StepWork) -> StepOutcome:
-        cursor = self._cursor
-        has_reached = cursor.seq >= target.seq and cursor.tick >= target.tick
-        return StepOutcome(cursor, has_reached, work=work)
+        work = StepWork(len(fresh), len(ready), len(again), len(late), watch.times)
+        has_reached = next_cursor.seq >= target.seq and next_cursor.tick >= target.tick
+        return StepOutcome(next_cursor, has_reached, work=work)
 
     def _until_tick(self, target: StepTarget, limits: StepLimits) -> int:
         """The tick this step aims at: never decreases, and no further than the limit where timers wait."""
@@ -275,7 +253,7 @@ class ShardEngine:
         seqs = drained.seqs
         if len(seqs) and (int(seqs.min()) < 0 or int(seqs.max()) >= self._cursor.seq):
             raise CorruptionError("a timer has a seq that was never absorbed")
-        if self._settings.shards > 1 and (seqs % self._settings.shards != self._shard).any():
+        if self._settings.shards > 1 and (seqs % self._settings.shards != self.shard).any():
             raise CorruptionError("a timer has the seq of another shard")
 
     def _admitted(
@@ -289,7 +267,7 @@ class ShardEngine:
         if admitted is not None and (admitted.first_seq, admitted.end_seq) == (first_seq, end_seq):
             return end_seq, admitted.batch
         rows = self._entries.rows(first_seq, end_seq)
-        return end_seq, admit(rows, first_seq, self._shard, self._settings.shards, FLAG_NEAR | FLAG_LEVEL)
+        return end_seq, admit(rows, first_seq, self.shard, self._settings.shards, FLAG_NEAR | FLAG_LEVEL)
 
     def _next_due(self, drained: Drained, earliest: int | None) -> int | None:
         """The first tick with timers after this step: inside a slot, among the old ones, or a new one."""
@@ -299,9 +277,6 @@ class ShardEngine:
         old = self._store.next_due(self._cursor, drained.tick)
         known = [tick for tick in (old, earliest) if tick is not None]
         return min(known, default=None)
-
-    def _ready_header(self, epoch: int, step: int, drained: Drained) -> ReadyHeader:
-        return ReadyHeader(self._runner, self._shard, epoch, step, self._cursor.tick, drained.tick)
 
     def _is_stale(self, target: StepTarget) -> bool:
         if target.epoch < self._cursor.epoch:
@@ -329,14 +304,14 @@ class ShardEngine:
     def _load(self) -> None:
         header = read_header(self._disk, self._directory)
         cursor = read_cursor(self._disk, self._directory)
-        is_fitting = header == encode_header(self._settings, self._shard)
+        is_fitting = header == encode_header(self._settings, self.shard)
         if is_fitting and cursor is None:  # it was there before the header
             raise CorruptionError("the cursor cannot be read")
         if not is_fitting or cursor is None or not self._disk.exists(self.ready.directory):
             if header is not None and not is_fitting:
                 logger.warning(
                     "shard %d of the timer was made for other settings; pending messages are absorbed again",
-                    self._shard,
+                    self.shard,
                 )
             self._rebuild()
             return
@@ -358,7 +333,7 @@ class ShardEngine:
         old = read_cursor(self._disk, self._directory) or self._cursor
         # First of all: who asks how far we have come must not count on what is removed now.
         self._cursor = Cursor(epoch=old.epoch, step=old.step, seq=self._start_seq)
-        remove_header(self._disk, self._directory)
+        self._header.remove()
         self._checkpoint.remove()
         self._disk.remove_tree(self.ready.directory)
         remove_stores(self._disk, self._directory)
@@ -367,4 +342,4 @@ class ShardEngine:
         self._store.commit(self._cursor)
         self._store.truncate(self._cursor)
         self._checkpoint.save(encode_cursor(self._cursor), sync=True)
-        write_header(self._disk, self._directory, self._settings, self._shard)
+        self._header.save(encode_header(self._settings, self.shard), sync=True)

@@ -53,21 +53,13 @@ def decode_header(content: bytes) -> tuple[TimerSettings, int]:
     return TimerSettings(tick_ms, shards, slots, window, segment_bytes), shard
 
 
+def header_checkpoint(disk: Disk, directory: Path) -> Checkpoint:
+    return Checkpoint(disk, directory, HEADER_NAME, HEADER_FORMAT, decode_header)
+
+
 def read_header(disk: Disk, directory: Path) -> bytes | None:
     """The header's content, or None where there is none this Tidemill can read."""
     try:
-        return Checkpoint(disk, directory, HEADER_NAME, HEADER_FORMAT, decode_header).load()
+        return header_checkpoint(disk, directory).load()
     except NewerFormatError:
         return None
-
-
-def write_header(disk: Disk, directory: Path, settings: TimerSettings, shard: int) -> None:
-    """Durably."""
-    header = Checkpoint(disk, directory, HEADER_NAME, HEADER_FORMAT)
-    header.save(encode_header(settings, shard), sync=True)
-
-
-def remove_header(disk: Disk, directory: Path) -> None:
-    """Durably."""
-    Checkpoint(disk, directory, HEADER_NAME, HEADER_FORMAT).remove()
-    disk.sync_dir(directory)

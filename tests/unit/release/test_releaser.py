@@ -136,7 +136,7 @@ def test_a_fifo_group_waits_for_ready_files_that_nobody_has_told_of_yet(small):
     small.broker.releaser.ready_changed()
     for engine in timer_controller._runner._engines:
         assert small.bodies("t") == []
-        assert engine.step(target, StepLimits()).handed_over_count == 1
+        assert engine.step(target, StepLimits()).work.handed_over == 1
         small.broker._release_service.run_once()
     assert small.bodies("t") == [b"first", b"second"]
 

@@ -33,7 +33,7 @@ def test_past_and_zero_delays_go_out_in_the_same_step(shard):
     shard.run(START)
     shard.add(0, START * 1000 - 1, START * 1000, -5_000)
     outcome = shard.step(START)
-    assert outcome.handed_over_count == 3
+    assert outcome.work.handed_over == 3
     assert shard.collect() == [(-5_000, 3), (0, 0), (START * 1000 - 1, 1)]
     assert shard.run(START + 1) == [(START * 1000, 2)]
 
@@ -162,7 +162,7 @@ def test_a_slot_too_full_for_one_step_is_handed_over_in_parts(shard):
         if parts == 2:
             # A slot once begun takes no more: this one goes out at once.
             shard.add((START + 2) * 1000 + 3)
-            assert shard.step(shard.engines[0].cursor.tick).handed_over_count == 1
+            assert shard.step(shard.engines[0].cursor.tick).work.handed_over == 1
             rows += shard.collect()
         if parts == 3:
             shard.reopen()
@@ -334,7 +334,7 @@ def test_targets_of_other_shards_are_left_alone(tmp_path, store):
     shard.add(*[(START + 1) * 1000] * 9)
     target = StepTarget(shard.epoch, 9, START + 3)
     for engine in shard.engines:
-        assert engine.step(target, StepLimits()).handed_over_count == 3
+        assert engine.step(target, StepLimits()).work.handed_over == 3
         _, rows, _ = engine.ready.read(engine.ready.names()[-1])
         assert (rows["seq"] % 3 == engine.shard).all()
     shard.close()

@@ -108,7 +108,7 @@ def test_keys_of_a_step_that_did_not_end_are_given_to_nobody(rocks_shard, monkey
     assert len(rocks_keys_on_disk(shard)) == 3 + 4
     shard.check()
     # Time goes on, but the rest is not absorbed yet: what was left of it must not be handed over.
-    assert shard.step(START + 5, seq=3).handed_over_count == 3
+    assert shard.step(START + 5, seq=3).work.handed_over == 3
     assert shard.engines[0].cursor.next_due_tick is None
     shard.check()
     shard.collect()

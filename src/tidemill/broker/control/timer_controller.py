@@ -249,7 +249,7 @@ class TimerController:
         if (known := self._runner.highest_epoch) >= self._epoch:
             # Damage had hidden it: in the target and the newest cursor, while the timer store kept its own.
             self._raise_epoch(now_ms, Runner.EMBEDDED, above=known)
-            self._runner.work_under(self._epoch)
+            self._runner.epoch = self._epoch
         self._turner, self._since_ms = Runner.EMBEDDED, now_ms
         self._handed_over = -1  # look at the ready files that others left
 

@@ -7,7 +7,6 @@ Rows of derived tables decide nothing here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -90,6 +89,3 @@ class Hints:
         if not next_seq and not any(map(any, offsets.values())):
             return None
         return Base(next_seq, topics, offsets, _NO_TOTALS)
-
-    def bases(self) -> Iterator[Base]:
-        return iter(self._known)
