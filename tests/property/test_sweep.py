@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.core.limits import MINUTE_MS
-from tidemill.release.sweep import RETRY_MS_FIRST, RETRY_MS_MAX, SweepRule, surplus
+from tidemill.release.sweeper import RETRY_MS_FIRST, RETRY_MS_MAX, SweepRule, surplus
 from tidemill.store.due_counts import DueCounts
 
 # A message: topic, minute, whether it is pending, and whether it is in memory.

@@ -27,7 +27,7 @@ from tidemill.broker.broker import Broker
 from tidemill.broker.query.table_schemas import Wanted
 from tidemill.core.errors import CorruptionError, DiskFullError
 from tidemill.core.model import CancelAnswer, Delivery
-from tidemill.store.damaged_frames import DamagedFrames
+from tidemill.store.damage import DamagedFrames
 from tidemill.store.damaged_messages import damage_counts, damaged_messages
 from tidemill.store.upkeep.log_scrub import LogScrub
 

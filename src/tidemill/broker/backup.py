@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tidemill.broker.broker import Broker
 from tidemill.broker.control.holds import HOLDS_NAME
-from tidemill.broker.control.kept_clock import CLOCK_NAME
+from tidemill.broker.control.simulated_time import CLOCK_NAME
 from tidemill.broker.level_table import LEVELS_NAME
 from tidemill.core.errors import DiskFullError, RequestError, TidemillError
 from tidemill.core.limits import MIB

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tidemill.broker.control.holds import HOLDS_FORMAT, HOLDS_NAME, decode_holds
-from tidemill.broker.control.kept_clock import CLOCK_FORMAT, CLOCK_NAME, decode_clock
+from tidemill.broker.control.simulated_time import CLOCK_FORMAT, CLOCK_NAME, decode_clock
 from tidemill.broker.identity import (
     DIRECTORY_FORMAT,
     IDENTITY_NAME,

@@ -24,14 +24,13 @@ from tidemill.core.limits import SEGMENT_BYTES
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk, RealDisk
 from tidemill.log.segments import SegmentedLog
-from tidemill.store.checkpoint_origin import require_own
 from tidemill.store.consumers.consumer_log import (
     CONSUMERS_NAME,
     ConsumerLog,
     begin_consumers,
     consumer_checkpoint,
 )
-from tidemill.store.index_checkpoint import INDEX_FORMAT, checkpoint_head
+from tidemill.store.index_checkpoint import INDEX_FORMAT, checkpoint_head, require_own
 from tidemill.store.message_store import StoreSettings
 
 _DERIVED = ("index", "timer")

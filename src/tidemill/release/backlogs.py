@@ -4,17 +4,20 @@ Owns, for each such topic, its waiting rows in order, so that it holds up no oth
 rate lets through. Memory is bounded: beyond `rows_max` a topic's latest rows are dropped and it is marked
 *spilled*; they are still pending in the ledger, and when the topic has space the releaser finds them again
 by looking through the entries.
+
+Owns also the names of what a due message can wait for (`HoldReason`), which are a contract (status, metrics).
+Nothing is skipped for any of them: what waits goes as soon as its reason is gone.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import numpy as np
 
 from tidemill.log.arrays import I64, Flags, Rows
 from tidemill.release.due_rows import NO_ROWS, joined, without_repeats
-from tidemill.release.hold_reasons import HoldReason, ReleaseWait
 from tidemill.store.topics import Topic, TopicTable
 
 ROWS_MAX = 1 << 20
@@ -37,6 +40,27 @@ class _Allowance:
         self.tokens = min(float(rate), self.tokens + max(0, now_ms - self.filled_at_ms) * rate / 1000)
         self.filled_at_ms = now_ms
         return int(self.tokens)
+
+
+class HoldReason(StrEnum):
+    PAUSE = "pause"  # its topic is paused
+    RATE = "rate"  # its topic may release only so many a second
+    ORDER = "order"  # a FIFO message: the timer has not handed over all that may come before it
+    COMMIT = "commit"  # as many release records as may be under way are, and none is safe yet
+    DISK_SPACE = "disk"  # a release record finds no space on the disk; retried, ever more rarely
+    SWEEP = "sweep"  # overdue, and neither the timer nor the releaser has it: a scan of the entries finds it
+    HOLD = "hold"  # releases are held for the whole broker, until an operator resumes them
+    ABSORB = "absorb"  # absorbing is held, and the timer had not taken it in; it goes after the resume
+    CLOCK = "clock"  # the wall clock leapt forward: held for ten seconds, it may be wrong
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseWait:
+    """Messages held by one reason; `topic_id` where it is one topic's own."""
+
+    waits_for: HoldReason
+    messages: int
+    topic_id: int | None = None
 
 
 class Backlogs:

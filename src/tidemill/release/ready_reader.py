@@ -8,6 +8,8 @@ those again).
 A file that is damaged is reported (`on_damage`) and passed over: its shard is built again, and the file goes
 with it.
 
+Owns also what the releaser knows of the shards in one step (`ShardsSeen`).
+
 Invariant: handing over twice is harmless; forgetting is not. A file that is not known to be settled stays.
 """
 
@@ -136,3 +138,23 @@ class ReadyReader:
             else:
                 del self._read[path]
                 self._disk.remove(path)
+
+
+# Before which time every message that is due has been handed over; computed on request.
+FifoSafe = Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardsSeen:
+    """The result of one look at the shards' cursors.
+
+    `fifo_safe` answers before which time they handed over everything, with the ready files that are there
+    after the look. `have_moved`: since the look before, so that there may be new files. `unabsorbed`: how
+    many entries the slowest shard has not read. `held_seq`: where absorbing is held, far entries from this
+    seq on go only when the timer has handed them over, after a resume; None: it is not held.
+    """
+
+    fifo_safe: FifoSafe
+    have_moved: bool
+    unabsorbed: int = 0
+    held_seq: int | None = None

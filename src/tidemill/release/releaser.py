@@ -24,19 +24,23 @@ from tidemill.core.clock import Clock, stopwatch_s
 from tidemill.core.errors import DiskFullError
 from tidemill.core.model import NEVER_ROLLED, Via
 from tidemill.log.arrays import I64, Flags, Rows, picked
-from tidemill.release.arrival import in_order_of_arrival
-from tidemill.release.backlogs import Backlogs
-from tidemill.release.by_value import release_batch
-from tidemill.release.commit_window import CommitWindow
-from tidemill.release.due_levels import take_due_levels
-from tidemill.release.due_rows import NO_ROWS, distinct, due_rows, joined, seqs_between, waited_for
+from tidemill.release.backlogs import Backlogs, HoldReason, ReleaseWait
+from tidemill.release.commit_window import CommitWindow, Pacing
+from tidemill.release.due_rows import (
+    NO_ROWS,
+    distinct,
+    due_rows,
+    in_order_of_arrival,
+    joined,
+    release_batch,
+    seqs_between,
+    take_due_levels,
+    waited_for,
+)
 from tidemill.release.due_set import DueSet
-from tidemill.release.hold_reasons import HoldReason, ReleaseWait
+from tidemill.release.lateness import ReleaseFigures
 from tidemill.release.overdue import OverdueScan, earliest_overdue
-from tidemill.release.pacing import Pacing
-from tidemill.release.ready_reader import ReadyReader
-from tidemill.release.release_figures import ReleaseFigures
-from tidemill.release.shards_seen import ShardsSeen
+from tidemill.release.ready_reader import ReadyReader, ShardsSeen
 from tidemill.release.sweeper import Held, Sweeper, SweepScan
 from tidemill.store.formats.entry_format import FLAG_FIFO, FLAG_MOVED
 from tidemill.store.message_store import MessageStore
@@ -209,9 +213,7 @@ class Releaser:
     def _take_ahead(self, now_ms: int) -> tuple[Rows, int, bool]:
         """Work out what falls due in a moment; returns it, the time, and the pressure, when that has come."""
         due_ms = self._next_wake_ms(now_ms)
-        if due_ms is None or not now_ms < due_ms <= now_ms + self._ahead_ms:
-            return NO_ROWS, now_ms, False
-        if self._pacing.is_held(now_ms):
+        if due_ms is None or self._pacing.is_held(now_ms) or not now_ms < due_ms <= now_ms + self._ahead_ms:
             return NO_ROWS, now_ms, False
         rows, has_more = self._take_due(due_ms)
         if not len(rows):

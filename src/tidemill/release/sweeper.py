@@ -1,12 +1,14 @@
 """The sweep: finds due messages that the timer, or a set in memory, has forgotten, and gives them back.
 
 Owns the looks (is anything pending of the minutes that are over, and not held?), the scan that such a look
-begins, and how many messages were found. Leaves to others: which minutes (`sweep.py`), the release, and
+begins, when a minute is scanned again, and how many messages were found. Leaves to others: the release, and
 building the shards again that lost something (`on_lost`).
 
 A look compares the due counts with what is in memory, at a moment when everything due has been taken: what is
 held, put off or in a backlog is all that may still be pending. It looks only at minutes that every shard has
-passed. A scan goes through the entries in bounded parts, between releases.
+passed. A scan goes through the entries in bounded parts, between releases. One that does not explain a
+surplus is not repeated until the surplus grows or a pause has passed, which doubles each time: a count that
+is wrong, or an entry that cannot be read, costs a scan now and then and never one after the other.
 
 Invariants: a message that is held is never counted as swept; what is found goes the way of every release, so
 a mistake here costs a scan and never a message.
@@ -15,8 +17,8 @@ a mistake here costs a scan and never a message.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -25,7 +27,6 @@ from tidemill.core.durations import format_time
 from tidemill.core.limits import MINUTE_MS
 from tidemill.log.arrays import I64, Rows, picked
 from tidemill.release.overdue import OverdueScan, overdue_rows
-from tidemill.release.sweep import SweepRule, surplus
 from tidemill.store.formats.entry_format import FLAG_LEVEL, FLAG_NEAR
 from tidemill.store.message_store import MessageStore
 
@@ -82,6 +83,69 @@ class SweepScan(OverdueScan):
         if len(far):
             self.far_count += len(far)
             self.on_lost(far)
+
+
+Minutes = Mapping[int, int]  # minute -> messages
+
+RETRY_MS_FIRST = 60_000
+RETRY_MS_MAX = 3_600_000
+
+
+def surplus(pending: Mapping[int, Minutes], held: Mapping[int, Minutes], spilled: Collection[int]) -> Minutes:
+    """By minute, how many messages are pending and not held.
+
+    `pending` and `held` are by topic. Compared topic by topic, so that one with too many held (cancelled
+    since) hides nothing of another. A `spilled` topic has more waiting than is in memory, and finds it by
+    itself.
+    """
+    found: dict[int, int] = {}
+    for topic_id, minutes in pending.items():
+        if topic_id in spilled:
+            continue
+        held_minutes = held.get(topic_id, {})
+        for minute, count in minutes.items():
+            if (left := count - held_minutes.get(minute, 0)) > 0:
+                found[minute] = found.get(minute, 0) + left
+    return found
+
+
+@dataclass(slots=True)
+class SweepRule:
+    """Decides from one look to the next. With `needs_two_looks` a surplus counts when it lasts for two.
+
+    That is for a broker with threads: a message may be stored and not yet handed over.
+    """
+
+    needs_two_looks: bool
+    _seen: Minutes = field(default_factory=dict)
+    _left: Minutes = field(default_factory=dict)  # what the last scan did not explain
+    _has_scanned: bool = False  # since the last look
+    _pause_ms: int = RETRY_MS_FIRST
+    _retry_at_ms: int = 0
+
+    def decide(self, found: Minutes, boot_ms: int) -> tuple[int, int] | None:
+        """The minutes `[first, end)` to scan for this surplus, or None."""
+        if self._has_scanned:
+            self._note_left(found, boot_ms)
+        lasting = _lowest(found, self._seen) if self.needs_two_looks else found
+        self._seen, self._left = found, _lowest(self._left, found)
+        wanted = [minute for minute, count in lasting.items() if count > self._left.get(minute, 0)]
+        if not wanted and boot_ms >= self._retry_at_ms:
+            wanted = list(lasting)
+        if not wanted:
+            return None
+        self._has_scanned = True
+        return min(wanted), max(wanted) + 1
+
+    def _note_left(self, found: Minutes, boot_ms: int) -> None:
+        self._has_scanned = False
+        self._pause_ms = min(RETRY_MS_MAX, 2 * self._pause_ms) if found and self._left else RETRY_MS_FIRST
+        self._left, self._retry_at_ms = found, boot_ms + self._pause_ms
+
+
+def _lowest(one: Minutes, other: Minutes) -> Minutes:
+    """The lower count of each minute that is in both."""
+    return {minute: min(count, other[minute]) for minute, count in one.items() if minute in other}
 
 
 class Sweeper:

@@ -14,7 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from tidemill.store.queue_notifier import QueueNotifier
+from tidemill.store.publishing import QueueNotifier
 
 Key = tuple[str, str]  # topic, group
 _SOON_S = 0.001

@@ -26,7 +26,7 @@ from tidemill.broker.broker import Broker
 from tidemill.broker.query.status import Status
 from tidemill.core.histogram import Histogram
 from tidemill.core.holds import Held
-from tidemill.release.hold_reasons import HoldReason
+from tidemill.release.backlogs import HoldReason
 from tidemill.server.grpc.gateway import Gateway
 from tidemill.server.pipeline_metrics import PipelineCollector
 from tidemill.server.rejects import REJECTS

@@ -13,10 +13,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from tidemill.broker.broker import Broker
-from tidemill.broker.query.load_ahead import FILLS, load_ahead
-from tidemill.broker.query.topic_counts import kind_counts
+from tidemill.broker.query.due_windows import FILLS, load_ahead
+from tidemill.broker.query.metrics_history import kind_counts
 from tidemill.core.histogram import Histogram
-from tidemill.release.hold_reasons import HoldReason
+from tidemill.release.backlogs import HoldReason
 from tidemill.server.security.caller import LOOK, may, may_everywhere
 from tidemill.store.topic_histograms import OTHER_TOPICS, TopicHistogram
 from tidemill.timer.step_figures import Stage

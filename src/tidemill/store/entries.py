@@ -22,6 +22,7 @@ from tidemill.store.damage import Derived, Repairs
 from tidemill.store.derivation import Derivation, not_derivable, ranges_of
 from tidemill.store.formats.entry_format import ENTRY
 from tidemill.store.formats.row_check import salts_of, seal, sealed_mask
+from tidemill.store.ledger import Ledger, State
 
 
 class EntryTable:
@@ -126,3 +127,27 @@ class EntryTable:
 
     def close(self) -> None:
         self._table.close()
+
+
+# How many entries one pass over the table looks at.
+SCAN_ROWS = 1 << 20
+
+
+def pending_with(flag: int, entries: EntryTable, ledger: Ledger, from_seq: int) -> I64:
+    """Seqs at or above `from_seq` that are pending and whose entry has the flag."""
+    found: list[I64] = []
+    first = max(from_seq, ledger.head_seq)
+    while first < ledger.next_seq:
+        end = min(ledger.next_seq, (first // SCAN_ROWS + 1) * SCAN_ROWS)
+        found.append(pending_in(flag, entries, ledger, first, end))
+        first = end
+    return np.concatenate(found) if found else np.empty(0, np.int64)
+
+
+def pending_in(flag: int, entries: EntryTable, ledger: Ledger, first: int, end: int) -> I64:
+    """Seqs in `[first, end)` that are pending and whose entry has the flag."""
+    if first >= end:
+        return np.empty(0, np.int64)
+    pending = ledger.range_states(first, end) == State.PENDING
+    is_flagged = entries.read(first, end, pending)["flags"] & flag != 0
+    return first + np.flatnonzero(is_flagged & pending)

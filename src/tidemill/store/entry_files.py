@@ -5,7 +5,7 @@ never changes, except that whole chunks disappear from the head when everything 
 
 Rows are not verified here: that would cost the timer a tenth of its speed. What a damaged one brings to the
 releaser is verified there, and derived again from the log; what it keeps back is found when its minute is
-over (`release/sweep.py`).
+over (`release/sweeper.py`).
 """
 
 from __future__ import annotations

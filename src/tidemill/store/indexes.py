@@ -27,8 +27,7 @@ from tidemill.log.row_table import MakeRoom
 from tidemill.store.damage import Repairs
 from tidemill.store.derivation import Derivation
 from tidemill.store.due_counts import DueCounts
-from tidemill.store.entries import EntryTable
-from tidemill.store.entry_scan import SCAN_ROWS, pending_in, pending_with
+from tidemill.store.entries import SCAN_ROWS, EntryTable, pending_in, pending_with
 from tidemill.store.find.find_index import FindIndex
 from tidemill.store.find.find_pairs import pairs_in, pairs_of_messages, pairs_of_request
 from tidemill.store.formats.entry_format import ENTRY, FLAG_LEVEL, FLAG_NEAR

@@ -22,7 +22,7 @@ from tidemill.core.model import NO_SEQ, NO_TIME_MS, StoredMessage
 from tidemill.log.arrays import I64, U64, Flags, Rows
 from tidemill.log.frame import COPY_BYTES_MAX, Frame
 from tidemill.log.segments import SegmentedLog
-from tidemill.store.damaged_frames import DamagedFrames
+from tidemill.store.damage import DamagedFrames
 from tidemill.store.find.find_runs import PLACE_BIT, places_in
 from tidemill.store.find.hashing import id_hash, key_hash
 from tidemill.store.formats.frame_contents import section_in

@@ -31,7 +31,6 @@ from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
 from tidemill.log.group_commit import GroupCommit
 from tidemill.log.segments import SegmentedLog
-from tidemill.store.checkpoint_origin import origin_of, require_own
 from tidemill.store.commit_log import Appended, CommitLog
 from tidemill.store.consumers.consumer_log import CONSUMERS_NAME, ConsumerLog
 from tidemill.store.damage import Repairs
@@ -39,7 +38,7 @@ from tidemill.store.derivation import Derivation
 from tidemill.store.disk_space import DiskSpace
 from tidemill.store.find.find_upkeep import SCRUB_BYTES, FindUpkeep
 from tidemill.store.formats.frames import Base, Kind
-from tidemill.store.index_checkpoint import INDEX_FORMAT, note_indexes
+from tidemill.store.index_checkpoint import INDEX_FORMAT, note_indexes, origin_of, require_own
 from tidemill.store.indexes import Indexes, IndexSizes
 from tidemill.store.message_reads import MessageReads
 from tidemill.store.publishing import Publisher

@@ -14,7 +14,7 @@ from tidemill.core.errors import CorruptionError, RequestError, SyncFailedError
 from tidemill.core.holds import Held
 from tidemill.core.model import CancelAnswer, Draft
 from tidemill.log.checkpoint import decode_checkpoint
-from tidemill.release.hold_reasons import HoldReason
+from tidemill.release.backlogs import HoldReason
 from tidemill.testing import FaultPlan
 
 _GOLDEN = Path(__file__).parents[2] / "golden" / "holds-1.bin"

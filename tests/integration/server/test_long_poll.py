@@ -7,7 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable
 
 from tidemill.server.long_poll import LongPolls
-from tidemill.store.queue_notifier import QueueNotifier
+from tidemill.store.publishing import QueueNotifier
 
 _KEY = ("topic", "group")
 _OTHER = ("topic", "others")

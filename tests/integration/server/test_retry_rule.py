@@ -16,8 +16,7 @@ from helpers.asgi_caller import AsgiCaller
 from helpers.grpc_call import ConsumerCall, DeliveryStream
 from helpers.open_app import OpenApp
 from helpers.small_broker import SmallBroker
-from tidemill.broker.consume.retries import SendBackAnswer
-from tidemill.broker.consume.retry_rule import pause_after
+from tidemill.broker.consume.retries import SendBackAnswer, pause_after
 from tidemill.client.answers import Message
 from tidemill.client.calls import Call
 from tidemill.client.consume_verbs import ConsumeVerbs

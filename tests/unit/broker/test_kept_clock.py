@@ -10,7 +10,7 @@ import pytest
 from helpers.small_broker import START_MS
 from tidemill.broker.backup import back_up
 from tidemill.broker.broker import Broker
-from tidemill.broker.control.kept_clock import KeptClock
+from tidemill.broker.control.simulated_time import KeptClock
 from tidemill.core.errors import CorruptionError, RequestError
 from tidemill.core.limits import DAY_MS
 from tidemill.core.model import Draft

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helpers.small_broker import START_MS
-from tidemill.broker.control.step_log import StepLog
+from tidemill.broker.control.spark_steps import StepLog
 from tidemill.broker.query import message_history, wheel_picture
 from tidemill.broker.query.metrics_history import MetricsHistory, Sample
 from tidemill.core.errors import RequestError, UnknownTopicError

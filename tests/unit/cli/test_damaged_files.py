@@ -17,7 +17,7 @@ import tidemill
 from helpers.small_broker import STORE, TIMER
 from tidemill.broker.broker import Broker, Sizes
 from tidemill.broker.control.holds import Holds, HoldsState
-from tidemill.broker.control.kept_clock import KeptClock
+from tidemill.broker.control.simulated_time import KeptClock
 from tidemill.cli.main import run
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import NewerFormatError, TidemillError

@@ -8,7 +8,7 @@ from helpers.small_broker import START_MS
 from tidemill.broker.query.wait_views import WaitView
 from tidemill.core.errors import DiskFullError
 from tidemill.core.model import Draft
-from tidemill.release.hold_reasons import HoldReason
+from tidemill.release.backlogs import HoldReason
 
 
 def _waits(small) -> list[WaitView]:

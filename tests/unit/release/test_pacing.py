@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.release.pacing import PAUSE_MS, Pacing
+from tidemill.release.commit_window import PAUSE_MS, Pacing
 
 
 def _after(*times_ms: int) -> Pacing:

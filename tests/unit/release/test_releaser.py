@@ -9,7 +9,7 @@ from helpers.small_broker import RETENTION_MS, START_MS
 from tidemill.broker.query.table_conditions import Condition
 from tidemill.broker.query.table_schemas import Wanted
 from tidemill.core.model import Draft, Via
-from tidemill.release import by_value as by_value_module
+from tidemill.release import due_rows as by_value_module
 from tidemill.release import overdue
 from tidemill.store.formats.frames import Kind, Release
 from tidemill.testing import ManualClock

@@ -1,7 +1,8 @@
 """Requests with an id: a cancel or reschedule that is asked for twice is carried out once, with one answer.
 
-Owns the hash that distinguishes requests with the same id, and what an earlier copy of a request has
-done, read from its frames. `Canceller` asks for it under the writer lock, before it looks at any message.
+Owns the hash that distinguishes requests with the same id, and what an earlier copy of a request has done,
+read from its frames of the last hour. `Canceller` asks for it under the writer lock, before it looks at any
+message.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.core.durations import format_duration
-from tidemill.core.errors import RequestIdReusedError
+from tidemill.core.errors import CorruptionError, RequestIdReusedError
 from tidemill.core.limits import DEDUPLICATION_MS
 from tidemill.core.request_ids import RequestKey, request_key, shown
 from tidemill.log.arrays import I64, U32, U64
-from tidemill.store.formats.frames import ReEnter
+from tidemill.log.segments import SegmentedLog
+from tidemill.store.find.find_index import FindIndex
+from tidemill.store.find.find_runs import request_frames_in
+from tidemill.store.find.hashing import request_hash
+from tidemill.store.formats.frames import Cancel, Kind, ReEnter
 from tidemill.store.formats.message_format import slices_of
 from tidemill.store.formats.request_format import Request
 from tidemill.store.message_store import MessageStore
-from tidemill.store.recorded_requests import RecordedPart, recorded_parts
 
 RequestId = str | RequestKey | None  # a text; or the key of a user's; None: the request has none
 Field = str | int | memoryview | None
@@ -181,3 +185,42 @@ def parts_of(
 
 def _u32(numbers: I64) -> U32:
     return numbers.astype(np.uint32)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedPart:
+    """One frame of a request."""
+
+    request: Request
+    change: Cancel | ReEnter
+    stamp_ms: int
+
+
+def recorded_parts(log: SegmentedLog, find: FindIndex, request_id: bytes, now_ms: int) -> list[RecordedPart]:
+    """The frames of the request's latest use, in log order; empty where that is over an hour ago."""
+    parts: list[RecordedPart] = []
+    for offset in request_frames_in(find.find(request_hash(request_id))):
+        part = _part_at(log, offset) if offset >= log.head else None
+        if part is None or part.request.id != request_id:
+            continue
+        if part.request.part == 1:
+            parts = []  # what came before is an earlier use of the id
+        parts.append(part)
+    return parts if parts and now_ms - parts[-1].stamp_ms < DEDUPLICATION_MS else []
+
+
+def _part_at(log: SegmentedLog, offset: int) -> RecordedPart | None:
+    frame = log.intact_frame(offset)
+    if frame is None:
+        raise CorruptionError(
+            f"the frame at offset {offset} of the commit log is damaged, and it may hold the answer to this "
+            "request. Nothing was changed. Run `tidemill salvage`, or retry without the request id"
+        )
+    match frame.kind:
+        case Kind.CANCEL:
+            change: Cancel | ReEnter = Cancel.read(frame.payload)
+        case Kind.RE_ENTER:
+            change = ReEnter.read(frame.payload)
+        case _:
+            return None
+    return None if change.request is None else RecordedPart(change.request, change, frame.stamp_ms)

@@ -13,7 +13,7 @@ from tidemill.core.arguments import require_whole
 from tidemill.core.clock import Clock, stopwatch_s
 from tidemill.core.limits import DAY_MS
 from tidemill.core.model import Delivery
-from tidemill.store.queue_notifier import QueueNotifier
+from tidemill.store.publishing import QueueNotifier
 
 
 class LongPoll:

@@ -1,7 +1,10 @@
 """The two verbs for a failed delivery: retry, where the message stays, and send-back, where it moves.
 
-Owns when no attempt is left: the message goes to the dead letters at once. Else it waits as the group's rule
-says (`retry_rule.py`), unless the consumer chooses: a retry may name a delay, a send-back a level.
+Owns when no attempt is left: the message goes to the dead letters at once. Else it waits as the group's table
+of pauses says, unless the consumer chooses: a retry may name a delay, a send-back a level. The table is the
+group's own (`groups set --backoff`); without one it is RocketMQ's, the delay levels from the third on, so a
+message that failed for the n-th time waits on level n + 2. Past its end the last entry repeats. Whatever path
+a failure comes by, `pause_after` is asked, so a group waits the same everywhere.
 
 A retry leaves the message in its queue, out of sight until its time. A send-back makes it a timed message of
 `%RETRY%group`, which is merged into what that group receives and into nothing else; it waits, is listed,
@@ -18,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 
 import numpy as np
 
@@ -26,13 +30,12 @@ from tidemill.broker.consume.ack_tokens import DeliveryName, decode_ack_token, g
 from tidemill.broker.consume.acks import Acks
 from tidemill.broker.consume.dead_letters import dead_letter, origin_name, retry_properties
 from tidemill.broker.consume.receiver import INVISIBLE_MS_MAX
-from tidemill.broker.consume.retry_rule import pause_after
 from tidemill.broker.send.admission import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from tidemill.broker.send.sender import Sender
 from tidemill.broker.send.write_context import WriteContext
 from tidemill.core.arguments import require_kind, require_whole
 from tidemill.core.config import BrokerSettings
-from tidemill.core.levels import clamped_level
+from tidemill.core.levels import clamped_level, level_delays_ms
 from tidemill.core.model import NO_TIME_MS, Handle, MessageType, StoredMessage
 from tidemill.store.commit_log import CommitLog
 from tidemill.store.consumers.consumer_log import change_rows
@@ -268,3 +271,33 @@ class Retries(WriteContext):
             return SentBack(SendBackAnswer.DEAD)
         handle = Handle(self._broker_id, RETRY_PREFIX + given.group.name, message.id, seq)
         return SentBack(SendBackAnswer.AGAIN, message.deliver_at_ms, handle, note)
+
+
+_FIRST_LEVEL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """One entry of a table."""
+
+    ms: int
+    level: int = 0  # which delay level it is; 0: none, it comes from a table of the group's own
+
+
+@lru_cache(64)
+def _table(backoff: str, levels_ms: tuple[int, ...]) -> tuple[Pause, ...]:
+    if backoff:
+        return tuple(Pause(ms) for ms in level_delays_ms(backoff))
+    first = min(_FIRST_LEVEL, len(levels_ms))
+    return tuple(Pause(levels_ms[level - 1], level) for level in range(first, len(levels_ms) + 1))
+
+
+def pauses_of(group: Group, levels_ms: tuple[int, ...]) -> tuple[Pause, ...]:
+    """The table of a group: the pause after the first failed attempt, the second …"""
+    return _table(group.backoff, levels_ms)
+
+
+def pause_after(group: Group, attempt: int, levels_ms: tuple[int, ...]) -> Pause:
+    """How long a message rests that failed on this attempt, the first being 1."""
+    table = pauses_of(group, levels_ms)
+    return table[min(max(attempt, 1), len(table)) - 1]

@@ -9,17 +9,25 @@ minute that is over: the releaser sweeps in every step with a new minute.
 
 While an operator holds releases or absorbing the clock moves all the same: what is held stays pending, and
 goes when it is resumed.
+
+Owns also the file pair `clock.0/1` (JSON, `now_ms`), so that a restart goes on where the clock was. A time is
+written before the clock shows it. The writes of an advance are left to the kernel, which keeps them when the
+process is killed; the last one is synced before the advance is answered.
 """
 
 from __future__ import annotations
 
+import json
 import threading
+from pathlib import Path
 
 from tidemill.broker.control.timer_controller import TimerController
 from tidemill.broker.loop import Service
 from tidemill.core.clock import Clock, SimulatedClock
 from tidemill.core.durations import format_time
-from tidemill.core.errors import RequestError
+from tidemill.core.errors import CorruptionError, RequestError
+from tidemill.log.checkpoint import Checkpoint
+from tidemill.log.disk import Disk
 from tidemill.release.releaser import Releaser
 
 # An advance is exact for so many moments; the hops after that are so many for what is left, or fewer.
@@ -89,3 +97,41 @@ class SimulatedTime:
                 # Another process takes the step, in real time; nothing here can hurry it.
                 pause.wait(_LOOK_AGAIN_S)
             self._turn.run_once()
+
+
+CLOCK_NAME = "clock"
+CLOCK_FORMAT = 1
+
+
+def decode_clock(content: bytes) -> int:
+    """The time that was kept, Unix ms."""
+    return int(json.loads(content)["now_ms"])
+
+
+class KeptClock(SimulatedClock):
+    """Begins at the time that the directory kept, else at `now_ms`. Writes nothing before `keep`."""
+
+    def __init__(self, disk: Disk, directory: Path, now_ms: int) -> None:
+        self._checkpoint = Checkpoint(disk, directory, CLOCK_NAME, CLOCK_FORMAT, decode_clock)
+        self._saving = threading.Lock()  # protects _checkpoint
+        content = self._checkpoint.load()
+        if content is None and self._checkpoint.is_damaged():
+            raise CorruptionError(
+                f"{directory / CLOCK_NAME}.0 and .1 are damaged or hold something else, so the simulated "
+                "time is not known. Nothing was changed. Restore one of them from a backup, or remove both "
+                "to begin with the real time"
+            )
+        super().__init__(now_ms if content is None else decode_clock(content))
+
+    def advance_to(self, now_ms: int) -> None:
+        with self._saving:
+            self._save(max(now_ms, self.now_ms()), sync=False)
+            super().advance_to(now_ms)
+
+    def keep(self) -> None:
+        with self._saving:
+            self._save(self.now_ms(), sync=True)
+            self._checkpoint.keep_twice()
+
+    def _save(self, now_ms: int, *, sync: bool) -> None:
+        self._checkpoint.save(json.dumps({"now_ms": now_ms}).encode(), sync=sync)

@@ -24,15 +24,14 @@ from tidemill.broker.control.eviction import free_shard, remove_aside
 from tidemill.broker.control.holds import Holds
 from tidemill.broker.control.pipeline_process import PipelineProcess, PipelineState
 from tidemill.broker.control.shard_repair import ShardRepair, first_pending
-from tidemill.broker.control.spark_steps import SparkSteps
-from tidemill.broker.control.step_log import StepLog
+from tidemill.broker.control.spark_steps import SparkSteps, StepLog
 from tidemill.broker.control.unabsorbed import EarliestUnabsorbed
 from tidemill.broker.query.views import PipelineView
 from tidemill.broker.query.wheel_picture import WheelPictures
 from tidemill.core.config import BrokerSettings
 from tidemill.log.disk import Disk
+from tidemill.release.ready_reader import ShardsSeen
 from tidemill.release.releaser import Releaser
-from tidemill.release.shards_seen import ShardsSeen
 from tidemill.store.entry_files import EntryFiles
 from tidemill.store.message_store import MessageStore
 from tidemill.timer.check import check_shard, check_timer

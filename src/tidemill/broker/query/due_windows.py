@@ -1,4 +1,4 @@
-"""How much falls due in each step of a window, by topic: what the forecast's chart is drawn from.
+"""How much falls due: in each step of a window, by topic, for the forecast's chart; and in the next hour.
 
 Owns the counting. Steps of whole minutes come from the due counts and cost the same whatever is pending;
 finer ones are counted from the entries, a bounded part at a time, without holding up the log writer.
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidemill.broker.change.topic_admin import TopicAdmin
+from tidemill.broker.query.wheel_picture import WheelPictures
 from tidemill.core.arguments import require_whole
 from tidemill.core.errors import RequestError
 from tidemill.core.limits import MAX_DELAY_MS, MINUTE_MS
@@ -119,3 +120,34 @@ def _before(counted: dict[int, dict[int, int]], from_ms: int) -> int:
     """How many fall due before the minute of `from_ms`."""
     first = from_ms // MINUTE_MS
     return sum(count for minutes in counted.values() for minute, count in minutes.items() if minute < first)
+
+
+HORIZON_MS = 60 * MINUTE_MS
+# Slots are grouped by how many messages they hold: from each number up to below the next.
+FILLS = (0, 1, 10, 100, 1_000, 10_000, 100_000)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadAhead:
+    """`slots[i]` is how many slots of the next hour hold at least `FILLS[i]` and fewer than the next."""
+
+    peak: int  # messages that fall due in the fullest minute
+    peak_at_ms: int | None
+    fullest: int  # messages in the fullest slot
+    slots: list[int]  # empty where the timer store has none
+
+
+def load_ahead(store: MessageStore, wheel: WheelPictures, now_ms: int) -> LoadAhead:
+    """The load of the hour that begins with the minute under way."""
+    first = now_ms // MINUTE_MS
+    with store.read():
+        minutes = store.due_counts.minutes(None, first, first + HORIZON_MS // MINUTE_MS)
+    fullest_minute = max(minutes, key=minutes.__getitem__, default=None)
+    counts = wheel.slots_until(now_ms + HORIZON_MS)
+    places = np.searchsorted(FILLS, counts, "right") - 1
+    return LoadAhead(
+        peak=0 if fullest_minute is None else minutes[fullest_minute],
+        peak_at_ms=None if fullest_minute is None else fullest_minute * MINUTE_MS,
+        fullest=int(counts.max(initial=0)),
+        slots=np.bincount(places, minlength=len(FILLS)).tolist() if len(counts) else [],
+    )

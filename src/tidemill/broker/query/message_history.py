@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tidemill.broker.change.topic_admin import TopicAdmin
-from tidemill.broker.query.damaged_view import message_of_entry, message_of_row
+from tidemill.broker.query.damage_views import message_of_entry, message_of_row
 from tidemill.core.model import NO_SEQ, NO_TIME_MS, Handle, StoredMessage, Via, rolls_of
 from tidemill.log.arrays import Rows
 from tidemill.store.consumers.consumer_state import Progress

@@ -4,6 +4,9 @@ Owns two rings of samples in memory: every second for a quarter of an hour, ever
 holds running totals, so a rate or the lateness of any stretch is the difference of two of them. Nothing is
 written to disk: after a restart the history begins again.
 
+How many timed and immediate messages each topic got is not counted: a timed message waits, was released or
+was cancelled, and all others that were stored went into their queues at once.
+
 Invariant: samples of a ring rise in time, and no two lie in the same second (or minute).
 """
 
@@ -19,6 +22,7 @@ from tidemill.core.histogram import BOUNDS_S
 from tidemill.log.arrays import I64
 from tidemill.release.lateness import Lateness
 from tidemill.store.message_store import MessageStore
+from tidemill.store.topic_histograms import OTHER_TOPICS
 
 _SECOND_MS = 1_000
 _RINGS = ((_SECOND_MS, 900), (60_000, 1_440))
@@ -106,3 +110,33 @@ class MetricsHistory:
         rows = rows[rows[:, 0] > since_ms]
         at_ms, sent, released, cancelled, pending = rows[:, :5].T
         return MetricsHistoryView(ring.every_ms, at_ms, sent, released, cancelled, pending, rows[:, 5:])
+
+
+@dataclass(slots=True)
+class KindCounts:
+    """Messages ever stored. `topic` None: the topics that have no name in the metrics, together."""
+
+    topic: str | None
+    timed: int = 0
+    immediate: int = 0
+
+
+def kind_counts(store: MessageStore) -> list[KindCounts]:
+    """Of every topic that is named in the metrics, and of the others."""
+    others, found = KindCounts(None), list[KindCounts]()
+    with store.read():
+        sums = [
+            (topic_id, sent, released + cancelled + store.due_counts.pending(topic_id))
+            for topic_id, (sent, released, cancelled) in sorted(store.totals.by_topic.items())
+        ]
+    for topic_id, sent, timed in sums:
+        label = store.topic_names.label_of(topic_id)
+        if label is None:
+            continue  # deleted, and no longer shown
+        counts = others
+        if label != OTHER_TOPICS:
+            counts = KindCounts(label)
+            found.append(counts)
+        counts.timed += timed
+        counts.immediate += max(0, sent - timed)  # a damaged part of the log may have had its counts
+    return [*found, others] if others.timed or others.immediate else found

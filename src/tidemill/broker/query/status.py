@@ -1,6 +1,7 @@
 """The status at one moment: counts, lateness, timer runner, disk space, what releases wait for.
 
-Reads and shapes; decides nothing.
+Reads and shapes; decides nothing. A level's queue belongs to a delay: it is shown under the (lowest) level
+that means that delay now, and under level 0 where none does any more.
 """
 
 from __future__ import annotations
@@ -10,11 +11,9 @@ from dataclasses import dataclass
 from tidemill.broker.control.holds import HoldsState
 from tidemill.broker.control.timer_controller import TimerController
 from tidemill.broker.health import Health, HealthView
-from tidemill.broker.query.level_views import LevelView, level_views
 from tidemill.broker.query.metrics_history import sample_of
-from tidemill.broker.query.overdue_views import OverdueView, overdue_views
 from tidemill.broker.query.views import PipelineView
-from tidemill.broker.query.wait_views import WaitView, wait_views
+from tidemill.broker.query.wait_views import OverdueView, WaitView, overdue_views, wait_views
 from tidemill.broker.send.sender import Sender
 from tidemill.core.clock import Clock
 from tidemill.core.config import BrokerSettings
@@ -23,7 +22,34 @@ from tidemill.release.lateness import LatenessSummary
 from tidemill.release.releaser import Releaser
 from tidemill.store.damaged_messages import DamageCounts, damage_counts
 from tidemill.store.disk_space import DiskSpaceView
+from tidemill.store.level_queues import DelayView
 from tidemill.store.message_store import MessageStore
+
+
+@dataclass(frozen=True, slots=True)
+class LevelView:
+    level: int  # 0: of a table used before
+    delay_ms: int
+    waiting: int
+    next_due_ms: int | None
+    lag_ms: int  # how long the earliest of what waits has been due
+
+
+def level_views(store: MessageStore, settings: BrokerSettings, now_ms: int) -> list[LevelView]:
+    """Every level of the table, then delays of an earlier table that something still waits with."""
+    with store.read():
+        found = {view.delay_ms: view for view in store.levels.view()}
+    views = []
+    for level, delay_ms in enumerate(settings.level_delays_ms, 1):
+        views.append(_view(level, delay_ms, found.pop(delay_ms, None), now_ms))
+    return views + [_view(0, delay_ms, delay, now_ms) for delay_ms, delay in found.items()]
+
+
+def _view(level: int, delay_ms: int, delay: DelayView | None, now_ms: int) -> LevelView:
+    if delay is None or delay.next_due_ms is None:
+        return LevelView(level, delay_ms, 0, None, 0)
+    lag_ms = max(0, now_ms - delay.next_due_ms)
+    return LevelView(level, delay_ms, delay.waiting, delay.next_due_ms, lag_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from itertools import repeat
 import numpy as np
 
 from tidemill.broker.change.topic_admin import TopicAdmin
-from tidemill.broker.query.damaged_view import message_of_entry, message_of_row
+from tidemill.broker.query.damage_views import message_of_entry, message_of_row
 from tidemill.broker.query.due_windows import DueWindows
 from tidemill.broker.query.message_history import FoundMessage, MessageHistory
 from tidemill.core.arguments import NO_LIMIT, require_int, require_whole

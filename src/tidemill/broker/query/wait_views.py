@@ -2,11 +2,16 @@
 
 Reads and shapes; decides nothing. While releases are held, every message that is due waits for that, but
 for those of a paused topic and those that the timer may not absorb: a resume of releases does not free them.
+
+How long the oldest overdue messages have been due comes from what is kept anyway: the due counts say to the
+minute which topics have overdue messages, backlogs and sets in memory say to the millisecond. Where only the
+minute is known its end counts, so no age is exaggerated.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +19,8 @@ import numpy as np
 from tidemill.broker.control.timer_controller import TimerController
 from tidemill.broker.control.unabsorbed import due_unabsorbed
 from tidemill.core.limits import MINUTE_MS
+from tidemill.release.backlogs import HoldReason, ReleaseWait
 from tidemill.release.clock_guard import ClockGuard
-from tidemill.release.hold_reasons import HoldReason, ReleaseWait
 from tidemill.release.releaser import Releaser
 from tidemill.store.message_store import MessageStore
 
@@ -88,4 +93,45 @@ def _due(
         topic_ids = store.entries.take(seqs)["topic_id"]
     ids, counts = np.unique(topic_ids, return_counts=True)
     found.update(dict(zip(ids.tolist(), counts.tolist(), strict=True)))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class OverdueView:
+    """The oldest overdue message that waits for one reason, or for none that is known."""
+
+    waits_for: HoldReason | None
+    topic: str  # empty: not known without reading entries
+    due_ms: int
+
+
+def overdue_views(
+    store: MessageStore, releaser: Releaser, waits: Sequence[WaitView], now_ms: int
+) -> list[OverdueView]:
+    """One for each reason that something overdue waits for, the oldest first."""
+    own = {wait.topic: wait.waits_for for wait in waits if wait.topic}
+    shared = next((wait.waits_for for wait in waits if not wait.topic), None)
+    exact, spilled = releaser.backlogs.earliest(), releaser.backlogs.spilled_ids()
+    found: list[OverdueView] = []
+    for topic_id, due_ms in _by_topic(store, exact, now_ms).items():
+        topic = store.topics.by_id(topic_id)
+        if topic is not None and due_ms <= now_ms:
+            of_topic = HoldReason.RATE if topic_id in spilled else own.get(topic.name)
+            reason = HoldReason.PAUSE if topic.is_paused else of_topic or shared
+            found.append(OverdueView(reason, topic.name, due_ms))
+    in_memory_ms = releaser.earliest_ms()
+    if in_memory_ms is not None and in_memory_ms <= now_ms:
+        found.append(OverdueView(shared, "", in_memory_ms))
+    oldest: dict[HoldReason | None, OverdueView] = {}
+    for view in sorted(found, key=lambda view: view.due_ms):
+        oldest.setdefault(view.waits_for, view)
+    return list(oldest.values())
+
+
+def _by_topic(store: MessageStore, exact: dict[int, int], now_ms: int) -> dict[int, int]:
+    """When the oldest of each topic fell due, in its backlog or in a minute that is past."""
+    found = dict(exact)
+    for topic_id, minutes in store.due_counts.before(now_ms // MINUTE_MS).items():
+        end_ms = (min(minutes) + 1) * MINUTE_MS - 1
+        found[topic_id] = min(found.get(topic_id, end_ms), end_ms)
     return found

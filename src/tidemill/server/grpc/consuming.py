@@ -16,8 +16,7 @@ from typing import Any
 
 from tidemill.broker.broker import Broker
 from tidemill.broker.consume.ack_tokens import decode_ack_token
-from tidemill.broker.consume.retries import SendBackAnswer
-from tidemill.broker.consume.retry_rule import pause_after
+from tidemill.broker.consume.retries import SendBackAnswer, pause_after
 from tidemill.core.errors import (
     IllegalHandleError,
     IllegalLeaseError,

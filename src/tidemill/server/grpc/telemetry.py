@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any
 
 from tidemill.broker.change.transactions import OpenTransaction
-from tidemill.broker.consume.retry_rule import pauses_of
+from tidemill.broker.consume.retries import pauses_of
 from tidemill.core.byte_budget import ByteBudget
 from tidemill.core.config import BrokerSettings
 from tidemill.core.limits import KIB, MIB

@@ -14,8 +14,7 @@ from starlette.types import Message, Send
 
 from tidemill.broker.broker import Broker
 from tidemill.broker.query.due_windows import STEPS_MAX
-from tidemill.broker.query.metrics_history import BOUNDS_MS
-from tidemill.broker.query.topic_counts import kind_counts
+from tidemill.broker.query.metrics_history import BOUNDS_MS, kind_counts
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.histogram import BOUNDS_S, Histogram
 from tidemill.core.limits import MAX_DELAY_MS

@@ -31,7 +31,7 @@ from typing import Any
 import numpy.ma  # noqa: F401  `np.unique` imports it: half a tenth of a second of the first step under load
 
 from tidemill.broker.broker import Broker
-from tidemill.broker.control.kept_clock import KeptClock
+from tidemill.broker.control.simulated_time import KeptClock
 from tidemill.broker.health import Health, Remedy, text_of
 from tidemill.broker.identity import require_broker
 from tidemill.broker.loop import let_services_in

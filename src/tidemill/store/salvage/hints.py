@@ -12,9 +12,8 @@ from itertools import takewhile
 from pathlib import Path
 
 from tidemill.log.read_only_disk import ReadOnlyDisk
-from tidemill.store.checkpoint_origin import require_own
 from tidemill.store.formats.frames import Base, Kind
-from tidemill.store.index_checkpoint import INDEX_FORMAT, base_in, checkpoint_head
+from tidemill.store.index_checkpoint import INDEX_FORMAT, base_in, checkpoint_head, require_own
 from tidemill.store.salvage.demands import Demands, demands_of
 from tidemill.store.salvage.source import SourceLog, newest_checkpoint
 from tidemill.store.topics import Topic
