@@ -33,7 +33,10 @@ _SLOW = (
     "spark",
     "test_docs.py",
     "test_docs_site.py",
+    "unit/broker/test_full_disk.py",
     "unit/cli/test_damaged_files.py",
+    "unit/server/test_http_api.py",
+    "unit/server/test_permissions_http.py",
 )
 
 # Before anything of ours is imported: a developer's own settings must not change what a test sees.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from itertools import count
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from tidemill.core.errors import (
     SyncFailedError,
 )
 from tidemill.core.limits import DAY_MS
-from tidemill.core.model import CancelAnswer, Draft, TopicType
+from tidemill.core.model import CancelAnswer, Draft, Handle, TopicType
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import RealDisk
 from tidemill.store.check import check_store
@@ -330,14 +331,18 @@ def test_many_senders_and_cancellers_at_once_agree_with_the_log(tmp_path):
     with tidemill.open(tmp_path / "d", queues_per_topic=2) as broker:
         barrier = threading.Barrier(6)
         cancelled: list[int] = []
+        stored: list[str] = []  # the ids of sends that were answered as no repeat
+        handles: set[Handle] = set()
 
         def work(number: int) -> None:
             barrier.wait()
             for i in range(40):
-                receipts = broker.send(
+                results = broker.send(
                     [Draft("t", b"", delay_ms=20 + i % 7, id=f"{number % 3}-{i}-{k}") for k in range(5)]
                 )
-                answers = broker.cancel([r.handle for r in receipts[::2]])
+                stored.extend(result.id for result in results if not result.is_repeat)
+                handles.update(result.handle for result in results)
+                answers = broker.cancel([result.handle for result in results[::2]])
                 cancelled.append(answers.count(CancelAnswer.CANCELLED))
 
         workers = [threading.Thread(target=work, args=(n,)) for n in range(6)]
@@ -345,6 +350,9 @@ def test_many_senders_and_cancellers_at_once_agree_with_the_log(tmp_path):
             worker.start()
         for worker in workers:
             worker.join(60)
+            assert not worker.is_alive()
+        assert not [(name, times) for name, times in Counter(stored).items() if times > 1]
+        assert (len(stored), len(handles)) == (3 * 40 * 5, 3 * 40 * 5)
         notifier, seen = broker.store.notifier, -1
         while broker.status().pending and notifier.count != seen:
             seen = notifier.count
