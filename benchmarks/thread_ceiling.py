@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from tidemill.client.send.coalescer import Coalescer
 from tidemill.client.send.drafts import draft_of
 from tidemill.core.model import Draft
-from tidemill.core.send_answers import Answer, decode_answers, encode_plain_answers
+from tidemill.core.send_answers import Answer, decode_answers, encode_answers
 from tidemill.core.send_batch import encode_drafts
 
 _THREADS = 32
@@ -61,7 +61,7 @@ def sends_per_s(answer_ms: float) -> tuple[float, float]:
         encode_drafts(drafts)
         time.sleep(answer_ms / 1000)
         ones, nowhere = [1] * len(drafts), [-1] * len(drafts)
-        return decode_answers(encode_plain_answers("stand-in", ones, ones, nowhere, nowhere), drafts)
+        return decode_answers(encode_answers("stand-in", ones, ones, nowhere, nowhere), drafts)
 
     coalescer = Coalescer(answered)
     counts = [0] * _THREADS

@@ -16,12 +16,13 @@ import numpy as np
 
 from tidemill.broker.broker import Broker
 from tidemill.broker.send.admission import check_draft, check_type, due_time_ms, message_type
-from tidemill.broker.send.content import content_of, require_same
+from tidemill.broker.send.content import content_of
 from tidemill.broker.send.jitter import drawn_ms
 from tidemill.core.arguments import require_kind
-from tidemill.core.errors import BusyError, RequestError, TooManyRequestsError
+from tidemill.core.errors import BusyError, IdInUseError, RequestError, TooManyRequestsError
 from tidemill.core.limits import DEDUPLICATION_MS, ID_CHARS_MAX, LEVEL_WAITING_MAX, NEAR_COUNT_MAX
 from tidemill.core.model import (
+    NO_OFFSET,
     NO_SEQ,
     NO_TIME_MS,
     Draft,
@@ -34,6 +35,8 @@ from tidemill.core.model import (
 from tidemill.log.arrays import I64, U8
 from tidemill.store.find.hashing import PURPOSE_ID, PURPOSE_KEY, hash_texts, seed_of
 from tidemill.store.formats.entry_format import FLAG_FIFO, FLAG_LEVEL, FLAG_NEAR
+from tidemill.store.formats.framing import frame_bounds
+from tidemill.store.formats.new_messages import new_messages
 from tidemill.store.topics import Topic
 from tidemill.store.upkeep.moving import MovedMessages, move_bounds, move_payloads, reschedule
 
@@ -145,7 +148,10 @@ class ReferenceSender:
         first_seq = store.ledger.next_seq
         offsets: Sequence[int] = ()
         if batch.messages:
-            offsets = store.writer.put(batch.messages, now_ms, more_bytes=payloads).queue_offsets
+            new = new_messages(batch.messages)
+            new = replace(new, bounds=list(frame_bounds(len(m.body) for m in batch.messages)))
+            offsets = store.writer.append(new, now_ms, more_bytes=payloads).queue_offsets
+            offsets = offsets or [NO_OFFSET] * new.count
         elif payloads:
             store.writer.reserve(payloads, len(seqs))
         due, near_below_ms = np.array(list(batch.moves.values())), now_ms + self._settings.lead_ms
@@ -412,3 +418,24 @@ def told_apart(draft: Draft, first: StoredMessage | None) -> Draft:
     parts = (content["tag"], *keys, content["message_group"], content["properties"], content["body"])
     digest = hashlib.blake2b(b"\0".join(parts), digest_size=_DIGEST_BYTES).hexdigest()
     return replace(draft, id=f"{(draft.id or '')[: ID_CHARS_MAX - len(digest) - 1]}-{digest}")
+
+
+_WORDS = {
+    "keys": "other keys",
+    "body": "another body",
+    "tag": "another tag",
+    "message_group": "another message group",
+    "properties": "other properties",
+}
+
+
+def require_same(draft: Draft, first: StoredMessage, topic_name: str) -> None:
+    """`IdInUseError` unless a draft says what the message says that has its id."""
+    given, known = content_of(draft), content_of(first)
+    compared = ["keys"] if draft.once is not Once.NO and draft.keys else list(_WORDS)
+    for name in compared:
+        if given[name] != known[name]:
+            raise IdInUseError(
+                f"id {first.id!r} in topic {topic_name!r} belongs to another message, with {_WORDS[name]}; "
+                "use a unique id"
+            )

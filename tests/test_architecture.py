@@ -244,21 +244,10 @@ def test_no_test_sleeps() -> None:
     assert not found, "move a ManualClock instead"
 
 
-# Sends are being moved to `store.write()`.
-_MAY_USE_THE_WRITER = {
-    "store",
-    "broker/send/bulk.py",
-    "broker/send/column_send.py",
-    "broker/send/deduplication.py",
-    "broker/send/sender.py",
-    "broker/send/tick_limit.py",
-}
-
-
 def test_only_the_store_touches_its_writer_and_indexes() -> None:
     found = [
         _where(module, node)
-        for module, node in _each_node(_MAY_USE_THE_WRITER)
+        for module, node in _each_node({"store"})
         if isinstance(node, ast.Attribute)
         and node.attr in {"writer", "indexes"}
         and ast.unparse(node.value).split(".")[-1].lstrip("_") == "store"

@@ -8,6 +8,7 @@ from simulation.model import Broken, Message, due_set
 from simulation.world import TOPICS, World
 from tidemill.core.errors import DiskFullError, TopicExistsError
 from tidemill.core.model import NO_TIME_MS, MessageType, StoredMessage
+from tidemill.store.formats.new_messages import new_messages
 
 
 @dataclass
@@ -93,7 +94,8 @@ class Operating:
                 body, known.topic, message.id, (), "", "", due_set(due), self.world.model.turn, 0
             )
         self.world.model.ending = (body, message is not None)
-        store.finish(store.writer.end_half(half, message, self.world.now_ms))
+        new = None if message is None else new_messages([message])
+        store.finish(store.writer.end_half(half, new, self.world.now_ms))
         self.world.model.ending = None
         del self.world.model.halves[body]
         if message is not None:

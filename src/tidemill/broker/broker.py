@@ -42,10 +42,8 @@ from tidemill.broker.query.status import Status, status_of
 from tidemill.broker.query.table_parts import TableParts
 from tidemill.broker.query.table_views import TableViews
 from tidemill.broker.query.views import CloseReport, Views
-from tidemill.broker.send.bulk import Bulk, TableResult
-from tidemill.broker.send.column_send import Answers, ColumnSend
-from tidemill.broker.send.planned_send import Answer
-from tidemill.broker.send.sender import Sender
+from tidemill.broker.send.answers import Answer, Answers, TableResult
+from tidemill.broker.send.service import SendService
 from tidemill.broker.sizes import Sizes as Sizes
 from tidemill.core.arguments import require_whole
 from tidemill.core.clock import Clock, SystemClock, machine_ms
@@ -149,11 +147,10 @@ class Broker:
         self.switches = Switches(self._timer.holds, self._timer, self.health, now_ms, **services)
         self.releaser.recover()  # it may call for a step of the timer
         self.topics = TopicAdmin(self.store, settings, now_ms, self._release_service.wake)
-        self._sender = Sender(
+        self._sender = SendService(
             self.store, self.topics, self.releaser, settings, self.id, now_ms, self._release_service.wake
         )
         parts = (self.store, self.topics, self._sender, settings, self.id, now_ms)
-        self._columns, self._bulk = ColumnSend(*parts), Bulk(*parts)
         self._canceller, self._transactions = Canceller(*parts), Transactions(*parts)
         self.receiver = Receiver(self.store, self.topics, now_ms)
         self._settler = Acks(self.store, self.receiver, now_ms)
@@ -246,17 +243,17 @@ class Broker:
     def send_each(self, drafts: Sequence[Draft], *, creates_topics: bool = True) -> list[Answer]:
         """Store the drafts that are right; each gets its own answer."""
         self.require_open()
-        return self._columns.send_each(drafts, creates_topics=creates_topics)
+        return self._sender.send_drafts(drafts, creates_topics=creates_topics)
 
     def send_columns(self, requests: Sequence[SendColumns]) -> list[Answers]:
         """Store what several requests in columns ask for; each gets the answers to its own messages."""
         self.require_open()
-        return self._columns.send(requests)
+        return self._sender.send_columns(requests)
 
     def send_table(self, table: pa.Table, *, topic: str | None = None, is_whole: bool = False) -> TableResult:
         """Store an Arrow table or batch durably; a batch `is_whole` in one frame, all of it or nothing."""
         self.require_open()
-        return self._bulk.send_whole(table, topic) if is_whole else self._bulk.send(table, topic)
+        return self._sender.send_whole(table, topic) if is_whole else self._sender.send_table(table, topic)
 
     def cancel(self, handles: Sequence[Handle], *, request_id: RequestId = None) -> list[CancelAnswer]:
         self.require_open()

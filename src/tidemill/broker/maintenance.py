@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidemill.broker.send.sender import Sender
+from tidemill.broker.send.service import SendService
 from tidemill.core.config import BrokerSettings
 from tidemill.core.limits import MIB
 from tidemill.store.message_store import MessageStore
@@ -29,7 +29,7 @@ class Maintenance:
     """Keeps the data directory small and quick to open."""
 
     def __init__(
-        self, store: MessageStore, sender: Sender, settings: BrokerSettings, boot_ms: Callable[[], int]
+        self, store: MessageStore, sender: SendService, settings: BrokerSettings, boot_ms: Callable[[], int]
     ) -> None:
         self._store = store
         self._sender = sender

@@ -11,83 +11,49 @@ Owns both directions; `send_batch.py` has the requests.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from tidemill.core.errors import TidemillError, error_of
-from tidemill.core.model import NO_OFFSET, NO_QUEUE, NO_SEQ, NO_TIME_MS, Draft, Handle, SendResult
+from tidemill.core.model import NO_OFFSET, NO_QUEUE, NO_TIME_MS, Draft, Handle, SendResult
 from tidemill.core.send_batch import dumps, one_or_all
 
 Answer = SendResult | TidemillError
 
 
-def encode_answers(broker_id: str, answers: Sequence[Answer]) -> bytes:
-    """The answer to a request: what became of each message, in its order."""
-    rows: list[tuple[int, int, int, int]] = []
-    repeats: dict[int, str] = {}
-    notes: dict[int, str] = {}
-    errors: dict[int, list[str]] = {}
-    for index, answer in enumerate(answers):
-        if isinstance(answer, SendResult):
-            seq = answer.handle.seq if answer.handle is not None else NO_SEQ
-            due_ms = NO_TIME_MS if answer.deliver_at_ms is None else answer.deliver_at_ms
-            if answer.queue is None or answer.offset is None:
-                rows.append((seq, due_ms, NO_QUEUE, NO_OFFSET))
-            else:
-                rows.append((seq, due_ms, answer.queue, answer.offset))
-            if answer.is_repeat:
-                repeats[index] = answer.id
-            if answer.note:
-                notes[index] = answer.note
-        else:
-            rows.append((NO_SEQ, NO_TIME_MS, NO_QUEUE, NO_OFFSET))
-            errors[index] = [answer.code, str(answer)]
-    columns = _placed(broker_id, *([row[at] for row in rows] for at in range(4)))
-    special = (("repeats", repeats), ("notes", notes), ("errors", errors))
-    columns |= {name: values for name, values in special if values}
-    return dumps(columns).encode()
-
-
-def encode_plain_answers(
+def encode_answers(
     broker_id: str,
     seqs: Sequence[int],
-    dues: list[int],
+    due: int | list[int],
     queues: list[int] | None = None,
     offsets: list[int] | None = None,
+    special: Mapping[str, Mapping[int, object]] | None = None,
 ) -> bytes:
-    """The answer to a request whose messages were all stored anew, with nothing more to say of any.
+    """The answer to a request: what became of each message, in its order.
 
-    Without `queues` and `offsets` all of them wait, and with a range for `seqs` each has the next one.
+    Without `queues` and `offsets` all of them wait, with a range for `seqs` each has the next one, and one
+    `due` is that of all. `special`: repeats, notes and errors, by index.
     """
-    due = one_or_all(dues)
-    if offsets is None and isinstance(seqs, range) and isinstance(due, int):
+    due = due if isinstance(due, int) else one_or_all(due)
+    if offsets is None and isinstance(seqs, range) and isinstance(due, int) and not special:
         # What nearly every answer is; to make an encoder takes longer than to write two numbers.
         return b'{"broker":%b,"seq":%d,"due":%d}' % (_text(broker_id), seqs.start, due)
-    return dumps(_placed(broker_id, seqs, dues, queues, offsets)).encode()
+    columns: dict[str, Any] = {
+        "broker": broker_id,
+        "seq": seqs.start if isinstance(seqs, range) else seqs,
+        "due": due,
+    }
+    if offsets and max(offsets) > NO_OFFSET:
+        columns |= {"queue": queues, "offset": offsets}
+    columns |= {name: values for name, values in (special or {}).items() if values}
+    return dumps(columns).encode()
 
 
 @lru_cache(maxsize=8)
 def _text(text: str) -> bytes:
     return dumps(text).encode()
-
-
-def _placed(
-    broker_id: str,
-    seqs: Sequence[int],
-    dues: list[int],
-    queues: list[int] | None,
-    offsets: list[int] | None,
-) -> dict[str, Any]:
-    columns: dict[str, Any] = {
-        "broker": broker_id,
-        "seq": seqs.start if isinstance(seqs, range) else seqs,
-        "due": one_or_all(dues),
-    }
-    if offsets and max(offsets) > NO_OFFSET:
-        columns |= {"queue": queues, "offset": offsets}
-    return columns
 
 
 def result_of_new(

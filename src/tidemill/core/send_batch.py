@@ -137,9 +137,11 @@ class SendColumns:
     props: list[dict[str, str] | None] | None = None
     once: list[str] | None = None
     jitter: list[int] | None = None
-    # Neither travels: what came over this wire was born when it was stored, and carries nothing.
+    # None of these travels: what came over this wire was born when it was stored, carries nothing, and has no
+    # id that a library made.
     born: list[int | None] | None = None
     carried: list[dict[str, str] | None] | None = None
+    made: list[bool] | None = None
 
     def __len__(self) -> int:
         return len(self.bodies)

@@ -12,11 +12,10 @@ from itertools import repeat
 from typing import NamedTuple
 
 from tidemill.broker.broker import Broker
-from tidemill.broker.send.column_send import Answers, PlainAnswers
-from tidemill.broker.send.planned_send import Answer
+from tidemill.broker.send.answers import Answers
+from tidemill.broker.send.draft_columns import columns_of
 from tidemill.core.errors import ForbiddenError, RequestError, TidemillError
 from tidemill.core.model import Once
-from tidemill.core.send_answers import encode_answers, encode_plain_answers
 from tidemill.core.send_batch import SendColumns, decode_columns
 from tidemill.core.splitting import split
 from tidemill.server.http.http_errors import error_bytes, status_of
@@ -96,17 +95,19 @@ class SendBatchService:
             if len(requests) > 1:  # nothing was stored; the text is in one of them, and the others are sound
                 return [self.store([request])[0] for request in requests]
             refusal = RequestError(f"a text is not valid Unicode: {error.reason}")  # type: ignore[attr-defined]
-            return [[refusal] * len(request) for request in requests]
+            count = len(requests[0])
+            return [Answers.none().among((), count, dict.fromkeys(range(count), refusal))]
 
-    def store_allowed(self, columns: SendColumns, refusals: Refusals) -> list[Answer]:
+    def store_allowed(self, columns: SendColumns, refusals: Refusals) -> Answers:
         """Store what is not refused; a message for another topic is refused alone."""
-        allowed = [draft for draft, refusal in zip(columns.drafts(), refusals, strict=True) if not refusal]
-        answers = iter(self._broker.send_each(allowed) if allowed else [])
-        return [refusal or next(answers) for refusal in refusals]
+        errors = {row: refusal for row, refusal in enumerate(refusals) if refusal is not None}
+        rows = [row for row in range(len(refusals)) if row not in errors]
+        drafts = columns.drafts()
+        allowed = columns_of([drafts[row] for row in rows])
+        answers = Answers.none() if allowed is None else self.store([allowed])[0]
+        return answers.among(rows, len(refusals), errors)
 
     def encoded(self, answers: Answers) -> bytes:
-        if isinstance(answers, PlainAnswers):
-            return encode_plain_answers(self._broker.id, *answers)
-        for refusal in [answer for answer in answers if isinstance(answer, TidemillError)]:
+        for refusal in (answers.errors or {}).values():
             REJECTS.add("http", refusal.code)
-        return encode_answers(self._broker.id, answers)
+        return answers.encoded(self._broker.id)

@@ -3,8 +3,8 @@
 Owns the writer lock and the order *plan, append, apply*. `MessageStore.write` gives it out, to be held in a
 `with` block. A frame is planned under the lock (seqs, queue offsets, what is pending) against the indexes,
 which are attributes here, appended, and applied by reading it back: the very code that replays the log after
-a crash. (Plain rows are applied by that code too, from the columns they were written from.) Nothing here
-waits for a sync: `MessageStore.finish` does, without the lock (publishing.py).
+a crash. (Messages just written are applied by that code too, from the columns they were written from.)
+Nothing here waits for a sync: `MessageStore.finish` does, without the lock (publishing.py).
 
 Invariants:
 - all methods but `close` are called with the lock held;
@@ -18,19 +18,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
 
 from tidemill.core.errors import BrokerClosedError, StorageError, UnknownTopicError
 from tidemill.core.frozen import frozen
 from tidemill.core.model import NO_OFFSET, NO_TIME_MS, StoredMessage
-from tidemill.log.arrays import I64, U8, U16, Flags, Rows, picked
+from tidemill.log.arrays import I64, U8, U16, Flags, Rows, each_of, picked
 from tidemill.log.disk import Bytes
 from tidemill.log.frame import PLAIN_FORMAT
 from tidemill.log.segments import SegmentedLog
 from tidemill.store.disk_space import DiskSpace
+from tidemill.store.formats.arrow import encode_arrow
 from tidemill.store.formats.frames import (
     Cancel,
     End,
@@ -42,11 +41,11 @@ from tidemill.store.formats.frames import (
     Settlement,
     TopicChange,
 )
-from tidemill.store.formats.framing import framed
-from tidemill.store.formats.message_format import Section, encode_arrow, encode_rows
-from tidemill.store.formats.plain_rows import PlainRows, Written
+from tidemill.store.formats.message_format import Section
+from tidemill.store.formats.new_messages import NewMessages, Written
 from tidemill.store.formats.release_frame import release_frame
 from tidemill.store.formats.request_format import Request
+from tidemill.store.formats.rows import encode_messages, encode_rows
 from tidemill.store.index_access import IndexAccess
 from tidemill.store.indexes import Indexes
 from tidemill.store.open_transactions import OpenHalf
@@ -95,36 +94,21 @@ class CommitLog(IndexAccess):
 
     # -- messages ---------------------------------------------------------------------------------
 
-    def put(
-        self, messages: Sequence[StoredMessage], now_ms: int, *, more_bytes: Sequence[int] = ()
-    ) -> Appended:
-        """Append messages as rows, all or, on a full disk, none; the untimed ones go to their queues.
+    def append(self, messages: NewMessages, now_ms: int, *, more_bytes: Sequence[int] = ()) -> Appended:
+        """Append messages, all or, on a full disk, none; the untimed ones go to their queues.
 
-        `more_bytes` are payloads that the caller appends right after, under the same lock: there is space for
-        those as well, or nothing is written.
+        The caller has seen that their topics are there. `more_bytes` are payloads that it appends right
+        after: there is space for those as well, or nothing is written.
         """
-        with self.lock:
-            offsets = self._offsets_of(messages)
-            sections = self._sections(messages, offsets)
-            self.reserve([len(section) for section in sections] + list(more_bytes), len(messages))
-            first_seq = self.ledger.next_seq
-            done = [self._append(Kind.MESSAGES, [section], now_ms) for section in sections]
-            seq_count = self.ledger.next_seq - first_seq
-            return Appended(done[0].offset, done[-1].end, first_seq, seq_count, offsets)
-
-    def put_plain(self, rows: PlainRows) -> Appended:
-        """Append plain messages as rows of one frame; the untimed ones go to their queues.
-
-        The caller holds the lock and has seen that their topics are there.
-        """
-        with self.lock:
-            offsets = None
-            if not rows.are_all_timed:
-                offsets = self._plan(*rows.places())
-            written = rows.written(NO_OFFSET if offsets is None else offsets, self.ledger.next_seq)
-            self.reserve([len(written.data)], len(rows))
-            done = self._append(Kind.MESSAGES, [written.data], rows.stored_at_ms, written=written)
-            return done if offsets is None else replace(done, queue_offsets=offsets.tolist())
+        offsets = None if messages.are_all_timed else self._plan(*messages.places())
+        frames = self._encoded(messages, NO_OFFSET if offsets is None else offsets)
+        self.reserve([frame.size for frame in frames] + list(more_bytes), messages.count)
+        done = [self._append(Kind.MESSAGES, frame.parts, now_ms, written=frame) for frame in frames]
+        if len(done) == 1 and offsets is None:
+            return done[0]
+        first, seq_count = done[0], sum(one.seq_count for one in done)
+        queue_offsets = () if offsets is None else offsets.tolist()
+        return Appended(first.offset, done[-1].end, first.first_seq, seq_count, queue_offsets)
 
     def reserve(self, payload_bytes: Sequence[int], message_count: int) -> None:
         """Return if frames with these payloads can be appended next, all of them; else `DiskFullError`.
@@ -133,53 +117,29 @@ class CommitLog(IndexAccess):
         """
         self._disk_space.reserve(payload_bytes, message_count)
 
-    def put_batch(self, batch: pa.RecordBatch, now_ms: int) -> Appended:
-        """Append an Arrow batch of the message schema as it is; queue offsets are filled in."""
-        with self.lock:
-            topic_ids = batch.column("topic_id").to_numpy()
-            queue_ids = batch.column("queue_id").to_numpy()
-            self._require_topics(np.unique(topic_ids).tolist())
-            offsets = self._plan(topic_ids, queue_ids, batch.column("deliver_at_ms").to_numpy())
-            column = batch.schema.get_field_index("queue_offset")
-            batch = batch.set_column(column, batch.schema.field(column), pa.array(offsets, pa.int64()))
-            parts = encode_arrow(batch, self.ledger.next_seq)
-            self.reserve([sum(len(part) for part in parts)], batch.num_rows)
-            return self._append(Kind.MESSAGES, parts, now_ms)
-
-    def send_back(
-        self, messages: Sequence[StoredMessage], settles: Sequence[Settlement], now_ms: int
-    ) -> Appended:
+    def send_back(self, messages: NewMessages, settles: Sequence[Settlement], now_ms: int) -> Appended:
         """Append messages that take the place of deliveries, settling those with the same frame."""
-        parts = self._rows(messages)
-        section = Section(memoryview(parts[0]))
-        frame = SendBack(settles, section, parts)
-        return self._append(Kind.SEND_BACK, frame.parts(), now_ms, reserved=True)
+        section, parts = self._section(messages)
+        return self._append(Kind.SEND_BACK, SendBack(settles, section, parts).parts(), now_ms, reserved=True)
 
-    def _rows(self, messages: Sequence[StoredMessage]) -> list[Bytes]:
-        """Messages of one frame, encoded."""
-        return [encode_rows(messages, self._offsets_of(messages), self.ledger.next_seq)]
+    def _section(self, messages: NewMessages) -> tuple[Section, list[Bytes]]:
+        """Messages of a frame that has more in it."""
+        self._require_topics(set(each_of(messages.topic_ids, messages.count).tolist()))
+        (written,) = self._encoded(messages, self._plan(*messages.places()))
+        return Section(memoryview(written.parts[0])), written.parts
 
-    def _sections(self, messages: Sequence[StoredMessage], offsets: Sequence[int]) -> list[bytes]:
+    def _encoded(self, messages: NewMessages, queue_offsets: I64 | int) -> list[Written]:
         """Messages of as many frames as they need, encoded as if appended one frame after the other."""
-        first_seq, start = self.ledger.next_seq, 0
-        sections = []
-        for part in framed(messages):
-            end = start + len(part)
-            sections.append(encode_rows(part, offsets[start:end], first_seq))
-            first_seq += sum(m.deliver_at_ms != NO_TIME_MS for m in part)
-            start = end
-        return sections
-
-    def _offsets_of(self, messages: Sequence[StoredMessage]) -> list[int]:
-        """Queue offsets of the untimed messages, -1 for the timed ones. All of their topics must exist."""
-        self._require_topics({m.topic_id for m in messages})
-        if all(m.deliver_at_ms != NO_TIME_MS for m in messages):
-            return [-1] * len(messages)
-        topic_ids = np.array([m.topic_id for m in messages], np.int64)
-        queue_ids = np.array([m.queue_id for m in messages], np.int64)
-        deliver_at = np.array([m.deliver_at_ms for m in messages], np.int64)
-        offsets: list[int] = self._plan(topic_ids, queue_ids, deliver_at).tolist()
-        return offsets
+        encode, first_seq = encode_arrow if messages.is_arrow else encode_rows, self.ledger.next_seq
+        if not messages.bounds:
+            return [encode(messages, queue_offsets, first_seq)]
+        frames = []
+        for start, end in messages.bounds:
+            rows = np.arange(start, end)
+            offsets = queue_offsets if isinstance(queue_offsets, int) else queue_offsets[rows]
+            frames.append(encode(messages.rows(rows), offsets, first_seq))
+            first_seq += len(frames[-1].timed)
+        return frames
 
     def _require_topics(self, topic_ids: Sequence[int] | set[int]) -> None:
         for topic_id in topic_ids:
@@ -248,7 +208,7 @@ class CommitLog(IndexAccess):
         `arrivals` says of each when it arrived, as in `original_order.py`.
         """
         assert self.ledger.pending_mask(old_seqs).all()
-        parts: list[Bytes] = [encode_rows(messages, arrivals, self.ledger.next_seq)]
+        parts: list[Bytes] = [encode_messages(messages, arrivals, self.ledger.next_seq)]
         frame = ReEnter(reason, old_seqs, Section(memoryview(parts[0])), parts, request)
         is_upkeep, parts = reason is ReEnterReason.RETENTION, frame.parts()
         return self._append(Kind.RE_ENTER, parts, now_ms, reserved=is_upkeep, version=frame.version)
@@ -262,15 +222,14 @@ class CommitLog(IndexAccess):
         if not replaces:
             self._disk_space.require_kept_back()
         self._require_topics({m.topic_id for m in messages})
-        parts: list[Bytes] = [encode_rows(messages, [-1] * len(messages), 0)]
+        parts: list[Bytes] = [encode_messages(messages, [-1] * len(messages), 0)]
         old = np.array(replaces or [0] * len(messages), np.uint64)
         frame = Half(old, Section(memoryview(parts[0])), parts)
         return self._append(Kind.HALF, frame.parts(), now_ms, reserved=bool(replaces))
 
-    def end_half(self, half: OpenHalf, message: StoredMessage | None, now_ms: int) -> Appended:
+    def end_half(self, half: OpenHalf, message: NewMessages | None, now_ms: int) -> Appended:
         """End a transaction: commit with its message as it shall be stored, roll back with None."""
-        parts = self._rows([message]) if message is not None else []
-        section = Section(memoryview(parts[0])) if parts else None
+        section, parts = (None, []) if message is None else self._section(message)
         return self._append(Kind.END, End(half.place, section, parts).parts(), now_ms, reserved=True)
 
     def change_topic(

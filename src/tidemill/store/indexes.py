@@ -46,7 +46,7 @@ from tidemill.store.formats.frames import (
     TopicChange,
 )
 from tidemill.store.formats.message_format import Columns, Section
-from tidemill.store.formats.plain_rows import Written
+from tidemill.store.formats.new_messages import Written
 from tidemill.store.formats.queue_rows import direct_rows, released_rows
 from tidemill.store.formats.request_format import Request
 from tidemill.store.gaps import step_over
@@ -259,7 +259,7 @@ class Indexes:
         first_seq = self.ledger.grow(len(timed))
         self.entries.write(first_seq, rows)
         self.due_counts.add(rows["topic_id"], rows["deliver_at_ms"], 1)
-        if not isinstance(section, Written):  # those are plain: on no level
+        if section.has_levels:
             self.levels.add(np.arange(first_seq, first_seq + len(rows)), rows)
         return rows
 

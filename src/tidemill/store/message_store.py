@@ -4,7 +4,7 @@ Owns the parts and their wiring: commit log, consumer log, indexes, queues, ball
 the commit log takes two steps:
 
     with store.write() as tx:         # holds the writer lock; never syncs
-        appended = tx.put(messages, now_ms)
+        appended = tx.append(messages, now_ms)
     store.finish(appended)            # waits until it is durable, and publishes
 
 A reader that needs several things of one moment holds `store.read()`. The layers above use neither the lock

@@ -6,8 +6,6 @@ step with the ledger. Nothing is saved: a broker that wants them counts what is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from tidemill.log.arrays import I64, U32
@@ -24,7 +22,7 @@ class TickCounts:
 
     def add(self, topic_ids: U32, deliver_at_ms: I64, sign: int) -> None:
         """Count messages in (`sign` 1) or out (-1)."""
-        keys, counts = np.unique(self._keys(topic_ids, deliver_at_ms), return_counts=True)
+        keys, counts = np.unique(self.keys(topic_ids, deliver_at_ms), return_counts=True)
         for key, count in zip(keys.tolist(), counts.tolist(), strict=True):
             left = self._counts.get(key, 0) + sign * count
             if left:
@@ -36,22 +34,11 @@ class TickCounts:
         """How many of a topic are due in the tick of a time."""
         return self._counts.get(topic_id << _TICK_BITS | deliver_at_ms // self.tick_ms, 0)
 
-    def crowded_row(self, parts: Iterable[tuple[U32, I64]], limit: int) -> tuple[int, int] | None:
-        """Topic id and time of a message with which some tick would hold more than `limit`, if there is one.
+    def count_of(self, key: int) -> int:
+        """The same by the key of a topic and a tick."""
+        return self._counts.get(key, 0)
 
-        `parts` are topic ids and times of messages that would come together.
-        """
-        keys = [self._keys(topic_ids, deliver_at_ms) for topic_ids, deliver_at_ms in parts]
-        if not keys:
-            return None
-        distinct, counts = np.unique(np.concatenate(keys), return_counts=True)
-        stored = np.fromiter((self._counts.get(key, 0) for key in distinct.tolist()), np.int64, len(distinct))
-        over = np.flatnonzero(stored + counts > limit)
-        if not len(over):
-            return None
-        key = int(distinct[over[0]])
-        return key >> _TICK_BITS, (key & (1 << _TICK_BITS) - 1) * self.tick_ms
-
-    def _keys(self, topic_ids: U32, deliver_at_ms: I64) -> I64:
+    def keys(self, topic_ids: I64 | U32, deliver_at_ms: I64) -> I64:
+        """The keys of topics and ticks."""
         keys: I64 = topic_ids.astype(np.int64) << _TICK_BITS | deliver_at_ms // self.tick_ms
         return keys

@@ -104,7 +104,7 @@ def test_numbers_that_are_longer_as_texts_make_no_larger_frame(small, monkeypatc
     numbers = pa.array([Decimal(10) ** 60] * 1_000, pa.decimal256(76, 10))
     batch = pa.record_batch({"body": pa.nulls(1_000).cast(pa.binary()).fill_null(b""), "key": numbers})
     small.broker.send_table(batch, topic="t", is_whole=True)
-    monkeypatch.setattr("tidemill.broker.send.bulk.FRAME_BYTES_MAX", 200_000)
+    monkeypatch.setattr("tidemill.broker.send.service.FRAME_BYTES_MAX", 200_000)
     with pytest.raises(BodyTooLargeError, match=r"a frame would have \d+ bytes, the limit is 200000"):
         small.broker.send_table(batch, topic="t", is_whole=True)
     assert small.broker.status().sent == 1_000

@@ -105,10 +105,10 @@ def test_when_others_take_the_room_midway_the_table_says_what_is_stored(small):
     table = pa.table({"body": [b"%d" % i for i in range(70_000)], "delay_ms": np.full(70_000, 50)})
     small.broker.topics.create("t")
     store = small.broker.store
-    finish = store.finish_written
+    finish = store.finish
 
-    def finish_and_fill_the_disk() -> None:
-        finish()
+    def finish_and_fill_the_disk(appended) -> None:
+        finish(appended)
         small.disk.capacity_bytes = small.disk.allocated_bytes(small.directory) - 64 * KIB
         for name in small.disk.names(small.directory / "log"):
             if name.startswith("next"):  # somebody else's send took it
@@ -116,12 +116,12 @@ def test_when_others_take_the_room_midway_the_table_says_what_is_stored(small):
                 small.disk.remove(small.directory / "log" / "taken")
         small.disk.capacity_bytes = small.disk.allocated_bytes(small.directory)
 
-    store.finish_written = finish_and_fill_the_disk
+    store.finish = finish_and_fill_the_disk
     with pytest.raises(
         PartlyStoredError, match=r"The first 65,536 of 70,000 rows are stored; send the rest"
     ) as said:
         small.broker.send_table(table, topic="t")
-    del store.finish_written
+    del store.finish
     assert len(said.value.stored) == 65_536
     assert small.broker.status().pending == 65_536
     small.disk.capacity_bytes = None

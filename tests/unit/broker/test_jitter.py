@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 
 from helpers.small_broker import START_MS
-from tidemill.broker.send.column_send import PlainAnswers
-from tidemill.broker.send.jitter import drawn_each, drawn_ms, drawn_rows
+from tidemill.broker.send.jitter import drawn_each, drawn_ms
 from tidemill.core.errors import IllegalDelayError, RequestError, TooManyRequestsError
 from tidemill.core.limits import DAY_MS
 from tidemill.core.model import Draft, Once, SendResult
@@ -40,15 +39,18 @@ def test_one_message_draws_as_many_do() -> None:
     jitter = np.arange(100) * 37
     alone = [drawn_ms(name, ms) for name, ms in zip(ids, jitter.tolist(), strict=True)]
     assert drawn_each([name.encode() for name in ids], jitter).tolist() == alone
-    assert drawn_rows(pa.array(ids), jitter, 5, 9).tolist() == alone
+    assert drawn_each(pa.array(ids), jitter).tolist() == alone
 
 
-def test_rows_without_ids_draw_by_their_numbers() -> None:
-    ids, jitter = pa.array([""] * 1_000), np.full(1_000, 10_000)
-    drawn = drawn_rows(ids, jitter, 4_096, 0)
-    assert len(set(drawn.tolist())) > 900
-    assert drawn_rows(ids[500:], jitter[500:], 4_096, 500).tolist() == drawn[500:].tolist()
-    assert drawn_rows(ids, jitter, 8_192, 0).tolist() != drawn.tolist()
+def test_rows_without_ids_draw_by_the_ids_that_they_are_given(small) -> None:
+    count = 1_000
+    table = pa.table({"body": [b""] * count, "delay_ms": [60_000] * count, "jitter_ms": [10_000] * count})
+    first, second = (small.broker.send_table(table, topic="orders") for _ in range(2))
+    for result in (first, second):
+        drawn = result.deliver_at_ms - (START_MS + 60_000)
+        assert drawn.tolist() == [drawn_ms(name, 10_000) for name in result.ids.to_pylist()]
+        assert len(set(drawn.tolist())) > 900
+    assert first.deliver_at_ms.tolist() != second.deliver_at_ms.tolist()
 
 
 @pytest.mark.parametrize("way", ["single", "columns", "each", "table"])
@@ -64,8 +66,7 @@ def test_every_way_of_sending_moves_a_message_by_the_same_amount(small, way: str
         answers = small.broker.send_each(drafts)
     elif way == "columns":
         (stored,) = small.broker.send_columns([decode_columns(encode_drafts(drafts))])
-        assert isinstance(stored, PlainAnswers)  # stored the quick way
-        assert [ms - asked_ms for ms in stored.dues_ms] == [drawn_ms(d.id, 30_000) for d in drafts]
+        assert (stored.due - asked_ms).tolist() == [drawn_ms(d.id, 30_000) for d in drafts]
         return
     else:
         table = pa.table(

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from helpers.small_broker import START_MS
-from tidemill.broker.send import sender as sender_module
+from tidemill.broker.send import plan as plan_module
 from tidemill.core.errors import IllegalLevelError, RequestError
 from tidemill.core.model import CancelAnswer, Draft, Via
 
@@ -177,7 +177,7 @@ def test_levels_outlive_retention(small):
 
 
 def test_when_the_level_queues_are_full_the_pipeline_takes_the_rest(small, monkeypatch):
-    monkeypatch.setattr(sender_module, "LEVEL_WAITING_MAX", 3)
+    monkeypatch.setattr(plan_module, "LEVEL_WAITING_MAX", 3)
     for number in range(6):
         small.send("t", b"%d" % number, level=5)
     assert _levels(small)[5][0] == 3

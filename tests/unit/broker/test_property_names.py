@@ -41,9 +41,10 @@ def test_a_reserved_name_is_refused_on_every_way_in(small, name) -> None:
     end = small.log_end
     with pytest.raises(IllegalPropertyError, match=f"are reserved: {name};"):
         small.broker.send([draft])
-    (answer,) = small.broker.send_each([draft])  # the quick way, which hands it over
+    (answer,) = small.broker.send_each([draft])
     assert isinstance(answer, IllegalPropertyError)
-    ((answer,),) = small.broker.send_columns([decode_columns(encode_drafts([draft]))])
+    (answers,) = small.broker.send_columns([decode_columns(encode_drafts([draft]))])
+    answer = answers.errors[0]
     assert isinstance(answer, IllegalPropertyError)
     with pytest.raises(IllegalPropertyError):
         small.broker.transactions.begin([draft])

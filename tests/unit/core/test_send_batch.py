@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tidemill.core.errors import IllegalTopicError, RequestError
 from tidemill.core.model import Draft, Handle, Once, SendResult
-from tidemill.core.send_answers import decode_answers, encode_answers, encode_plain_answers
+from tidemill.core.send_answers import decode_answers, encode_answers
 from tidemill.core.send_batch import decode_columns, encode_drafts, join_columns
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -78,26 +78,39 @@ def test_answers_come_back_as_they_went() -> None:
         SendResult("e", "t", None, None, is_repeat=True, queue=3, offset=1 << 40),
         IllegalTopicError("no"),
     ]
-    found = decode_answers(encode_answers("B", answers), drafts)
+    special = {
+        "repeats": {1: "first", 4: "e"},
+        "notes": {2: "clamped"},
+        "errors": {5: [answers[5].code, "no"]},
+    }
+    content = encode_answers(
+        "B",
+        [7, 3, -1, -1, -1, -1],
+        [1_000, 500, -1, -1, -1, -1],
+        [-1, -1, -1, 0, 3, -1],
+        [-1, -1, -1, 0, 1 << 40, -1],
+        special,
+    )
+    found = decode_answers(content, drafts)
     assert found[:5] == answers[:5]
     assert isinstance(found[5], IllegalTopicError) and str(found[5]) == "no"
 
 
 def test_answers_of_messages_that_all_wait_say_nothing_of_queues() -> None:
     drafts = [Draft("t", b"", id="a"), Draft("t", b"", id="b")]
-    content = encode_plain_answers("B", [7, 8], [1_000, 1_001], [-1, -1], [-1, -1])
+    content = encode_answers("B", [7, 8], [1_000, 1_001], [-1, -1], [-1, -1])
     assert set(json.loads(content)) == {"broker", "seq", "due"}
     assert [(r.handle.seq, r.offset) for r in decode_answers(content, drafts)] == [(7, None), (8, None)]
-    content = encode_plain_answers("B", [7, -1], [1_000, -1], [-1, 2], [-1, 5])
+    content = encode_answers("B", [7, -1], [1_000, -1], [-1, 2], [-1, 5])
     assert [(r.queue, r.offset) for r in decode_answers(content, drafts)] == [(None, None), (2, 5)]
-    assert decode_answers(encode_answers("B", []), []) == []
-    content = encode_plain_answers("B", range(7, 9), [1_000, 1_000])
+    assert decode_answers(encode_answers("B", [], []), []) == []
+    content = encode_answers("B", range(7, 9), [1_000, 1_000])
     assert json.loads(content) == {"broker": "B", "seq": 7, "due": 1_000}
     assert [(r.handle.seq, r.deliver_at_ms) for r in decode_answers(content, drafts)] == [
         (7, 1_000),
         (8, 1_000),
     ]
-    content = encode_plain_answers("B", range(7, 9), [1_000, 1_001])
+    content = encode_answers("B", range(7, 9), [1_000, 1_001])
     assert [(r.handle.seq, r.deliver_at_ms) for r in decode_answers(content, drafts)] == [
         (7, 1_000),
         (8, 1_001),

@@ -25,7 +25,8 @@ from tidemill.store.formats.frames import (
     Settlement,
     TopicChange,
 )
-from tidemill.store.formats.message_format import Section, encode_rows
+from tidemill.store.formats.message_format import Section
+from tidemill.store.formats.rows import encode_messages
 from tidemill.store.ledger import State
 from tidemill.store.topics import Topic
 
@@ -47,7 +48,7 @@ class FrameFeed:
         return self.indexes.apply(frame)
 
     def rows(self, messages, offsets=None):
-        return [encode_rows(messages, offsets or [-1] * len(messages), self.indexes.ledger.next_seq)]
+        return [encode_messages(messages, offsets or [-1] * len(messages), self.indexes.ledger.next_seq)]
 
     def put(self, *messages):
         return self.apply(Kind.MESSAGES, b"".join(self.rows(messages)))
@@ -140,7 +141,7 @@ def test_a_base_frame_or_a_first_seq_that_does_not_fit_is_corruption(feed):
     with pytest.raises(CorruptionError, match="next seq is 7, the log before it says 1"):
         feed.apply(Kind.BASE, Base(7, [], {}, {}))
     with pytest.raises(CorruptionError, match="begins at seq 5, expected 1"):
-        feed.apply(Kind.MESSAGES, encode_rows([_MESSAGE], [-1], 5))
+        feed.apply(Kind.MESSAGES, encode_messages([_MESSAGE], [-1], 5))
     with pytest.raises(CorruptionError, match="unknown kind 77"):
         feed.apply(77, b"")
 

@@ -30,8 +30,9 @@ from tidemill.store.formats.frames import (
     Settlement,
     TopicChange,
 )
-from tidemill.store.formats.message_format import Section, arrow_batch, encode_arrow, encode_rows
+from tidemill.store.formats.message_format import Section, arrow_batch, arrow_parts
 from tidemill.store.formats.request_format import Request
+from tidemill.store.formats.rows import encode_messages
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
@@ -64,8 +65,8 @@ def _section(parts) -> Section:
 
 
 def _both(messages, offsets, first_seq=7):
-    rows = _section([encode_rows(messages, offsets, first_seq)])
-    arrow = _section(encode_arrow(arrow_batch(messages, offsets), first_seq))
+    rows = _section([encode_messages(messages, offsets, first_seq)])
+    arrow = _section(arrow_parts(arrow_batch(messages, offsets), first_seq))
     return rows, arrow
 
 
@@ -97,7 +98,7 @@ def test_both_encodings_have_equal_columns(messages):
 def test_a_slice_of_an_arrow_batch_is_stored_alone(messages, data):
     start = data.draw(st.integers(0, len(messages) - 1))
     batch = arrow_batch(messages, range(len(messages))).slice(start)
-    section = _section(encode_arrow(batch, 0))
+    section = _section(arrow_parts(batch, 0))
     assert section.messages() == messages[start:]
     alone = _both(messages[start:], range(start, len(messages)))[0]
     assert section.columns().id_hash.tolist() == alone.columns().id_hash.tolist()
@@ -141,7 +142,7 @@ _GAP = Gap(99, 104, [(3, 1, 40, 42)], {"by_topic": {"3": [9, 8, 1]}, "moved": 2,
 
 
 def _payloads():
-    rows = [encode_rows([_MESSAGE, _DIRECT], [-1, 12], 99)]
+    rows = [encode_messages([_MESSAGE, _DIRECT], [-1, 12], 99)]
     section = _section(rows)
     groups = np.array([(3, 1, 0, 40, 2), (4, 0, 0, 7, 1)], RELEASE_GROUP)
     release = Release(
@@ -183,9 +184,9 @@ def _with_requests():
 
 def golden_bytes() -> dict[str, bytes]:
     files = {
-        "store-rows-1.bin": encode_rows([_MESSAGE, _DIRECT], [-1, 12], 99),
+        "store-rows-1.bin": encode_messages([_MESSAGE, _DIRECT], [-1, 12], 99),
         "store-arrow-1.bin": b"".join(
-            bytes(p) for p in encode_arrow(arrow_batch([_MESSAGE, _DIRECT], [-1, 12]), 99)
+            bytes(p) for p in arrow_parts(arrow_batch([_MESSAGE, _DIRECT], [-1, 12]), 99)
         ),
         "store-end-rollback-1.bin": b"".join(bytes(p) for p in End(77 << 16, None).parts()),
     }
@@ -322,5 +323,5 @@ def test_releases_of_any_size_read_back(seqs, via, trips, is_mixed):
 def test_arrow_sections_hold_the_declared_schema():
     batch = arrow_batch([_MESSAGE], [0])
     with pytest.raises(AssertionError):
-        encode_arrow(batch.rename_columns([*batch.schema.names[:-1], "bodies"]), 0)
+        arrow_parts(batch.rename_columns([*batch.schema.names[:-1], "bodies"]), 0)
     assert isinstance(batch, pa.RecordBatch)

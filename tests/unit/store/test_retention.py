@@ -7,6 +7,7 @@ import pytest
 from helpers.small_broker import RETENTION_MS, START_MS, SmallBroker
 from tidemill.core.model import CancelAnswer, Draft, TopicType
 from tidemill.store.formats.frames import Kind
+from tidemill.store.formats.new_messages import new_messages
 
 FAR_MS = 100 * RETENTION_MS
 
@@ -211,7 +212,8 @@ def test_an_open_transaction_survives_the_cut_and_can_still_be_ended(small):
     (left,) = small.broker.store.open_transactions.values()
     assert small.broker.store.message(left.place).body == b"body of the half"
     store = small.broker.store
-    store.finish(store.writer.end_half(left, small.broker.store.message(left.place), small.clock.now_ms()))
+    message = new_messages([store.message(left.place)])
+    store.finish(store.writer.end_half(left, message, small.clock.now_ms()))
     assert small.broker.store.open_transactions == {}
     assert small.bodies("tx")[-1:] == [b"body of the half"]
 

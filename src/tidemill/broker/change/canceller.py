@@ -25,8 +25,8 @@ from tidemill.core.model import SEQ_MAX, CancelAnswer, Handle
 from tidemill.log.arrays import I64, U8
 from tidemill.store.commit_log import CommitLog
 from tidemill.store.find.hashing import PURPOSE_ID, hash_slices, topic_seeds
-from tidemill.store.formats.message_format import slices_of
 from tidemill.store.formats.request_format import Request
+from tidemill.store.formats.texts import slices_of
 from tidemill.store.ledger import State
 from tidemill.store.pending_scan import scan_pending
 from tidemill.store.upkeep.moving import MovedMessages, move_bounds, move_payloads, reschedule

@@ -24,8 +24,8 @@ from tidemill.store.find.find_index import FindIndex
 from tidemill.store.find.find_runs import request_frames_in
 from tidemill.store.find.hashing import request_hash
 from tidemill.store.formats.frames import Cancel, Kind, ReEnter
-from tidemill.store.formats.message_format import slices_of
 from tidemill.store.formats.request_format import Request
+from tidemill.store.formats.texts import slices_of
 from tidemill.store.message_store import MessageStore
 
 RequestId = str | RequestKey | None  # a text; or the key of a user's; None: the request has none

@@ -91,9 +91,13 @@ class TopicAdmin:
         topic = tx.topics.named(name)
         if topic is None:
             check_topic_name(name, is_internal=is_internal)
-            topic = Topic(tx.topics.next_topic_id, name, TopicType.MIXED, self._settings.queues_per_topic)
+            topic = self.next_topic(tx.topics.next_topic_id, name)
             tx.change_topic(topic, self._now_ms())
         return topic
+
+    def next_topic(self, topic_id: int, name: str) -> Topic:
+        """The topic that `ensure` makes where it is missing."""
+        return Topic(topic_id, name, TopicType.MIXED, self._settings.queues_per_topic)
 
     def retry_queue(self, group_name: str, origin: Topic) -> tuple[Topic, int]:
         """Where a group's retries of a topic's messages wait: each topic has a queue of its own."""

@@ -14,17 +14,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from tidemill.broker.send.admission import check_draft, check_type, due_time_ms, level_due_ms
-from tidemill.broker.send.content import require_same
-from tidemill.broker.send.draft_sizes import body_bytes
-from tidemill.broker.send.id_collisions import told_apart
+from tidemill.broker.send.content import content_of, id_of_other, require_same
 from tidemill.broker.send.jitter import drawn_ms
+from tidemill.broker.send.resolve import stored_before
 from tidemill.broker.send.write_context import WriteContext
 from tidemill.core.errors import IllegalIdError, UnknownTransactionError
 from tidemill.core.levels import LEVEL_ASKED_MAX
-from tidemill.core.model import NO_TIME_MS, Draft, Handle, MessageType, SendResult, StoredMessage
+from tidemill.core.model import NO_TIME_MS, Draft, Handle, MessageType, Once, SendResult, StoredMessage
 from tidemill.core.property_names import HALF_DELAY_PROPERTY
 from tidemill.store.formats.entry_format import place_of
 from tidemill.store.open_transactions import OpenHalf, half_key
@@ -50,7 +47,7 @@ class Transactions(WriteContext):
             due_time_ms(draft, self._settings, now_ms)
             if draft.id is None:
                 raise IllegalIdError("a message of a transaction needs an id; commit and rollback name it")
-        with self._sender.in_flight.hold(body_bytes(drafts)):
+        with self._sender.in_flight.hold(sum(len(draft.body) for draft in drafts)):
             ids = self._store_halves(drafts, now_ms, creates_topics)
         return [
             SendResult(message_id, draft.topic, None, None)
@@ -73,12 +70,13 @@ class Transactions(WriteContext):
             for given in drafts:
                 topic = self._topics.ensure(tx, given.topic)
                 is_known, first = self._first_with_id(fresh, topic, given.id or "", now_ms)
-                draft = told_apart(given, first)
+                draft = _told_apart(given, first)
                 ids.append(draft.id or "")
                 if draft is not given:
                     is_known, first = self._first_with_id(fresh, topic, ids[-1], now_ms)
                 if first is not None:
-                    require_same(draft, first, topic.name)
+                    by_key = draft.once is not Once.NO and bool(draft.keys)
+                    require_same(content_of(draft), content_of(first), first.id, topic.name, by_key=by_key)
                 if not is_known:
                     fresh[half_key(topic.id, ids[-1])] = self._half(draft, topic, now_ms)
             if fresh:
@@ -101,7 +99,8 @@ class Transactions(WriteContext):
         if half is not None:
             message = self._store.readable(half.place)
             return message is not None, message
-        return self._sender.message_before(topic, message_id, now_ms)
+        stored = stored_before(self._store, topic.id, message_id, now_ms)
+        return (False, None) if stored is None else (True, stored.message)
 
     def commit(self, topic_name: str, message_id: str) -> SendResult:
         """Store the message of a transaction; from now on it is like any other."""
@@ -112,14 +111,14 @@ class Transactions(WriteContext):
                 return self._committed_before(topic, message_id)
             now_ms = self._now_ms()
             message, note = self._committed(self._store.message(half.place), now_ms)
-            appended = tx.end_half(half, message, now_ms)
+            planned = self._sender.planned([message], now_ms, in_order=bool(message.message_group))
+            appended = tx.end_half(half, planned, now_ms)
         self._store.finish(appended)
         if note:
             self._sender.clamped_levels.add(topic.name, note)
         if message.deliver_at_ms == NO_TIME_MS:
             return self._placed(topic, message.id, place_of(appended.offset, 0))
-        due, flags = np.array([message.deliver_at_ms]), np.array([message.flags])
-        self._sender.hand_over(due, appended.first_seq, flags)
+        self._sender.hand_over_new(planned, appended.first_seq)
         handle = Handle(self._broker_id, topic.name, message.id, appended.first_seq)
         return SendResult(message.id, topic.name, handle, message.deliver_at_ms)
 
@@ -192,11 +191,9 @@ class Transactions(WriteContext):
             due_ms = max(now_ms + int(delay), 0)
         elif half.deliver_at_ms != NO_TIME_MS:
             due_ms = half.deliver_at_ms
-        kind = MessageType.FIFO if half.message_group else MessageType.TRANSACTION
         message = replace(
             half,
             level=level,
-            flags=self._sender.flags(kind, due_ms, now_ms, level),
             stored_at_ms=now_ms,
             deliver_at_ms=NO_TIME_MS if due_ms is None else due_ms,
             properties=properties,
@@ -227,3 +224,10 @@ class Transactions(WriteContext):
             return SendResult(message_id, topic.name, None, None)
         queue, offset = message.queue_id, self._store.queue_offset(place)
         return SendResult(message_id, topic.name, None, None, queue=queue, offset=offset)
+
+
+def _told_apart(draft: Draft, first: StoredMessage | None) -> Draft:
+    """The draft; under another id if a library made its id and `first`, which has it, says something else."""
+    if first is None or not draft.has_made_id or (content := content_of(draft)) == content_of(first):
+        return draft
+    return replace(draft, id=id_of_other(draft.id or "", content))

@@ -26,6 +26,7 @@ from tidemill.store.consumers.consumer_log import change_rows
 from tidemill.store.consumers.consumer_state import ACT_TAKE, Group, GroupQueue
 from tidemill.store.formats.frames import Settlement
 from tidemill.store.formats.framing import framed
+from tidemill.store.formats.new_messages import new_messages
 from tidemill.store.message_store import MessageStore
 from tidemill.store.topics import Topic
 
@@ -81,7 +82,7 @@ class DeadLetters:
             origin = origin_name(message, self._topics.require(delivery.topic))
             letter = dead_letter(message, origin, target.id, queue, delivery.attempt)
             settlement = Settlement(delivery.group, topic_id, queue_id, offset)
-            appended = tx.send_back([letter], [settlement], self._now_ms())
+            appended = tx.send_back(new_messages([letter]), [settlement], self._now_ms())
             consumers.settling.add((group_queue, offset))
         self._store.finish(appended)
         return True
@@ -201,7 +202,7 @@ class DeadLetters:
                         Settlement(group_name, letter_topic.id, letter.queue_id, letter.offset)
                         for letter in letters
                     ]
-                    tx.send_back(part, settles, self._now_ms())
+                    tx.send_back(new_messages(part), settles, self._now_ms())
                     settled += letters
         finally:
             self._let_go(group_name, letter_topic, [letter for letter in taken if letter not in settled])
@@ -324,7 +325,7 @@ def bury(
     ]
     try:
         with store.write() as tx:
-            appended = tx.send_back(letters, settles, now_ms)
+            appended = tx.send_back(new_messages(letters), settles, now_ms)
         store.finish(appended)
     finally:
         with store.consumers.lock:

@@ -23,15 +23,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 
-import numpy as np
-
 from tidemill.broker.change.topic_admin import TopicAdmin
 from tidemill.broker.consume.ack_tokens import DeliveryName, decode_ack_token, group_queue_held
 from tidemill.broker.consume.acks import Acks
 from tidemill.broker.consume.dead_letters import dead_letter, origin_name, retry_properties
 from tidemill.broker.consume.receiver import INVISIBLE_MS_MAX
 from tidemill.broker.send.admission import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from tidemill.broker.send.sender import Sender
+from tidemill.broker.send.service import SendService
 from tidemill.broker.send.write_context import WriteContext
 from tidemill.core.arguments import require_kind, require_whole
 from tidemill.core.config import BrokerSettings
@@ -42,6 +40,7 @@ from tidemill.store.consumers.consumer_log import change_rows
 from tidemill.store.consumers.consumer_state import ACT_CHANGE, Group, GroupQueue
 from tidemill.store.formats.frames import Settlement
 from tidemill.store.formats.framing import framed
+from tidemill.store.formats.new_messages import NewMessages
 from tidemill.store.message_store import MessageStore
 from tidemill.store.topics import Topic
 
@@ -96,7 +95,7 @@ class Retries(WriteContext):
         self,
         store: MessageStore,
         topics: TopicAdmin,
-        sender: Sender,
+        sender: SendService,
         settings: BrokerSettings,
         broker_id: str,
         now_ms: Callable[[], int],
@@ -154,11 +153,12 @@ class Retries(WriteContext):
                 else:
                     moved.append((index, g, self._stored(g, message, target, level, now_ms)))
             first_seq = tx.ledger.next_seq
-            self._append(tx, [(g, message) for _, g, (message, _) in moved], now_ms)
+            stored = self._append(tx, [(g, message) for _, g, (message, _) in moved], now_ms)
             end = self._stay([(g, now_ms + pause[0]) for _, g, pause in staying], now_ms)
         self._store.finish_written()
         consumers.wait(end)
-        self._hand_over([message for _, _, (message, _) in moved], first_seq)
+        for messages, first in stored:
+            self._sender.hand_over_new(messages, first)
         self._store.notifier.announce()
         seq = first_seq
         for index, g, (message, note) in moved:
@@ -228,7 +228,7 @@ class Retries(WriteContext):
             queue_id=queue_id,
             type=MessageType.DELAY,
             level=used,
-            flags=self._sender.flags(MessageType.DELAY, due_ms, now_ms, used),
+            flags=0,
             stored_at_ms=now_ms,
             deliver_at_ms=due_ms,
             properties=retry_properties(message, origin, given.attempt),
@@ -237,20 +237,27 @@ class Retries(WriteContext):
 
     # -- storing ----------------------------------------------------------------------------------
 
-    def _append(self, tx: CommitLog, rows: Sequence[tuple[_Given, StoredMessage]], now_ms: int) -> None:
-        """Append the messages, in as many frames as they need. Call under both locks."""
-        done = 0
+    def _append(
+        self, tx: CommitLog, rows: Sequence[tuple[_Given, StoredMessage]], now_ms: int
+    ) -> list[tuple[NewMessages, int]]:
+        """Append the messages, in as many frames as they need; says what each holds from which seq on.
+
+        Call under both locks.
+        """
+        stored, done = [], 0
         try:
             for part in framed([message for _, message in rows]):
                 settles = [
                     Settlement(g.group.name, g.group_queue[1], g.group_queue[2], g.offset)
                     for g, _ in rows[done : done + len(part)]
                 ]
-                tx.send_back(part, settles, now_ms)
+                messages = self._sender.planned(part, now_ms)
+                stored.append((messages, tx.send_back(messages, settles, now_ms).first_seq))
                 done += len(part)
         finally:
             for g, _ in rows[done:]:
                 self._store.consumers.settling.discard((g.group_queue, g.offset))
+        return stored
 
     def _stay(self, rows: Sequence[tuple[_Given, int]], now_ms: int) -> int:
         """Put off what stays in its queue. Call under both locks."""
@@ -260,11 +267,6 @@ class Retries(WriteContext):
             put_off = change_rows(ACT_CHANGE, g.group_queue, [g.offset], g.name.number, due_ms)
             end = consumers.append(put_off, now_ms)
         return end
-
-    def _hand_over(self, messages: Sequence[StoredMessage], first_seq: int) -> None:
-        timed = [m for m in messages if m.deliver_at_ms != NO_TIME_MS]
-        due = np.array([m.deliver_at_ms for m in timed], np.int64)
-        self._sender.hand_over(due, first_seq, np.array([m.flags for m in timed], np.int64))
 
     def _answer(self, given: _Given, message: StoredMessage, seq: int, note: str) -> SentBack:
         if message.deliver_at_ms == NO_TIME_MS:

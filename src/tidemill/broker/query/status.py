@@ -14,7 +14,7 @@ from tidemill.broker.health import Health, HealthView
 from tidemill.broker.query.metrics_history import sample_of
 from tidemill.broker.query.views import PipelineView
 from tidemill.broker.query.wait_views import OverdueView, WaitView, overdue_views, wait_views
-from tidemill.broker.send.sender import Sender
+from tidemill.broker.send.service import SendService
 from tidemill.core.clock import Clock
 from tidemill.core.config import BrokerSettings
 from tidemill.release.clock_guard import ClockGuard
@@ -83,7 +83,7 @@ def status_of(
     store: MessageStore,
     releaser: Releaser,
     timer_controller: TimerController,
-    sender: Sender,
+    sender: SendService,
     guard: ClockGuard,
     *,
     settings: BrokerSettings,

@@ -2,14 +2,11 @@
 
 The amount is uniform over the whole milliseconds 0 to `jitter_ms` and is made of the message's id alone. So
 it is drawn once: a send that is repeated under its id comes to the same amount, with no state kept for it,
-and a simulation needs no source of chance. A row that brings no id cannot be repeated; its amount is made of
-where the log ends and of its number. Owns the draw, for one message and for whole columns, and what a jitter
-may be. Never earlier than asked.
+and a simulation needs no source of chance. A message that brings no id has the one that the broker makes.
+Owns the draw, for one message and for whole columns, and what a jitter may be. Never earlier than asked.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -20,12 +17,11 @@ from tidemill.core.errors import IllegalDelayError
 from tidemill.core.model import NO_TIME_MS
 from tidemill.core.number_columns import whole_numbers
 from tidemill.core.table_columns import JITTER_COLUMN
-from tidemill.log.arrays import I64, U64, Flags
-from tidemill.store.find.hashing import hash_slices, hash_text, hash_texts
-from tidemill.store.formats.message_format import slices_of
+from tidemill.log.arrays import I64, Flags
+from tidemill.store.find.hashing import hash_text
+from tidemill.store.formats.texts import Texts, hash_column, slices_of
 
 _SEED = 0  # of no hash of the find index
-_ROW_BYTES = 8
 
 
 def drawn_ms(message_id: str, jitter_ms: int) -> int:
@@ -33,28 +29,9 @@ def drawn_ms(message_id: str, jitter_ms: int) -> int:
     return hash_text(message_id.encode(), _SEED) % (jitter_ms + 1)
 
 
-def drawn_each(ids: Sequence[bytes], jitter_ms: I64) -> I64:
+def drawn_each(ids: Texts, jitter_ms: I64) -> I64:
     """The same for many."""
-    return _drawn(hash_texts(ids, _SEED), jitter_ms)
-
-
-def drawn_rows(ids: pa.Array, jitter_ms: I64, log_end: int, first_row: int) -> I64:
-    """The same for the rows of a table from `first_row` on; those without an id have an empty one."""
-    texts, starts, lengths = slices_of(ids)
-    hashes = hash_slices(texts, starts, lengths, np.full(len(ids), _SEED, np.uint64))
-    unnamed = np.flatnonzero((lengths == 0) & (jitter_ms > 0))
-    if len(unnamed):
-        numbers = np.empty((len(unnamed), 2), "<u8")
-        numbers[:, 0], numbers[:, 1] = log_end, first_row + unnamed
-        seeds = np.full(len(unnamed), _SEED, np.uint64)
-        spans = np.full(len(unnamed), 2 * _ROW_BYTES)
-        hashes[unnamed] = hash_slices(
-            numbers.view(np.uint8).reshape(-1), np.arange(len(unnamed)) * 2 * _ROW_BYTES, spans, seeds
-        )
-    return _drawn(hashes, jitter_ms)
-
-
-def _drawn(hashes: U64, jitter_ms: I64) -> I64:
+    hashes = hash_column(ids, _SEED)
     drawn: I64 = (hashes % (jitter_ms.astype(np.uint64) + np.uint64(1))).astype(np.int64)
     return drawn
 
@@ -114,7 +91,8 @@ def jitter_of_rows(
     jitter_ms: I64 = whole_numbers(JITTER_COLUMN, batch.column(JITTER_COLUMN)).fill_null(0).to_numpy()
     if not np.count_nonzero(jitter_ms):
         return None
-    is_wrong = _wrong(jitter_ms, due_ms, levels, slices_of(groups)[2] > 0, now_ms + settings.max_delay_ms)
+    in_order = (levels > 0) | (slices_of(groups)[2] > 0)
+    is_wrong = _wrong(jitter_ms, due_ms, in_order, now_ms + settings.max_delay_ms)
     if is_wrong.any():
         row = int(is_wrong.argmax())
         due = None if due_ms[row] == NO_TIME_MS else int(due_ms[row])
@@ -123,15 +101,14 @@ def jitter_of_rows(
     return jitter_ms
 
 
-def _wrong(jitter_ms: I64, due_ms: I64, levels: I64, has_group: Flags, latest_ms: int) -> Flags:
+def has_sound_jitter(jitter_ms: I64, due_ms: I64, in_order: Flags, latest_ms: int) -> bool:
+    """Whether all messages may have the jitter they have; `in_order`: those on a level or in a group."""
+    return not _wrong(jitter_ms, due_ms, in_order, latest_ms).any()
+
+
+def _wrong(jitter_ms: I64, due_ms: I64, in_order: Flags, latest_ms: int) -> Flags:
     """Which rows may not have the jitter they have. A sum is not made of what is too large for one."""
-    is_kept_in_order = (levels > 0) | has_group | (due_ms == NO_TIME_MS)
+    is_kept = in_order | (due_ms == NO_TIME_MS)
     is_too_long = jitter_ms > latest_ms - due_ms
-    wrong: Flags = (jitter_ms < 0) | ((jitter_ms > 0) & (is_kept_in_order | is_too_long))
+    wrong: Flags = (jitter_ms < 0) | ((jitter_ms > 0) & (is_kept | is_too_long))
     return wrong
-
-
-def has_sound_jitter(jitter_ms: I64, due_ms: I64, latest_ms: int) -> bool:
-    """Whether messages on no level and in no group may all have the jitter they have."""
-    nothing = np.zeros(len(due_ms), np.int64)
-    return not _wrong(jitter_ms, due_ms, nothing, nothing > 0, latest_ms).any()

@@ -1,6 +1,6 @@
-"""What the verbs that write messages stand on, beside the sender itself: store, topics, settings, the time.
+"""What the verbs that write messages need: store, topics, the send service, settings, the time.
 
-Owns nothing but the parts it was given; tables, cancels, transactions and retries each add their own rules.
+Owns nothing but the parts it was given; cancels, transactions and retries each add their own rules.
 """
 
 from __future__ import annotations
@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidemill.broker.change.topic_admin import TopicAdmin
-from tidemill.broker.send.sender import Sender
+from tidemill.broker.send.service import SendService
 from tidemill.core.config import BrokerSettings
 from tidemill.store.message_store import MessageStore
 
 
 class WriteContext:
-    """The parts of a verb whose messages take the sender's way."""
+    """The parts of a verb that writes messages."""
 
     def __init__(
         self,
         store: MessageStore,
         topics: TopicAdmin,
-        sender: Sender,
+        sender: SendService,
         settings: BrokerSettings,
         broker_id: str,
         now_ms: Callable[[], int],

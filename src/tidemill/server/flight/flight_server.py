@@ -26,9 +26,9 @@ from pyarrow import flight
 from tidemill.broker.broker import Broker
 from tidemill.broker.change.canceller import ANSWERS
 from tidemill.broker.query.table_schemas import Wanted
+from tidemill.broker.send.admit_table import check_columns, texts
+from tidemill.broker.send.answers import TableResult
 from tidemill.broker.send.batch_bounds import check_whole
-from tidemill.broker.send.bulk import TableResult
-from tidemill.broker.send.bulk_columns import check_columns, texts
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import (
     BodyTooLargeError,

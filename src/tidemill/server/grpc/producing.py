@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from tidemill.broker.broker import Broker
-from tidemill.broker.send.planned_send import Answer
+from tidemill.broker.send.answers import Answer
 from tidemill.core.byte_budget import ByteBudget
 from tidemill.core.errors import (
     AlreadyReleasedError,

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends, Header, Request
 
 from tidemill.broker.broker import Broker
 from tidemill.broker.change.canceller import NewTime, To
-from tidemill.broker.send.planned_send import Answer
+from tidemill.broker.send.answers import Answer
 from tidemill.core.errors import IllegalHandleError, IllegalRequestIdError, RequestError
 from tidemill.core.model import CancelAnswer, Draft, Handle, Once, SendResult
 from tidemill.core.request_ids import REQUEST_ID_NAME, RequestKey, request_key

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tidemill.broker.send.column_send import Answers
+from tidemill.broker.send.answers import Answers
 from tidemill.core.addresses import UNIX_SOCKET_HEADER
 from tidemill.core.errors import BodyTooLargeError, RequestError, TidemillError
 from tidemill.core.limits import FRAME_BYTES_MAX
@@ -61,7 +61,7 @@ class SendBatchEndpoint:
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         try:
             columns = decode_columns(await _body(receive))
-            answers = await self._stored(columns) if len(columns) else []
+            answers = await self._stored(columns) if len(columns) else Answers.none()
             status, content = 200, self._service.encoded(answers)
         except TidemillError as error:
             status, content = status_of(error), error_bytes(error)

@@ -16,7 +16,7 @@ from tidemill.store.find.find_runs import PLACE_BIT, Pairs, request_ref
 from tidemill.store.find.hashing import request_hash
 from tidemill.store.formats.frame_contents import messages_in, request_in
 from tidemill.store.formats.message_format import Columns, Section
-from tidemill.store.formats.plain_rows import Written
+from tidemill.store.formats.new_messages import Written
 from tidemill.store.formats.request_format import Request
 
 

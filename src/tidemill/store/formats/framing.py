@@ -6,13 +6,12 @@ read back quickly, and holds the writer's lock only for a moment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from tidemill.core.limits import MIB
-from tidemill.core.model import Draft, StoredMessage
+from tidemill.core.model import StoredMessage
 from tidemill.core.splitting import split
 from tidemill.log.arrays import U32
 
@@ -25,15 +24,20 @@ _MOVE_ROW_BYTES = 8
 _MOVE_HEADER_BYTES = 64
 
 
-Sent = TypeVar("Sent", StoredMessage, Draft)
-
-
 def fits_a_frame(count: int, body_bytes: int) -> bool:
     """Whether so many messages with so many bytes of bodies go into one frame."""
     return count <= _FRAME_COUNT and body_bytes <= _FRAME_BYTES
 
 
-def framed(messages: Sequence[Sent]) -> Iterator[Sequence[Sent]]:
+def frame_bounds(body_sizes: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Where each part of messages with bodies of these sizes starts and ends that fits a frame."""
+    start = 0
+    for part in split(body_sizes, _FRAME_COUNT, _FRAME_BYTES, int):
+        yield start, start + len(part)
+        start += len(part)
+
+
+def framed(messages: Sequence[StoredMessage]) -> Iterator[Sequence[StoredMessage]]:
     """The messages in parts that each fit a frame."""
     return split(messages, _FRAME_COUNT, _FRAME_BYTES, lambda message: len(message.body))
 

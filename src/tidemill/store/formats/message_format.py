@@ -37,11 +37,11 @@ from tidemill.store.find.hashing import (
     PURPOSE_KEY,
     hash_slices,
     hash_text,
-    hash_texts,
     seed_of,
     topic_seeds,
 )
 from tidemill.store.formats.arrow_values import ArrowValues
+from tidemill.store.formats.texts import hash_key_slices, slices_of
 
 _HEADER = struct.Struct("<B3xIq")
 _ENCODING_ROWS = 1
@@ -89,7 +89,6 @@ SCHEMA = pa.schema(
         pa.field("body", pa.binary(), nullable=False),
     ]
 )
-_KEY_SEPARATOR = ord(" ")
 # Made once: `json.dumps` makes an encoder for each text.
 _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -130,45 +129,35 @@ def encode_properties(properties: Mapping[str, str]) -> str:
     return _json(properties) if properties else ""
 
 
-def encode_rows(messages: Sequence[StoredMessage], queue_offsets: Sequence[int], first_seq: int) -> bytes:
-    """A section in the row encoding."""
-    rows: list[bytes] = []
-    heap: list[bytes] = []
-    for index, message in enumerate(messages):
-        texts = (
-            message.id.encode(),
-            message.tag.encode(),
-            " ".join(message.keys).encode(),
-            message.message_group.encode(),
-            encode_properties(message.properties).encode(),
-            message.body,
-        )
-        heap.extend(texts)
-        rows.append(
-            ROW_STRUCT.pack(
-                message.born_at_ms,
-                message.stored_at_ms,
-                message.deliver_at_ms,
-                queue_offsets[index],
-                message.topic_id,
-                message.queue_id,
-                message.level,
-                message.type,
-                message.flags,
-                *map(len, texts),
-            )
-        )
-    return b"".join((rows_header(len(messages), first_seq), *rows, *heap))
-
-
 def rows_header(count: int, first_seq: int) -> bytes:
     return _HEADER.pack(_ENCODING_ROWS, count, first_seq)
 
 
-def encode_arrow(batch: pa.RecordBatch, first_seq: int) -> list[Bytes]:
+def arrow_parts(batch: pa.RecordBatch, first_seq: int) -> list[Bytes]:
     """A section that keeps an Arrow batch of `SCHEMA`, as parts that need no copy."""
     assert batch.schema.equals(SCHEMA)
     return [_HEADER.pack(_ENCODING_ARROW, batch.num_rows, first_seq), memoryview(batch.serialize())]
+
+
+def arrow_columns(batch: pa.RecordBatch, id_hash: U64 | None = None) -> Columns:
+    """The columns of an Arrow batch of `SCHEMA`; `id_hash` where it is known."""
+    topic_ids = _numbers(batch, "topic_id")
+    ids, id_starts, id_lengths = slices_of(batch.column("id"))
+    keys, key_starts, key_lengths = slices_of(batch.column("keys"))
+    seeds = topic_ids.astype(np.uint64)
+    key_rows, key_hashes = hash_key_slices(keys, key_starts, key_lengths, seeds)
+    size = id_lengths + key_lengths + ROW.itemsize
+    for name in ("tag", "message_group", "properties", "body"):
+        size = size + slices_of(batch.column(name))[2]
+    if id_hash is None:
+        id_hash = hash_slices(ids, id_starts, id_lengths, topic_seeds(seeds, PURPOSE_ID))
+    return Columns(
+        **{name: _numbers(batch, name) for name in _COLUMN_NAMES},
+        size=size.astype(np.uint32),
+        id_hash=id_hash,
+        key_rows=key_rows,
+        key_hashes=key_hashes,
+    )
 
 
 # -- reading --------------------------------------------------------------------------------------
@@ -176,6 +165,8 @@ def encode_arrow(batch: pa.RecordBatch, first_seq: int) -> list[Bytes]:
 
 class Section:
     """Messages read back from a payload. Nothing is copied until a message is asked for."""
+
+    has_levels = True  # perhaps
 
     def __init__(self, data: memoryview) -> None:
         encoding, self.count, self.first_seq = _HEADER.unpack_from(data)
@@ -216,7 +207,7 @@ class Section:
         return self._rows["queue_offset"][rows].astype(np.int64)
 
     def columns(self) -> Columns:
-        return self._columns_of_arrow() if self._batch is not None else self._columns_of_rows()
+        return arrow_columns(self._batch) if self._batch is not None else self._columns_of_rows()
 
     def message(self, row: int) -> StoredMessage:
         return self._arrow_message(row) if self._batch is not None else self._row_message(row)
@@ -263,7 +254,7 @@ class Section:
         heap, lengths, total = self._heap(), self._lengths, self._totals
         starts = self._ends - total
         topic_ids = rows["topic_id"].astype(np.uint64)
-        key_rows, key_hashes = _key_hashes(heap, starts + lengths[0] + lengths[1], lengths[2], topic_ids)
+        key_rows, key_hashes = hash_key_slices(heap, starts + lengths[0] + lengths[1], lengths[2], topic_ids)
         return Columns(
             **{name: rows[name] for name in _COLUMN_NAMES},
             size=(total + ROW.itemsize).astype(np.uint32),
@@ -307,25 +298,6 @@ class Section:
 
     # Arrow
 
-    def _columns_of_arrow(self) -> Columns:
-        batch = self._batch
-        assert batch is not None
-        topic_ids = _numbers(batch, "topic_id")
-        ids, id_starts, id_lengths = slices_of(batch.column("id"))
-        keys, key_starts, key_lengths = slices_of(batch.column("keys"))
-        seeds = topic_ids.astype(np.uint64)
-        key_rows, key_hashes = _key_hashes(keys, key_starts, key_lengths, seeds)
-        size = id_lengths + key_lengths + ROW.itemsize
-        for name in ("tag", "message_group", "properties", "body"):
-            size = size + slices_of(batch.column(name))[2]
-        return Columns(
-            **{name: _numbers(batch, name) for name in _COLUMN_NAMES},
-            size=size.astype(np.uint32),
-            id_hash=hash_slices(ids, id_starts, id_lengths, topic_seeds(seeds, PURPOSE_ID)),
-            key_rows=key_rows,
-            key_hashes=key_hashes,
-        )
-
     def _arrow_message(self, row: int) -> StoredMessage:
         assert self._batch is not None
         return _message_of(*(self._batch.column(name)[row].as_py() for name in _MESSAGE_FIELDS))
@@ -354,34 +326,8 @@ def arrow_batch(messages: Sequence[StoredMessage], queue_offsets: Sequence[int] 
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-def slices_of(array: Any) -> tuple[U8, I64, I64]:
-    """The bytes of an Arrow string or binary array, and where each value starts and how long it is."""
-    _, offsets, data = array.buffers()
-    ends = np.frombuffer(offsets, np.int32, len(array) + 1, array.offset * 4).astype(np.int64)
-    raw = np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8)
-    first = int(ends[0])
-    # Only the part in use, so that a slice of a large batch does not drag the whole batch along.
-    return raw[first : int(ends[-1])], ends[:-1] - first, np.diff(ends)
-
-
 def _numbers(batch: pa.RecordBatch, name: str) -> Any:
     return batch.column(name).to_numpy(zero_copy_only=True)
-
-
-def _key_hashes(data: U8, starts: I64, lengths: I64, topic_ids: U64) -> tuple[I64, U64]:
-    """The rows that have keys, each with the hash of a key; a row with two keys comes twice."""
-    rows = lengths.nonzero()[0]
-    if not len(rows):
-        return rows, np.empty(0, np.uint64)
-    seeds = topic_seeds(topic_ids[rows], PURPOSE_KEY)
-    if not (data == _KEY_SEPARATOR).any():
-        return rows, hash_slices(data, starts[rows], lengths[rows], seeds)
-    spans = zip(starts[rows].tolist(), lengths[rows].tolist(), strict=True)
-    texts = [bytes(data[start : start + length]).split(b" ") for start, length in spans]
-    counts = np.fromiter(map(len, texts), np.int64, len(texts))
-    return np.repeat(rows, counts), hash_texts(
-        [key for keys in texts for key in keys], np.repeat(seeds, counts)
-    )
 
 
 _MESSAGE_FIELDS = tuple(field.name for field in fields(StoredMessage))

@@ -10,7 +10,7 @@ from tidemill.core.model import StoredMessage
 from tidemill.log.arrays import I64, U8, U16, Flags, Rows
 from tidemill.log.disk import Bytes
 from tidemill.store.formats.frames import RELEASE_GROUP, Release
-from tidemill.store.formats.message_format import encode_rows
+from tidemill.store.formats.rows import encode_messages
 from tidemill.store.topic_queues import grouped
 from tidemill.store.topics import TopicTable
 
@@ -41,5 +41,5 @@ def release_frame(
     if len(value_indexes):
         rank = np.cumsum(is_value) - 1
         ordered = [value_messages[i] for i in rank[order][value_indexes].tolist()]
-        parts = [encode_rows(ordered, [-1] * len(ordered), 0)]
+        parts = [encode_messages(ordered, [-1] * len(ordered), 0)]
     return Release(groups, seqs[order], via[order], trips[order], value_indexes, None, parts), order

@@ -1,7 +1,14 @@
-"""A caller's columns, checked: from an Arrow batch as it came to texts, times and levels that may be stored.
+"""Admission of tables: from an Arrow batch as it came to a `SendBatch`, without a loop over its rows.
+
+Columns (all but `body` optional, unless `topic` is given for all):
+
+    topic string       body binary or string     deliver_at timestamp or int64 ms   delay_ms duration
+                                                 (or deliver_at_ms)                 or int64
+    level int          id string                 key string                         once bool or 'keep'
+    tag string         message_group string      properties string (JSON object)    jitter_ms as delay_ms
 
 Pure but for the settings and the time it is given. Every check of a single send is made here too, on whole
-columns; one value that fails is checked alone, for its error.
+columns; one value that fails is checked alone, for its error. `replace` belongs to single sends.
 """
 
 from __future__ import annotations
@@ -15,23 +22,34 @@ import pyarrow.compute as pc
 
 from tidemill.broker.send.admission import (
     check_delay,
+    check_id,
     check_keys,
+    check_message_group,
     check_named_bytes,
     check_not_negative,
     check_properties,
+    check_tag,
     check_topic_name,
     level_due_ms,
 )
+from tidemill.broker.send.batch import ONCE_KEEP, ONCE_NO, SendBatch
+from tidemill.broker.send.jitter import jitter_of_rows
 from tidemill.core.config import BrokerSettings
-from tidemill.core.errors import BodyTooLargeError, IllegalKeyError, IllegalPropertyError, RequestError
-from tidemill.core.limits import PROPERTIES_BYTES_MAX
+from tidemill.core.errors import (
+    BodyTooLargeError,
+    IllegalIdError,
+    IllegalKeyError,
+    IllegalPropertyError,
+    RequestError,
+)
+from tidemill.core.limits import ID_CHARS_MAX, PROPERTIES_BYTES_MAX
 from tidemill.core.model import NO_TIME_MS
 from tidemill.core.number_columns import whole_numbers
 from tidemill.core.table_columns import TIME_COLUMNS, check_names
 from tidemill.log.arrays import I64, Flags
-from tidemill.store.formats.message_format import slices_of
+from tidemill.store.formats.arrow import empty_texts
+from tidemill.store.formats.texts import slices_of
 
-_HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _ONCES = {"": False, "no": False, "false": False, "keep": True, "true": True}
 
 
@@ -48,12 +66,56 @@ def check_columns(names: Sequence[str], topic_name: str | None) -> None:
         raise RequestError(f"give only one of the columns {' and '.join(given)}")
 
 
+def admit_table(
+    table: pa.RecordBatch, topic_name: str | None, settings: BrokerSettings, now_ms: int, first_row: int
+) -> SendBatch:
+    """Check a batch of a table, of which `first_row` is the first; the first thing wrong is raised."""
+    due, levels, notes = times_of(table, settings, now_ms, first_row)
+    groups = checked_texts(texts(table, "message_group"), check_message_group)
+    jitter = jitter_of_rows(table, due, levels, groups, settings, now_ms, first_row)
+    keys = checked_words(texts(table, "key"), PROPERTIES_BYTES_MAX, check_key, IllegalKeyError)
+    tags = checked_texts(texts(table, "tag"), check_tag)
+    properties = checked_texts(texts(table, "properties"), check_property_text)
+    check_named(tags, keys, properties)
+    ids = checked_words(texts(table, "id"), ID_CHARS_MAX, check_id, IllegalIdError)
+    is_once = onces_of(table, keys)
+    names, which = [topic_name or ""], None
+    if topic_name is None:
+        encoded = texts(table, "topic").dictionary_encode()
+        names, which = encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
+    id_lengths = slices_of(ids)[2]
+    return SendBatch(
+        table.num_rows,
+        now_ms,
+        names,
+        which,
+        due,
+        np.flatnonzero(due != NO_TIME_MS),
+        bodies_of(table, settings),
+        ids if id_lengths.any() else None,
+        lacks_ids=not id_lengths.all(),
+        tags=_given(tags),
+        keys=_given(keys),
+        groups=_given(groups),
+        properties=_given(properties),
+        levels=levels if levels.any() else 0,
+        once=np.where(is_once, ONCE_KEEP, ONCE_NO) if is_once.any() else None,
+        jitter_ms=jitter,
+        notes=notes,
+    )
+
+
+def _given(column: pa.Array) -> pa.Array | None:
+    """The column; None if no row has a text."""
+    return column if slices_of(column)[2].any() else None
+
+
 # -- times ----------------------------------------------------------------------------------------
 
 
 def times_of(
-    batch: pa.RecordBatch, settings: BrokerSettings, now_ms: int, first_row: int = 0
-) -> tuple[I64, I64, pa.Array | None]:
+    batch: pa.RecordBatch, settings: BrokerSettings, now_ms: int, first_row: int
+) -> tuple[I64, I64, list[str] | None]:
     """When each row falls due (-1: not timed), its level (0: none), and notes where another level is used.
 
     `first_row` is the number of the batch's first row in the whole table, for what is said about one.
@@ -63,7 +125,7 @@ def times_of(
     if "level" not in batch.schema.names:
         return due, levels, None
     given = whole_numbers("level", batch.column("level")).fill_null(0).to_numpy()
-    notes, which = [""], np.zeros(batch.num_rows, np.int64)
+    notes: dict[int, str] = {}
     for level in np.unique(given).tolist():
         if level:
             rows = given == level
@@ -71,9 +133,8 @@ def times_of(
                 raise RequestError("give only one of a delivery time, a delay and a level")
             due[rows], levels[rows], note = level_due_ms(level, settings, now_ms)
             if note:
-                which[rows] = len(notes)
-                notes.append(note)
-    return due, levels, pa.array(notes).take(pa.array(which)) if len(notes) > 1 else None
+                notes[level] = note
+    return due, levels, [notes.get(level, "") for level in given.tolist()] if notes else None
 
 
 def _due_times(batch: pa.RecordBatch, settings: BrokerSettings, now_ms: int, first_row: int) -> I64:
@@ -98,8 +159,7 @@ def _due_times(batch: pa.RecordBatch, settings: BrokerSettings, now_ms: int, fir
 def texts(batch: pa.RecordBatch, name: str) -> pa.Array:
     """A text column without nulls; empty texts where it is missing."""
     if name not in batch.schema.names:
-        offsets = pa.py_buffer(np.zeros(batch.num_rows + 1, np.int32))
-        return pa.StringArray.from_buffers(batch.num_rows, offsets, pa.py_buffer(b""))
+        return empty_texts(batch.num_rows)
     column = _as(batch.column(name), name, pa.string())
     return column.fill_null("") if column.null_count else column
 
@@ -148,7 +208,7 @@ def check_key(key: str) -> None:
 
 
 def check_named(tags: pa.Array, keys: pa.Array, properties: pa.Array) -> None:
-    """`PropertiesTooLargeError` if tag, key and properties of a row are too much together."""
+    """`PropertiesTooLarge` if tag, key and properties of a row are too much together."""
     # The JSON of properties is never shorter than what it holds, so few rows need a second look.
     most = slices_of(tags)[2] + slices_of(keys)[2] + slices_of(properties)[2]
     for row in np.flatnonzero(most > PROPERTIES_BYTES_MAX).tolist():
@@ -197,15 +257,3 @@ def bodies_of(batch: pa.RecordBatch, settings: BrokerSettings) -> pa.Array:
     if longest > settings.body_bytes_max:
         raise BodyTooLargeError(f"a body has {longest} bytes, the limit is {settings.body_bytes_max}")
     return body
-
-
-def made_ids(broker_id: str, log_end: int, count: int) -> pa.Array:
-    """`<broker id><log end and row as 16 hex digits>` for every row, made column by column."""
-    numbers = (np.uint64(log_end << 16) | np.arange(count, dtype=np.uint64)).astype(">u8")
-    octets = numbers.view(np.uint8).reshape(count, 8)
-    digits = np.empty((count, 24), np.uint8)
-    digits[:, :8] = np.frombuffer(broker_id.encode(), np.uint8)
-    digits[:, 8::2] = _HEX[octets >> 4]
-    digits[:, 9::2] = _HEX[octets & 15]
-    offsets = pa.py_buffer(np.arange(0, 24 * count + 1, 24, dtype=np.int32))
-    return pa.StringArray.from_buffers(count, offsets, pa.py_buffer(digits))
