@@ -26,7 +26,9 @@ from tidemill.timer.cursor import Cursor
 from tidemill.timer.progress import note_progress, read_progress
 from tidemill.timer.ready_files import ReadyFiles
 from tidemill.timer.ready_format import Runner
+from tidemill.timer.settings import StepLimits, TimerSettings
 from tidemill.timer.shard_lock import take_shard_lock
+from tidemill.timer.step_figures import StepWork
 from tidemill.timer.target import raise_epoch, read_cursor, shard_directory
 
 NOW_MS = 1_800_000_000_000
@@ -42,13 +44,14 @@ settings, order = PipelineSettings.from_json(sys.argv[1]), Order(**json.loads(sy
 print("ready", flush=True)
 sys.stdin.readline()
 outcome = take_step(settings, order, NO_ENTRIES)
-print(json.dumps(None if outcome is None else [outcome.work.absorbed, outcome.work.handed_over]))
+work = outcome and outcome.work
+print(json.dumps(None if work is None else [work.absorbed, work.handed_over]))
 """
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> PipelineSettings:
-    made = PipelineSettings(str(tmp_path), "local[2]", 30_000, 1_000, 2, 1 << 16, 1 << 20, 1 << 20, 100)
+    made = PipelineSettings(str(tmp_path), "local[2]", 30_000, TimerSettings(), StepLimits(), 1 << 16, 100)
     rows = np.zeros(COUNT, ENTRY)
     rows["place"] = np.arange(COUNT)
     # A fifth is due at once, the others later.
@@ -90,7 +93,10 @@ def _take(settings: PipelineSettings, order: Order) -> tuple[int, int] | None:
     arrived = read_order(reader.read(ShardPartition(order.shard, offset)))
     assert arrived is not None
     outcome = take_step(settings, *arrived)
-    return None if outcome is None else (outcome.work.absorbed, outcome.work.handed_over)
+    if outcome is None:
+        return None
+    work = outcome.work or StepWork()
+    return work.absorbed, work.handed_over
 
 
 def test_a_step_absorbs_and_hands_over(settings: PipelineSettings) -> None:
@@ -159,7 +165,7 @@ def test_entries_that_came_along_for_another_cursor_are_read_again(settings: Pip
 
 def test_a_backlog_is_worked_off_in_bounded_steps_by_due_time(settings: PipelineSettings) -> None:
     """The clock is weeks further: whatever is due goes out a part at a time, the earliest first."""
-    bounded = replace(settings, due_max=150, rows_max=COUNT)
+    bounded = replace(settings, limits=StepLimits(rows_max=COUNT, due_max=150))
     epoch = _raise_epoch(settings)
     _take(settings, _order(settings, epoch, NOW_MS // 1000 - 100))  # all absorbed, nothing due yet
     late_tick = NOW_MS // 1000 + 21 * 86_400
@@ -169,7 +175,7 @@ def test_a_backlog_is_worked_off_in_bounded_steps_by_due_time(settings: Pipeline
         steps.append(outcome[1])
         assert len(steps) < 100
     assert sum(steps) == COUNT // 2
-    assert max(steps) <= 2 * bounded.due_max
+    assert max(steps) <= 2 * bounded.limits.due_max
     ready = ReadyFiles(RealDisk(), shard_directory(settings.timer_directory, 0))
     dues = [due for name in ready.names() for due in ready.read(name)[1]["deliver_at_ms"].tolist()]
     assert dues == sorted(dues)

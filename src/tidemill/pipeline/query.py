@@ -47,7 +47,7 @@ def open_session(settings: PipelineSettings) -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.python.worker.reuse", "true")
         .config("spark.python.daemon.module", "tidemill.pipeline.worker_daemon")
-        .config("spark.sql.shuffle.partitions", str(settings.shards))
+        .config("spark.sql.shuffle.partitions", str(settings.timer.shards))
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", str(1 << 17))
         .config("spark.sql.streaming.pollingDelay", f"{settings.poll_ms}ms")
         .config("spark.sql.streaming.noDataMicroBatches.enabled", "false")

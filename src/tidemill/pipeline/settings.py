@@ -6,7 +6,6 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tidemill.core.config import ROLL_WINDOW_SLOTS, WHEEL_SLOTS
 from tidemill.timer.settings import StepLimits, StoreKind, TimerSettings
 
 EXECUTOR_MEMORY_MB = 512  # that a worker of a cluster must have free
@@ -19,15 +18,10 @@ class PipelineSettings:
     data_directory: str
     master: str
     lead_ms: int
-    tick_ms: int
-    shards: int
+    timer: TimerSettings
+    limits: StepLimits
     entry_chunk_rows: int
-    rows_max: int
-    due_max: int
     poll_ms: int  # how often the idle query looks at the target
-    timer_store: str = "wheel"
-    wheel_slots: int = WHEEL_SLOTS
-    roll_window_slots: int = ROLL_WINDOW_SLOTS
     driver_memory_mb: int = 512
     executor_memory_mb: int = EXECUTOR_MEMORY_MB
 
@@ -49,23 +43,11 @@ class PipelineSettings:
     def entries_directory(self) -> Path:
         return Path(self.data_directory) / "index" / "entries"
 
-    @property
-    def timer(self) -> TimerSettings:
-        return TimerSettings(
-            tick_ms=self.tick_ms,
-            shards=self.shards,
-            slots=self.wheel_slots,
-            roll_window_slots=self.roll_window_slots,
-            store=StoreKind(self.timer_store),
-        )
-
-    @property
-    def limits(self) -> StepLimits:
-        return StepLimits(rows_max=self.rows_max, due_max=self.due_max)
-
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> PipelineSettings:
-        return cls(**json.loads(text))
+        fields = json.loads(text)
+        timer = TimerSettings(**{**fields["timer"], "store": StoreKind(fields["timer"]["store"])})
+        return cls(**{**fields, "timer": timer, "limits": StepLimits(**fields["limits"])})

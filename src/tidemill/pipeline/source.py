@@ -94,7 +94,7 @@ class TimerStreamReader(DataSourceStreamReader):
         return StepOffset().to_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self._settings.rows_max)
+        return ReadMaxRows(self._settings.limits.rows_max)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         previous = StepOffset.from_dict(start)
@@ -104,8 +104,8 @@ class TimerStreamReader(DataSourceStreamReader):
         target = self._target()
         if target is None or not self._is_called_for(target):
             return start
-        tick = target_tick(target.now_ms, self._settings.lead_ms, self._settings.tick_ms)
-        rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else self._settings.rows_max
+        tick = target_tick(target.now_ms, self._settings.lead_ms, self._settings.timer.tick_ms)
+        rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else self._settings.limits.rows_max
         first_seq = min(cursor.seq for cursor in self._cursors())
         seq = min(target.synced_end_seq, max(first_seq, self._files().head_seq) + rows_max)
         return StepOffset(previous.number + 1, target.epoch, seq, tick).to_dict()
@@ -114,7 +114,7 @@ class TimerStreamReader(DataSourceStreamReader):
         if start == end:
             return []
         offset = StepOffset.from_dict(end)
-        return [ShardPartition(shard, offset) for shard in range(self._settings.shards)]
+        return [ShardPartition(shard, offset) for shard in range(self._settings.timer.shards)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ShardPartition)
@@ -123,14 +123,14 @@ class TimerStreamReader(DataSourceStreamReader):
             read_cursor(RealDisk(), shard_directory(settings.timer_directory, partition.shard)) or Cursor()
         )
         first = max(cursor.seq, files.head_seq)
-        end = max(first, min(offset.seq, first + settings.rows_max))
+        end = max(first, min(offset.seq, first + settings.limits.rows_max))
         order = Order(partition.shard, offset.epoch, offset.seq, offset.tick, first, end)
         if first == end:
             yield order_batch(order, NO_ENTRIES)
         for start in range(first, end, _ROWS_PER_PIECE):
             began_s = stopwatch_s()
             rows = files.rows(start, min(end, start + _ROWS_PER_PIECE))
-            piece = admit(rows, start, partition.shard, settings.shards, FLAG_NEAR | FLAG_LEVEL)
+            piece = admit(rows, start, partition.shard, settings.timer.shards, FLAG_NEAR | FLAG_LEVEL)
             yield order_batch(order, piece, stopwatch_s() - began_s)
         give_back_memory()
 
@@ -148,17 +148,15 @@ class TimerStreamReader(DataSourceStreamReader):
     def _is_called_for(self, target: Target) -> bool:
         if self._far_scan is None:
             self._far_scan = FarScan(self._files())
-        settings = self._settings
-        call = call_at(
-            self._cursors(), self._far_scan, target, settings.lead_ms, settings.tick_ms, settings.rows_max
-        )
+        lead_ms, limits, tick_ms = self._settings.lead_ms, self._settings.limits, self._settings.timer.tick_ms
+        call = call_at(self._cursors(), self._far_scan, target, lead_ms, tick_ms, limits.rows_max)
         return call.is_called_for
 
     def _cursors(self) -> list[Cursor]:
         disk, directory = RealDisk(), self._settings.timer_directory
         return [
             read_cursor(disk, shard_directory(directory, shard)) or Cursor()
-            for shard in range(self._settings.shards)
+            for shard in range(self._settings.timer.shards)
         ]
 
     def _files(self) -> EntryFiles:

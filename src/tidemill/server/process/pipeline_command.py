@@ -15,7 +15,7 @@ from pathlib import Path
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import RequestError
 from tidemill.store.indexes import IndexSizes
-from tidemill.timer.settings import StepLimits
+from tidemill.timer.settings import StepLimits, TimerSettings
 
 JAVA_MAJOR_MIN = 17
 POLL_MS = 500  # an idle Spark that looks more often takes noticeably of a core
@@ -34,20 +34,14 @@ def pipeline_command(
     """How to start the pipeline process for a data directory."""
     from tidemill.pipeline.settings import PipelineSettings
 
-    limits = StepLimits()
     plan = PipelineSettings(
         data_directory=str(directory.resolve()),
         master=master,
         lead_ms=settings.lead_ms,
-        tick_ms=settings.tick_ms,
-        shards=settings.shards,
+        timer=TimerSettings.of(settings),
+        limits=StepLimits(),
         entry_chunk_rows=IndexSizes().entry_chunk_rows,
-        rows_max=limits.rows_max,
-        due_max=limits.due_max,
         poll_ms=poll_ms,
-        timer_store=settings.timer_store,
-        wheel_slots=settings.wheel_slots,
-        roll_window_slots=settings.roll_window_slots,
     )
     return [python, "-m", "tidemill.pipeline.driver", plan.to_json()]
 
