@@ -9,8 +9,10 @@ its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import version
+from operator import attrgetter
+from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
@@ -23,14 +25,130 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from tidemill.broker.broker import Broker
+from tidemill.broker.query.level_views import LevelView
 from tidemill.broker.query.status import Status
-from tidemill.core.histogram import Histogram
 from tidemill.core.holds import Held
 from tidemill.release.backlogs import HoldReason
 from tidemill.server.grpc.gateway import Gateway
 from tidemill.server.pipeline_metrics import PipelineCollector
 from tidemill.server.rejects import REJECTS
 from tidemill.server.security.caller import LOOK, may, may_compare, may_everywhere
+
+# Kind, name, attribute of a topic's view, text.
+_OF_TOPIC = (
+    (CounterMetricFamily, "messages_sent", "sent", "Messages stored."),
+    (CounterMetricFamily, "messages_released", "released", "Timed messages put into their topic."),
+    (CounterMetricFamily, "messages_cancelled", "cancelled", "Messages cancelled."),
+    (CounterMetricFamily, "messages_visible", "visible", "Messages put into a topic's queues, timed or not."),
+    (GaugeMetricFamily, "pending_messages", "pending", "Messages that wait."),
+    (GaugeMetricFamily, "topic_paused", "is_paused", "1 where releases are held."),
+)
+_LevelValue = Callable[[LevelView], float]
+_OF_LEVEL: tuple[tuple[str, str, _LevelValue], ...] = (
+    ("level_waiting", "Messages that wait on a level.", lambda view: view.waiting),
+    (
+        "level_next_due_timestamp_seconds",
+        "When the next one of a level is due, Unix time; 0: none waits.",
+        lambda view: (view.next_due_ms or 0) / 1000,
+    ),
+    ("level_lag_seconds", "How long the earliest of a level has been due.", lambda view: view.lag_ms / 1000),
+)
+# Kind, name, attribute of the status, text.
+_OF_STATUS = (
+    (GaugeMetricFamily, "near_messages", "near", "Messages due within the lead, held in memory."),
+    (
+        GaugeMetricFamily,
+        "ready_messages",
+        "ready",
+        "The ready set: handed over by the pipeline, not due yet.",
+    ),
+    (GaugeMetricFamily, "backlog_messages", "backlog", "Messages due but held by a pause or a rate limit."),
+    (GaugeMetricFamily, "open_transactions", "open_transactions", "Begun and not ended."),
+    (GaugeMetricFamily, "in_flight_send_bytes", "in_flight_bytes", "Bodies of sends not answered yet."),
+    (
+        CounterMetricFamily,
+        "swept_messages",
+        "swept",
+        "Messages overdue and missing in the timer, found by a sweep and released; 0 in normal operation.",
+    ),
+    (
+        GaugeMetricFamily,
+        "pipeline_unabsorbed_messages",
+        "pipeline.unabsorbed",
+        "Timed messages that the slowest shard has not read yet.",
+    ),
+    (
+        CounterMetricFamily,
+        "pipeline_takeovers",
+        "pipeline.takeovers",
+        "Times the broker took over the timer from Spark.",
+    ),
+    (
+        CounterMetricFamily,
+        "clock_leaps",
+        "clock_leaps",
+        "Forward leaps of the wall clock; each held releases for 10 s.",
+    ),
+    (GaugeMetricFamily, "log_bytes", "log_bytes", "Bytes of the commit log."),
+    (
+        GaugeMetricFamily,
+        "disk_free_bytes",
+        "disk_space.free_bytes",
+        "Free bytes of the data directory's disk.",
+    ),
+    (GaugeMetricFamily, "disk_size_bytes", "disk_space.total_bytes", "Size of the data directory's disk."),
+    (GaugeMetricFamily, "disk_low", "disk_space.is_low", "1 while the disk is nearly full."),
+    (
+        GaugeMetricFamily,
+        "disk_full",
+        "disk_space.is_full",
+        "1 while sends are refused because the disk is full.",
+    ),
+    (
+        GaugeMetricFamily,
+        "directory_gone",
+        "disk_space.is_gone",
+        "1 while the data directory is removed or unmounted.",
+    ),
+    (
+        GaugeMetricFamily,
+        "healthy",
+        "health.is_ok",
+        "1 while /healthz answers 200, 0 while something is wrong.",
+    ),
+    (
+        GaugeMetricFamily,
+        "damaged_frames",
+        "damage.frames",
+        "Frames of the commit log known to be damaged; neighbours without messages count once.",
+    ),
+    (
+        GaugeMetricFamily,
+        "damaged_messages",
+        "damage.messages",
+        "Messages in damaged frames that wait or are in a queue; they are not delivered.",
+    ),
+    (
+        GaugeMetricFamily,
+        "damaged_pending_messages",
+        "damage.pending",
+        "Messages in damaged frames that wait; retention keeps the log from the first one on.",
+    ),
+)
+
+_Family = type[CounterMetricFamily] | type[GaugeMetricFamily]
+
+
+def family(kind: _Family, name: str, text: str, labels: list[str], values: Mapping[Any, float]) -> Metric:
+    """A metric with labels; `values` by the tuple of them."""
+    made = kind(f"tidemill_{name}", text, labels=labels)
+    for names, value in values.items():
+        made.add_metric(names, value)
+    return made
+
+
+def gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"tidemill_{name}", text, value=float(value))
 
 
 class BrokerCollector(Collector):
@@ -44,214 +162,90 @@ class BrokerCollector(Collector):
         yield from self._by_topic(status)
         yield from self._by_group()
         yield from self._by_level(status)
+        for kind, name, path, text in _OF_STATUS:
+            yield kind(f"tidemill_{name}", text, value=float(attrgetter(path)(status)))
         yield from self._on_the_way(status)
-        yield from self._pipeline(status)
-        yield from self._disk(status)
         yield from self._health(status)
-        yield from self._damage(status)
         yield from self._histograms()
-        yield from self._settings()
+        yield from self._settings(status)
 
     def _by_topic(self, status: Status) -> Iterator[Metric]:
-        sent = CounterMetricFamily("tidemill_messages_sent", "Messages stored.", labels=["topic"])
-        released = CounterMetricFamily(
-            "tidemill_messages_released", "Timed messages put into their topic.", labels=["topic"]
-        )
-        cancelled = CounterMetricFamily(
-            "tidemill_messages_cancelled", "Messages cancelled.", labels=["topic"]
-        )
-        visible = CounterMetricFamily(
-            "tidemill_messages_visible", "Messages put into a topic's queues, timed or not.", labels=["topic"]
-        )
-        pending = GaugeMetricFamily("tidemill_pending_messages", "Messages that wait.", labels=["topic"])
-        paused = GaugeMetricFamily("tidemill_topic_paused", "1 where releases are held.", labels=["topic"])
-        clamped = CounterMetricFamily(
-            "tidemill_levels_clamped",
-            "Messages whose delay level was above the highest, which was used.",
-            labels=["topic"],
-        )
-        for topic in self._broker.views.topics():
-            if not may(LOOK, topic=topic.name):
-                continue
-            sent.add_metric([topic.name], topic.sent)
-            released.add_metric([topic.name], topic.released)
-            cancelled.add_metric([topic.name], topic.cancelled)
-            visible.add_metric([topic.name], topic.visible)
-            pending.add_metric([topic.name], topic.pending)
-            paused.add_metric([topic.name], float(topic.is_paused))
-            clamped.add_metric([topic.name], status.clamped_levels.get(topic.name, 0))
-        yield from (sent, released, cancelled, visible, pending, paused, clamped)
+        views = [view for view in self._broker.views.topics() if may(LOOK, topic=view.name)]
+        for kind, name, attribute, text in _OF_TOPIC:
+            values = {(view.name,): float(getattr(view, attribute)) for view in views}
+            yield family(kind, name, text, ["topic"], values)
+        clamped = {(view.name,): status.clamped_levels.get(view.name, 0) for view in views}
+        text = "Messages whose delay level was above the highest, which was used."
+        yield family(CounterMetricFamily, "levels_clamped", text, ["topic"], clamped)
 
     def _by_group(self) -> Iterator[Metric]:
-        labels = ["group", "topic"]
-        lag = GaugeMetricFamily("tidemill_group_lag", "Messages not handed out yet.", labels=labels)
-        unsettled = GaugeMetricFamily(
-            "tidemill_group_unsettled", "Messages handed out and not settled.", labels=labels
-        )
         sees_all = may_everywhere(LOOK)
+        lag, unsettled = {}, {}
         for group in self._broker.views.groups():
             for topic in group.lag:
                 if sees_all or may_compare(group.name, topic):
-                    lag.add_metric([group.name, topic], group.lag[topic])
-                    unsettled.add_metric([group.name, topic], group.unsettled[topic])
-        yield from (lag, unsettled)
-
-    def _on_the_way(self, status: Status) -> Iterator[Metric]:
-        late = status.lateness_ms
-        yield _gauge("near_messages", "Messages due within the lead, held in memory.", status.near)
-        yield _gauge(
-            "ready_messages", "The ready set: handed over by the pipeline, not due yet.", status.ready
-        )
-        yield _gauge("backlog_messages", "Messages due but held by a pause or a rate limit.", status.backlog)
-        yield _gauge("open_transactions", "Begun and not ended.", status.open_transactions)
-        waits = GaugeMetricFamily(
-            "tidemill_release_waiting_messages",
-            "Messages due and not in their topic yet, by what they wait for.",
-            labels=["waits_for"],
-        )
-        for reason in HoldReason:
-            waits.add_metric([reason], sum(w.messages for w in status.waits if w.waits_for is reason))
-        yield waits
-        holds = GaugeMetricFamily(
-            "tidemill_held", "1 while an operator holds releases or absorbing.", labels=["what"]
-        )
-        for what in Held:
-            holds.add_metric([what], float(status.holds.since_ms(what) is not None))
-        yield holds
-        yield _counter(
-            "swept_messages",
-            "Messages overdue and missing in the timer, found by a sweep and released; 0 in normal "
-            "operation.",
-            status.swept,
-        )
-        yield _gauge("lateness_p99_seconds", "99th percentile of recent lateness.", late.p99_ms / 1000)
-        yield _gauge("lateness_max_seconds", "Worst lateness since the start.", late.max_ms / 1000)
-        yield _gauge("in_flight_send_bytes", "Bodies of sends not answered yet.", status.in_flight_bytes)
-        rejects = CounterMetricFamily(
-            "tidemill_rejects",
-            "Requests and messages refused, by protocol (grpc, http, flight) and error code.",
-            labels=["protocol", "code"],
-        )
-        for (protocol, code), count in sorted(REJECTS.counts().items()):
-            rejects.add_metric([protocol, code], count)
-        yield rejects
+                    lag[group.name, topic] = group.lag[topic]
+                    unsettled[group.name, topic] = group.unsettled[topic]
+        labels = ["group", "topic"]
+        yield family(GaugeMetricFamily, "group_lag", "Messages not handed out yet.", labels, lag)
+        text = "Messages handed out and not settled."
+        yield family(GaugeMetricFamily, "group_unsettled", text, labels, unsettled)
 
     def _by_level(self, status: Status) -> Iterator[Metric]:
-        labels = ["level", "delay_seconds"]
-        waiting = GaugeMetricFamily("tidemill_level_waiting", "Messages that wait on a level.", labels=labels)
-        due = GaugeMetricFamily(
-            "tidemill_level_next_due_timestamp_seconds",
-            "When the next one of a level is due, Unix time; 0: none waits.",
-            labels=labels,
-        )
-        lag = GaugeMetricFamily(
-            "tidemill_level_lag_seconds", "How long the earliest of a level has been due.", labels=labels
-        )
-        for view in status.levels:
-            names = [str(view.level), f"{view.delay_ms / 1000:g}"]
-            waiting.add_metric(names, view.waiting)
-            due.add_metric(names, (view.next_due_ms or 0) / 1000)
-            lag.add_metric(names, view.lag_ms / 1000)
-        yield from (waiting, due, lag)
+        views = {(str(view.level), f"{view.delay_ms / 1000:g}"): view for view in status.levels}
+        for name, text, value_of in _OF_LEVEL:
+            values = {labels: value_of(view) for labels, view in views.items()}
+            yield family(GaugeMetricFamily, name, text, ["level", "delay_seconds"], values)
 
-    def _pipeline(self, status: Status) -> Iterator[Metric]:
-        pipeline = status.pipeline
-        yield _gauge(
-            "pipeline_lag_seconds",
-            "Delay of the slowest shard; 0 while it keeps up.",
-            pipeline.lag_ms / 1000,
-        )
-        yield _gauge(
-            "pipeline_unabsorbed_messages",
-            "Timed messages that the slowest shard has not read yet.",
-            pipeline.unabsorbed,
-        )
-        yield _counter(
-            "pipeline_takeovers", "Times the broker took over the timer from Spark.", pipeline.takeovers
-        )
-        runner = InfoMetricFamily(
-            "tidemill_pipeline", "What runs the timer (runner), and the state of Spark (state)."
-        )
-        runner.add_metric([], {"runner": pipeline.runner, "state": pipeline.state})
-        yield runner
-        yield _counter(
-            "clock_leaps", "Forward leaps of the wall clock; each held releases for 10 s.", status.clock_leaps
-        )
-
-    def _disk(self, status: Status) -> Iterator[Metric]:
-        yield _gauge("log_bytes", "Bytes of the commit log.", status.log_bytes)
-        yield _gauge(
-            "disk_free_bytes", "Free bytes of the data directory's disk.", status.disk_space.free_bytes
-        )
-        yield _gauge("disk_size_bytes", "Size of the data directory's disk.", status.disk_space.total_bytes)
-        yield _gauge("disk_low", "1 while the disk is nearly full.", status.disk_space.is_low)
-        yield _gauge(
-            "disk_full", "1 while sends are refused because the disk is full.", status.disk_space.is_full
-        )
-        yield _gauge(
-            "directory_gone",
-            "1 while the data directory is removed or unmounted.",
-            status.disk_space.is_gone,
-        )
+    def _on_the_way(self, status: Status) -> Iterator[Metric]:
+        late, pipeline = status.lateness_ms, status.pipeline
+        waits = {
+            (reason,): sum(w.messages for w in status.waits if w.waits_for is reason) for reason in HoldReason
+        }
+        text = "Messages due and not in their topic yet, by what they wait for."
+        yield family(GaugeMetricFamily, "release_waiting_messages", text, ["waits_for"], waits)
+        held = {(what,): float(status.holds.since_ms(what) is not None) for what in Held}
+        text = "1 while an operator holds releases or absorbing."
+        yield family(GaugeMetricFamily, "held", text, ["what"], held)
+        yield gauge("lateness_p99_seconds", "99th percentile of recent lateness.", late.p99_ms / 1000)
+        yield gauge("lateness_max_seconds", "Worst lateness since the start.", late.max_ms / 1000)
+        text = "Delay of the slowest shard; 0 while it keeps up."
+        yield gauge("pipeline_lag_seconds", text, pipeline.lag_ms / 1000)
+        text = "What runs the timer (runner), and the state of Spark (state)."
+        facts = {"runner": pipeline.runner, "state": pipeline.state}
+        yield InfoMetricFamily("tidemill_pipeline", text, value=facts)
+        text = "Requests and messages refused, by protocol (grpc, http, flight) and error code."
+        counts = dict(sorted(REJECTS.counts().items()))
+        yield family(CounterMetricFamily, "rejects", text, ["protocol", "code"], counts)
 
     def _health(self, status: Status) -> Iterator[Metric]:
-        yield _gauge(
-            "healthy", "1 while /healthz answers 200, 0 while something is wrong.", status.health.is_ok
-        )
-        failures = CounterMetricFamily(
-            "tidemill_service_failures", "Steps of the broker's services that failed.", labels=["service"]
-        )
-        for service, count in sorted(status.health.failures.items()):
-            failures.add_metric([service], count)
-        yield failures
-        derived_again = CounterMetricFamily(
-            "tidemill_derived_again",
-            "Rows and files that failed their checksum and were derived again from the commit log.",
-            labels=["kind"],
-        )
-        for kind, count in self._broker.store.repairs.counts().items():
-            derived_again.add_metric([kind.value], count)
-        yield derived_again
-
-    def _damage(self, status: Status) -> Iterator[Metric]:
-        damage = status.damage
-        yield _gauge(
-            "damaged_frames",
-            "Frames of the commit log known to be damaged; neighbours without messages count once.",
-            damage.frames,
-        )
-        yield _gauge(
-            "damaged_messages",
-            "Messages in damaged frames that wait or are in a queue; they are not delivered.",
-            damage.messages,
-        )
-        yield _gauge(
-            "damaged_pending_messages",
-            "Messages in damaged frames that wait; retention keeps the log from the first one on.",
-            damage.pending,
-        )
+        failures = {(service,): count for service, count in sorted(status.health.failures.items())}
+        text = "Steps of the broker's services that failed."
+        yield family(CounterMetricFamily, "service_failures", text, ["service"], failures)
+        repairs = {(kind.value,): count for kind, count in self._broker.store.repairs.counts().items()}
+        text = "Rows and files that failed their checksum and were derived again from the commit log."
+        yield family(CounterMetricFamily, "derived_again", text, ["kind"], repairs)
 
     def _histograms(self) -> Iterator[Metric]:
-        yield _histogram(
-            "release_lateness_seconds",
-            "From due time to visible in the topic.",
-            self._broker.releaser.lateness.histogram,
-        )
-        yield _histogram(
-            "commit_seconds", "Time of one sync of the commit log.", self._broker.store.sync_durations
-        )
+        for name, text, found in (
+            (
+                "release_lateness_seconds",
+                "From due time to visible in the topic.",
+                self._broker.releaser.lateness.histogram,
+            ),
+            ("commit_seconds", "Time of one sync of the commit log.", self._broker.store.sync_durations),
+        ):
+            yield HistogramMetricFamily(
+                f"tidemill_{name}", text, buckets=found.cumulative(), sum_value=found.sum_s
+            )
 
-    def _settings(self) -> Iterator[Metric]:
+    def _settings(self, status: Status) -> Iterator[Metric]:
         settings = self._broker.settings
-        yield _gauge("lead_seconds", "How far the timer works ahead.", settings.lead_ms / 1000)
-        yield _gauge(
-            "in_flight_send_limit_bytes",
-            "Limit of in_flight_send_bytes; sends beyond it are refused.",
-            settings.in_flight_bytes_max,
-        )
-        build = InfoMetricFamily("tidemill_build", "The version that runs.")
-        build.add_metric([], {"version": version("tidemill"), "broker": self._broker.id})
-        yield build
+        yield gauge("lead_seconds", "How far the timer works ahead.", settings.lead_ms / 1000)
+        text = "Limit of in_flight_send_bytes; sends beyond it are refused."
+        yield gauge("in_flight_send_limit_bytes", text, settings.in_flight_bytes_max)
+        facts = {"version": version("tidemill"), "broker": self._broker.id}
+        yield InfoMetricFamily("tidemill_build", "The version that runs.", value=facts)
 
 
 class EndpointCollector(Collector):
@@ -261,16 +255,11 @@ class EndpointCollector(Collector):
         self._gateway = gateway
 
     def collect(self) -> Iterable[Metric]:
-        calls = CounterMetricFamily("tidemill_grpc_calls", "gRPC calls taken, by method.", labels=["method"])
-        for method, count in sorted(self._gateway.call_counts.copy().items()):
-            calls.add_metric([method], count)
-        yield calls
-        yield _gauge(
-            "grpc_calls_in_flight",
-            "gRPC calls not answered yet, waiting polls among them.",
-            self._gateway.calls_under_way,
-        )
-        yield _gauge("grpc_clients", "Clients with an open telemetry stream.", len(self._gateway.sessions))
+        calls = {(method,): count for method, count in sorted(self._gateway.call_counts.copy().items())}
+        yield family(CounterMetricFamily, "grpc_calls", "gRPC calls taken, by method.", ["method"], calls)
+        text = "gRPC calls not answered yet, waiting polls among them."
+        yield gauge("grpc_calls_in_flight", text, self._gateway.calls_under_way)
+        yield gauge("grpc_clients", "Clients with an open telemetry stream.", len(self._gateway.sessions))
 
 
 def registry_of(broker: Broker, gateway: Gateway | None = None) -> CollectorRegistry:
@@ -282,17 +271,3 @@ def registry_of(broker: Broker, gateway: Gateway | None = None) -> CollectorRegi
         registry.register(EndpointCollector(gateway))
     ProcessCollector(registry=registry)
     return registry
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"tidemill_{name}", text, value=float(value))
-
-
-def _counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(f"tidemill_{name}", text, value=value)
-
-
-def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
-    return HistogramMetricFamily(
-        f"tidemill_{name}", text, buckets=histogram.cumulative(), sum_value=histogram.sum_s
-    )
