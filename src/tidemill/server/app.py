@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from tidemill.broker.broker import Broker
 from tidemill.core.errors import BrokerClosedError, ForbiddenError
 from tidemill.core.limits import FRAME_BYTES_MAX, MIB
-from tidemill.server.asgi import Receive, Scope, Send, SteadyReceive, steady_send
+from tidemill.server.asgi import Receive, Scope, Send, SteadyReceive, answer, header, steady_send
 from tidemill.server.body_budget import BodyBudget, BodyRefused
 from tidemill.server.grpc.framing import Status, Stream
 from tidemill.server.grpc.gateway import Gateway
@@ -45,7 +45,6 @@ _REFUSALS = {408: "request-timeout", 413: "body-too-large", 429: "too-many-reque
 _RECEIVE_PATH = SERVICE + "ReceiveMessage"
 _GRPC = b"application/grpc"
 _TEXT = b"text/plain; version=0.0.4; charset=utf-8"
-_JSON = b"application/json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            if not _is_grpc(scope):
+            if not header(scope, b"content-type").startswith(_GRPC):
                 await self._http(scope, receive, send)
             elif self.opened is not None:
                 await self._grpc(self.opened.gateway, scope, receive, send)
@@ -115,8 +114,8 @@ class App:
         if not await self.guard.admits_grpc(scope, receive, send, self._unread if is_large else None):
             return
         if is_large:
-            with self._unread.answer(send) as answer:
-                await gateway.service(scope, receive, answer)
+            with self._unread.answer(send) as counted:
+                await gateway.service(scope, receive, counted)
         else:
             await gateway.service(scope, receive, send)
 
@@ -124,23 +123,23 @@ class App:
         path, opened = scope["path"], self.opened
         if path == "/healthz":
             status, said = self._health()
-            await _page(send, status, _JSON, json.dumps(said).encode())
+            await answer(send, status, json.dumps(said).encode())
         elif self._dashboard.has(path):
             await self._dashboard(scope, receive, send)
         elif opened is None:
-            await _page(send, 503, _JSON, refusal_bytes("unavailable", self._why_not()))
+            await answer(send, 503, refusal_bytes("unavailable", self._why_not()))
         elif not await self.guard.admits_http(scope, send, None if path in _SMALL_PATHS else self._unread):
             return
         elif path == "/metrics":
-            with self._unread.answer(send, may_refuse=True) as answer:
-                await self._metrics(opened, answer)
+            with self._unread.answer(send, may_refuse=True) as counted:
+                await self._metrics(opened, counted)
         elif opened.batch is not None and path == BATCH_PATH and scope["method"] == "POST":
             await self._answered(opened.batch, scope, receive, send, send)
         elif opened.http is not None:
-            with self._unread.answer(steady_send(send), may_refuse=scope["method"] == "GET") as answer:
-                await self._answered(opened.http, scope, SteadyReceive(receive), answer, send)
+            with self._unread.answer(steady_send(send), may_refuse=scope["method"] == "GET") as counted:
+                await self._answered(opened.http, scope, SteadyReceive(receive), counted, send)
         else:
-            await _page(send, 404, _JSON, b'{"error": "there is nothing here"}')
+            await answer(send, 404, b'{"error": "there is nothing here"}')
 
     def _health(self) -> tuple[int, dict[str, object]]:
         """The HTTP status of `/healthz` and its body: 200 only while the broker is open and healthy."""
@@ -163,16 +162,16 @@ class App:
         return 200, said
 
     async def _answered(
-        self, http: Application, scope: Scope, receive: Receive, answer: Send, send: Send
+        self, http: Application, scope: Scope, receive: Receive, counted: Send, send: Send
     ) -> None:
         """Let `http` answer, with the bytes of the body counted; `send` is for a refusal of those."""
         body = self._budget.watch(receive)
         try:
             self._budget.require_announced(scope)
-            await http(scope, body, answer)
+            await http(scope, body, counted)
         except BodyRefused as refused:
             code = _REFUSALS[refused.status_code]
-            await _page(send, refused.status_code, _JSON, refusal_bytes(code, refused.detail))
+            await answer(send, refused.status_code, refusal_bytes(code, refused.detail))
         finally:
             body.close()
 
@@ -180,20 +179,7 @@ class App:
         try:
             require(LOOK)
         except ForbiddenError as error:
-            await _page(send, 403, _JSON, error_bytes(error))
+            await answer(send, 403, error_bytes(error))
         else:
             # Gathering takes the broker's locks, which the event loop must not wait for.
-            await _page(send, 200, _TEXT, await asyncio.to_thread(generate_latest, opened.registry))
-
-
-def _is_grpc(scope: Scope) -> bool:
-    for name, value in scope["headers"]:
-        if name == b"content-type":
-            return bool(value.startswith(_GRPC))
-    return False
-
-
-async def _page(send: Send, status: int, content_type: bytes, content: bytes) -> None:
-    headers = [(b"content-type", content_type), (b"content-length", str(len(content)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": content, "more_body": False})
+            await answer(send, 200, await asyncio.to_thread(generate_latest, opened.registry), _TEXT)

@@ -1,4 +1,4 @@
-"""The types of ASGI, and a `receive` and `send` that may be cancelled.
+"""The types of ASGI, whole answers, and a `receive` and `send` that may be cancelled.
 
 The server resolves the future that such a call waits for even after the call was cancelled. Cancelled with
 its caller, that future would be resolved a second time (pyvoy writes a traceback for each), and its result
@@ -8,7 +8,7 @@ would be lost. So the future stays alive: what a cancelled `receive` returns is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Final
 
 Event = MutableMapping[str, Any]
@@ -18,6 +18,26 @@ Send = Callable[[Event], Awaitable[None]]
 
 # Longer than any server takes to deliver an event that is ready.
 _KNOWN_SECONDS: Final = 0.02
+
+
+_Headers = Iterable[tuple[bytes, bytes]]
+
+
+def header(message: Scope, name: bytes) -> bytes:
+    """The first header of that name, of a request or of the start of an answer; empty if it has none."""
+    for key, value in message["headers"]:
+        if key == name:
+            return bytes(value)
+    return b""
+
+
+async def answer(
+    send: Send, status: int, content: bytes, content_type: bytes = b"application/json", headers: _Headers = ()
+) -> None:
+    """Send a whole answer."""
+    about = [(b"content-type", content_type), (b"content-length", str(len(content)).encode()), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": about})
+    await send({"type": "http.response.body", "body": content, "more_body": False})
 
 
 class ClientGone(ConnectionError):

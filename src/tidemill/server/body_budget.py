@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from tidemill.core.byte_budget import ByteBudget
 from tidemill.core.limits import KIB
-from tidemill.server.asgi import Event, Receive, Scope, SteadyReceive
+from tidemill.server.asgi import Event, Receive, Scope, SteadyReceive, header
 
 # How long the body of a request may take; the largest one that is allowed needs 5 Mbit/s.
 BODY_SECONDS_MAX = 120.0
@@ -65,9 +65,9 @@ class BodyBudget(ByteBudget):
 
     def require_announced(self, scope: Scope) -> None:
         """Return if the length that a request announces may be; `BodyRefused` if not, before any came."""
-        for name, value in scope["headers"]:
-            if name == b"content-length" and value.isdigit() and int(value) > self._request_max:
-                raise _too_large(self._request_max)
+        length = header(scope, b"content-length")
+        if length.isdigit() and int(length) > self._request_max:
+            raise _too_large(self._request_max)
 
     def watch(self, receive: Receive) -> WatchedBody:
         return WatchedBody(receive, self, self._request_max, self._seconds_max)

@@ -19,7 +19,7 @@ from fastapi.routing import APIRoute
 from tidemill.core.byte_budget import ByteBudget
 from tidemill.core.errors import TooManyRequestsError
 from tidemill.core.limits import KIB
-from tidemill.server.asgi import Event, Send
+from tidemill.server.asgi import Event, Send, header
 from tidemill.server.http.http_errors import error_response
 
 # Answers with bodies that are made at once; while one is made it is in memory up to four times.
@@ -134,7 +134,7 @@ def reserve(bodies: Iterable[bytes]) -> None:
 
 def _announced(event: Event) -> int:
     """How many bytes the answer that begins will have; 0 if it does not say."""
-    return next((int(value) for name, value in event["headers"] if name == b"content-length"), 0)
+    return int(header(event, b"content-length") or 0)
 
 
 async def _hear_nothing() -> Event:

@@ -23,7 +23,7 @@ from enum import IntEnum
 from urllib.parse import quote
 
 from tidemill.core.byte_budget import ByteBudget
-from tidemill.server.asgi import ClientGone, Event, Receive, Scope, Send, SteadyReceive, steady_send
+from tidemill.server.asgi import ClientGone, Event, Receive, Scope, Send, SteadyReceive, header, steady_send
 from tidemill.server.body_budget import RATE_BYTES, RATE_SECONDS, BodyDeadline
 
 _PREFIX = struct.Struct(">BI")
@@ -179,17 +179,12 @@ class Call:
         self.request_bytes = request_bytes  # of a unary call
 
     def header(self, name: bytes) -> str:
-        for key, value in self._scope["headers"]:
-            if key == name:
-                return str(value, "utf-8", "replace")
-        return ""
+        return str(header(self._scope, name), "utf-8", "replace")
 
     def deadline_s(self) -> float | None:
         """When the client stops waiting, on the event loop's clock."""
-        for key, value in self._scope["headers"]:
-            if key == b"grpc-timeout":
-                return self._arrived_s + parse_timeout_s(value)
-        return None
+        timeout = header(self._scope, b"grpc-timeout")
+        return self._arrived_s + parse_timeout_s(timeout) if timeout else None
 
     def left_s(self) -> float | None:
         """Seconds until the deadline, if there is one."""

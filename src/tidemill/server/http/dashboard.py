@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from tidemill.server.asgi import Receive, Scope, Send
+from tidemill.server.asgi import Receive, Scope, Send, header
 
 PREFIX = "/dashboard/"
 _FOLDER = "web"
@@ -58,7 +58,7 @@ class Dashboard:
         headers = [*_HEADERS, (b"etag", file.tag), (b"content-type", file.kind)]
         if scope["method"] not in ("GET", "HEAD"):
             await _answer(send, 405, [(b"allow", b"GET, HEAD")], b"")
-        elif (b"if-none-match", file.tag) in [(name, value) for name, value in scope["headers"]]:
+        elif header(scope, b"if-none-match") == file.tag:
             await _answer(send, 304, headers, b"")
         else:
             length = (b"content-length", str(len(file.content)).encode())

@@ -28,7 +28,7 @@ from tidemill.core.errors import TidemillError
 from tidemill.core.limits import MIB
 from tidemill.core.model import Delivery
 from tidemill.core.property_names import split_properties
-from tidemill.server.asgi import ClientGone, Event, Receive, Scope, Send, is_gone
+from tidemill.server.asgi import ClientGone, Event, Receive, Scope, Send, answer, header, is_gone
 from tidemill.server.http.http_errors import error_response
 from tidemill.server.http.http_messages import body_out
 from tidemill.server.http.http_models import (
@@ -149,9 +149,7 @@ class ConsumerEndpoint:
         except TidemillError as error:
             await error_response(error)(scope, receive, send)
             return
-        headers = [(b"content-type", _JSON), (b"content-length", str(len(content)).encode())]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": content})
+        await answer(send, 200, content)
 
 
 async def _read(receive: Receive) -> list[Event]:
@@ -168,7 +166,7 @@ def _plain_request(scope: Scope, events: Sequence[Event]) -> ReceiveIn | AckToke
     """The request, if it is whole, JSON and right."""
     if events[-1]["type"] != "http.request" or events[-1].get("more_body", False):
         return None
-    if not any(name == b"content-type" and value.startswith(_JSON) for name, value in scope["headers"]):
+    if not header(scope, b"content-type").startswith(_JSON):
         return None
     model = ReceiveIn if scope["path"] == _RECEIVE_PATH else AckTokensIn
     try:

@@ -10,25 +10,19 @@ Invariant: no more than the limit of bytes is gathered for a request, whatever l
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from tidemill.broker.send.answers import Answers
 from tidemill.core.addresses import UNIX_SOCKET_HEADER
 from tidemill.core.errors import BodyTooLargeError, RequestError, TidemillError
 from tidemill.core.limits import FRAME_BYTES_MAX
 from tidemill.core.send_batch import SendColumns, decode_columns
+from tidemill.server.asgi import Receive, Scope, Send, answer
 from tidemill.server.batching import Batcher
 from tidemill.server.http.http_errors import error_bytes, status_of
 from tidemill.server.send_batch_service import JOINED_MESSAGES_MAX, SendBatchService
 
-Event = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Event]]
-Send = Callable[[Event], Awaitable[None]]
-
 _JOINED_MAX = 64
-_TYPE = (b"content-type", b"application/json")
 
 
 class SendBatchEndpoint:
@@ -37,7 +31,7 @@ class SendBatchEndpoint:
     def __init__(self, service: SendBatchService, executor: ThreadPoolExecutor) -> None:
         self._service = service
         self._executor = executor
-        self._headers = [_TYPE]
+        self._headers: list[tuple[bytes, bytes]] = []
         self._batcher: Batcher[SendColumns, Answers] = Batcher(
             service.store,
             executor,
@@ -49,7 +43,7 @@ class SendBatchEndpoint:
 
     def point_to(self, socket_name: str) -> None:
         """Announce the name of the Unix socket in answers from now on."""
-        self._headers = [_TYPE, (UNIX_SOCKET_HEADER.encode(), socket_name.encode())]
+        self._headers = [(UNIX_SOCKET_HEADER.encode(), socket_name.encode())]
 
     async def _stored(self, columns: SendColumns) -> Answers:
         refusals = self._service.refusals(columns)
@@ -58,16 +52,14 @@ class SendBatchEndpoint:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, self._service.store_allowed, columns, refusals)
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             columns = decode_columns(await _body(receive))
             answers = await self._stored(columns) if len(columns) else Answers.none()
             status, content = 200, self._service.encoded(answers)
         except TidemillError as error:
             status, content = status_of(error), error_bytes(error)
-        headers = [*self._headers, (b"content-length", str(len(content)).encode())]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": content})
+        await answer(send, status, content, headers=self._headers)
 
 
 async def _body(receive: Receive) -> bytes:

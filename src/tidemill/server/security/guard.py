@@ -16,7 +16,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Any
 
 from tidemill.core.errors import BusyError, ForbiddenError, TidemillError, UnauthorizedError
-from tidemill.server.asgi import Receive, Scope, Send
+from tidemill.server.asgi import Receive, Scope, Send, answer, header
 from tidemill.server.grpc.framing import Status, Stream
 from tidemill.server.grpc.protocol import SERVICE, service
 from tidemill.server.grpc.status_codes import status_of
@@ -134,11 +134,7 @@ def _is_shared(peer: str) -> bool:
 
 
 def _headers(scope: Scope, *names: bytes) -> list[str]:
-    found = dict.fromkeys(names, b"")
-    for name, value in scope["headers"]:
-        if name in found:
-            found[name] = value
-    return [str(value, "utf-8", "surrogateescape") for value in found.values()]
+    return [str(header(scope, name), "utf-8", "surrogateescape") for name in names]
 
 
 async def _refuse_grpc(path: str, error: TidemillError, stream: Stream) -> None:
@@ -155,11 +151,9 @@ async def _refuse_grpc(path: str, error: TidemillError, stream: Stream) -> None:
 
 
 async def _refuse_http(error: TidemillError, send: Send) -> None:
-    content = error_bytes(error)
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
+    headers = []
     if isinstance(error, UnauthorizedError):
         headers.append(_CHALLENGE)
     elif isinstance(error, BusyError):
         headers.append((b"retry-after", b"1"))
-    await send({"type": "http.response.start", "status": http_status_of(error), "headers": headers})
-    await send({"type": "http.response.body", "body": content, "more_body": False})
+    await answer(send, http_status_of(error), error_bytes(error), headers=headers)
