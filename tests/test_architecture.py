@@ -19,7 +19,7 @@ _FILE_LINES_MAX = 400
 _FUNCTION_LINES_MAX = 60
 _HEADLESS_LINES_MAX = 20
 _EMPTY_NAMES = {"utils", "common", "helpers", "misc", "manager", "base", "impl"}
-# rocksdict raises nothing but `Exception`, which the one room that calls it puts into words at once. What is
+# rocksdict raises nothing but `Exception`, which the one module that calls it turns into an error. What is
 # raised in a client's own thread is raised again in the task that waits for it. A broker process that
 # cannot open must end, whatever the error is.
 _MAY_CATCH_EVERYTHING = {

@@ -1,4 +1,4 @@
-"""The books of a load: what every client was told, to be compared with what the broker then holds.
+"""The books of a load: the answers of every client, to be compared with what the broker then holds.
 
 Each sender writes down what it was answered, and nothing else: an answer that never came is written down as
 such. `settle` opens the data directory afterwards and compares entry by entry.
@@ -17,7 +17,7 @@ from acceptance.command_line import run
 
 
 class Told(Enum):
-    """What a client was told of its cancel."""
+    """The answer to a client's cancel."""
 
     NOT_ASKED = "not asked"
     CANCELLED = "cancelled"
@@ -51,12 +51,12 @@ class Book:
             return sum(entry.is_acknowledged for entry in self.entries.values())
 
     def must_be_there(self) -> set[str]:
-        """Bodies of which somebody was promised that they go into the topic."""
+        """Bodies of which a client was promised that they go into the topic."""
         kept = (Told.NOT_ASKED, Told.RELEASED)
         return {b for b, entry in self.entries.items() if entry.is_acknowledged and entry.cancel in kept}
 
     def must_not_be_there(self) -> set[str]:
-        """Bodies of which somebody was promised that they never do."""
+        """Bodies of which a client was promised that they never do."""
         return {body for body, entry in self.entries.items() if entry.cancel is Told.CANCELLED}
 
 
@@ -81,8 +81,8 @@ def settle(book: Book, directory: Path, topic: str) -> Counter[str]:
     found = bodies_in_topic(directory, topic)
     assert not book.must_be_there() - set(found), "acknowledged, and lost"
     assert not {body for body, count in found.items() if count > 1}, "twice in its topic"
-    assert not book.must_not_be_there() & set(found), "told that it was cancelled, and released"
-    assert set(found) <= set(book.entries), "nobody sent this"
+    assert not book.must_not_be_there() & set(found), "answered as cancelled, and released"
+    assert set(found) <= set(book.entries), "no client sent this"
     checked = run("check", directory)
     assert checked.returncode == 0, checked.stdout
     return found

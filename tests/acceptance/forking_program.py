@@ -98,7 +98,7 @@ def closed(client: tidemill.Client) -> None:
 
 
 def tables(client: tidemill.Client) -> None:
-    """The Flight door was used before the fork: the child sends its tables all the same, another way."""
+    """The Flight endpoint was used before the fork: the child sends its tables all the same, another way."""
     table = pa.table({"body": ["x"] * 300, "delay_ms": [3_600_000] * 300})
     _expect("stored by the parent", len(client.schedule(table, topic="t")), 300)
 

@@ -75,7 +75,7 @@ class OfficialClient:
 
     def __init__(self, command: Sequence[str | Path], log: Path, environment: Fields | None = None) -> None:
         self.log = log
-        self.roots = log.with_name("roots.pem")  # whom to trust, should it speak TLS (Java trusts everybody)
+        self.roots = log.with_name("roots.pem")  # to trust for TLS (Java trusts every certificate)
         trust = {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(self.roots)}
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
@@ -214,7 +214,7 @@ def built(name: str, sources: Sequence[Path], commands: Sequence[Sequence[str | 
 
 
 def node_environment() -> Fields:
-    """What Node must be told to find the official client."""
+    """The environment in which Node finds the official client."""
     require_tools("node", "npm")
     packages = [EXAMPLES / "node" / "package.json", EXAMPLES / "node" / "package-lock.json"]
     directory = built("official-node", packages, [["npm", "ci", "--ignore-scripts"]])

@@ -45,7 +45,7 @@ def memory_bytes(served: Served) -> int:
 
 @contextlib.contextmanager
 def unharmed(served: Served, growth_max: int = GROWTH_BYTES_MAX) -> Iterator[None]:
-    """Somebody sends all the while; the broker stays the same process and does not grow."""
+    """Another caller sends meanwhile; the broker stays the same process and does not grow."""
     (pid,) = served.broker_pids()
     before = memory_bytes(served)
     peak, is_over = before, threading.Event()

@@ -78,7 +78,7 @@ class Served:
             self.process = subprocess.Popen(
                 [*command, "--port", str(self.port), *self._flags], stdout=log, stderr=log
             )
-        wait_until(self.is_ready, f"the door at {self.endpoint}; {self.log()}")
+        wait_until(self.is_ready, f"the endpoint at {self.endpoint}; {self.log()}")
         return self
 
     def is_ready(self) -> bool:

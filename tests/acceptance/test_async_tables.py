@@ -1,4 +1,4 @@
-"""Whole tables through `AsyncClient` and a real `tidemill serve`: as through `Client`, and nobody waits."""
+"""Whole tables through `AsyncClient` and a real `tidemill serve`: as through `Client`, without blocking."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_one_client_on_one_event_loop_after_another(served: Served) -> None:
 
 
 def test_a_client_that_is_closed_meanwhile_keeps_nobody_waiting() -> None:
-    """Nobody listens: the door is asked for again and again, in a thread, until the client is closed."""
+    """No broker listens: the client retries, in a thread, until the client is closed."""
 
     async def work() -> None:
         client = AsyncClient("127.0.0.1:1", retry_for="10m")

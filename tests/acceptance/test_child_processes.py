@@ -29,7 +29,7 @@ def _measuring(place: Path) -> Iterator[tuple[subprocess.Popen[bytes], list[int]
     below: list[int] = []
     try:
         wait_until(lambda: _serves(bench.pid) or bench.poll() is not None, "the broker of the bench")
-        assert bench.poll() is None, "it was over before anybody looked"
+        assert bench.poll() is None, "it was over before the test looked"
         below += descendants(bench.pid)
         yield bench, below
     finally:

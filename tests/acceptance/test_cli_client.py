@@ -439,7 +439,7 @@ def test_a_killed_broker_loses_no_answered_send_of_our_client(tmp_path) -> None:
 
 
 def _run_in_shell(served, words: str) -> subprocess.CompletedProcess[str]:
-    """A command with its redirection, its output buffered as it is for everybody."""
+    """A command with its redirection, its output buffered as usual."""
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
     return subprocess.run(
         ["sh", "-c", f'"$0" -m tidemill {words}', sys.executable],

@@ -1,4 +1,4 @@
-"""Bad callers on real sockets: each gets a clear code or a closed connection, and nobody else notices."""
+"""Bad callers on real sockets: each gets a clear code or a closed connection, and no other caller notices."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_many_large_requests_that_never_end_are_bounded(served):
         finally:
             for connection in connections:
                 connection.close()
-    wait_until(lambda: _sends(served), "room again")
+    wait_until(lambda: _sends(served), "space again")
 
 
 def _sends(served: Served) -> bool:
@@ -140,7 +140,7 @@ def test_more_connections_than_allowed_are_closed(tmp_path):
         assert closed >= 15
         for connection in connections:
             connection.close()
-        wait_until(served.is_ready, "room for others")
+        wait_until(served.is_ready, "place for others")
     finally:
         served.stop()
 
@@ -206,9 +206,9 @@ def test_a_consumer_that_leaves_while_it_waits_takes_nothing_along(served):
             head = b"POST /v1/receive HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\n"
             connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(content) + content)
             _wait_for_group(client, "g")
-        client.send("left", b"for somebody who is there")
+        client.send("left", b"for a user who exists")
         (message,) = client.receive_batch("left", "g", wait="60s")
-        assert message.text == "for somebody who is there"
+        assert message.text == "for a user who exists"
 
 
 def test_a_head_that_never_ends_is_cut_off(served):

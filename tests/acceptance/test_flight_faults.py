@@ -1,4 +1,4 @@
-"""Bad callers at the Flight port: told or closed, and nobody else notices."""
+"""Bad callers at the Flight port: refused or closed, and no other caller notices."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_nothing_is_gathered_of_a_caller_without_a_token(tmp_path):
         with contextlib.closing(Http2(_port(served))) as http2:
             stream = http2.call(_PUT, struct.pack(">BI", 0, 1 << 30) + b"the beginning", ends=False)
             assert http2.grpc_status(stream) != "0"  # answered though the message is not there
-        # What is not a stream is gathered before anybody is asked, and cut off as without a token.
+        # What is not a stream is collected before any check, and cut off as without a token.
         with contextlib.closing(Http2(_port(served))) as http2:
             stream = http2.call(_SERVICE + "DoGet", struct.pack(">BI", 0, 1 << 30), ends=False)
             assert http2.pump(stream, 1 << 30) < 1 << 30
@@ -146,7 +146,7 @@ def test_a_port_that_is_taken_between_two_lives_keeps_out_nothing_but_flight(tmp
             wait_until(lambda: served.broker_pids() not in ([], [killed]), "another broker process")
             wait_until(served.is_ready, "the broker without Flight")
             with tidemill.Client(served.endpoint) as client:
-                assert not client.schedule(table, topic="orders").errors  # by the other door
+                assert not client.schedule(table, topic="orders").errors  # by the other endpoint
                 wait_until(lambda: client.status().released == 1, "the release")
             assert "Flight is unavailable until its port is free" in served.log()
         wait_until(lambda: _healthz(served).get("flight", {}).get("port") == port, "Flight")
@@ -158,7 +158,7 @@ def test_a_port_that_is_taken_between_two_lives_keeps_out_nothing_but_flight(tmp
 
 
 def _taken(port: int) -> socket.socket:
-    """Somebody else at a port, as soon as it can be had."""
+    """Another process at a port, as soon as it is free."""
     found: list[socket.socket] = []
 
     def is_had() -> bool:

@@ -1,4 +1,4 @@
-"""Flight against a real `tidemill serve` with TLS and a permissions file: the locks of the other doors."""
+"""Flight against a real `tidemill serve` with TLS and a permissions file: checked as elsewhere."""
 
 from __future__ import annotations
 

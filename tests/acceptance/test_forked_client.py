@@ -1,4 +1,4 @@
-"""A client in a forked process: its own connections, its own answers, and nobody waits in vain."""
+"""A client in a forked process: its own connections, its own answers, and no call waits forever."""
 
 from __future__ import annotations
 

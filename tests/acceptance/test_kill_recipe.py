@@ -139,5 +139,5 @@ def test_no_order_is_refunded_that_was_never_closed(tmp_path: Path) -> None:
         assert served.stop() == 0
     finally:
         served.stop()
-    # Each order is paid by one call, so nobody else can have cancelled it before.
+    # Each order is paid by one call, so no other call can have cancelled it before.
     assert set(shop.recipe.answers) == {"cancelled", "released"}

@@ -52,7 +52,7 @@ _pause = threading.Event()  # never set
 
 
 class _Load:
-    """Threads that send and cancel until told to stop, and two consumers."""
+    """Threads that send and cancel until they are stopped, and two consumers."""
 
     def __init__(self, served: Served) -> None:
         self.book = Book()

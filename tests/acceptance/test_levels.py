@@ -1,4 +1,4 @@
-"""Delay levels and retries through every door of a real `tidemill serve` on a simulated clock."""
+"""Delay levels and retries through every endpoint of a real `tidemill serve` on a simulated clock."""
 
 from __future__ import annotations
 

@@ -308,7 +308,7 @@ def test_transactions_commit_roll_back_and_are_asked_about(served):
 
 
 class _Listener(MessageListener):
-    """Notes what comes; fails messages that begin with `fail` as often as told."""
+    """Notes what comes; fails messages that begin with `fail` a given number of times."""
 
     def __init__(self, failures: int = 0) -> None:
         self._failures = failures

@@ -1,4 +1,4 @@
-"""The door with a bare gRPC channel: what official clients cannot send, and what nobody should."""
+"""The gRPC endpoint with a bare channel: requests that official clients cannot send."""
 
 from __future__ import annotations
 

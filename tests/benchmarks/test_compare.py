@@ -75,7 +75,7 @@ def test_a_system_stores_cancels_and_hands_out_what_is_due_once(system: System, 
         assert served.ready_to_cancel(far, [7])() == 0
         assert served.waiting() == 2_998
 
-        # No multiple of a batch: the last claim has room for what is not due.
+        # No multiple of a batch: the last claim has space for messages that are not due.
         due = Messages(10_000, np.full(250, now_ms - 1, np.int64))
         assert len(due) % BATCH
         served.ready_to_schedule(due)()
@@ -148,7 +148,7 @@ def test_what_is_lost_doubled_or_early_ends_the_measurement(
 
 
 class _Ledger:
-    """A system in memory whose server is away for a moment after the kill; what it keeps then may be told."""
+    """A system in memory whose server is away for a moment after the kill; what it keeps then can be set."""
 
     def __init__(self, after_the_kill: Callable[[list[int]], list[int]]) -> None:
         self._after_the_kill = after_the_kill

@@ -15,7 +15,7 @@ from acceptance.serving import Served
 _MARKUP = "<img/src=x/onerror=window.wasRun=1>"
 _JSON = b'{"big": 12345678901234567890, "twice": 1.0, "twice": 2, "text": "a\\u0041 {[,:", "none": {}}'
 _LARGE = b"z" * (4 << 20)
-# As if the machine of whoever looks were more than a year behind.
+# As if the viewer's machine were more than a year behind.
 _WRONG_CLOCK = """
 const behind = 400 * 86400000, Right = Date;
 window.Date = class extends Right {

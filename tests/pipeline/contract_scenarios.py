@@ -76,7 +76,7 @@ def reschedules(world: World) -> None:
 
 
 def released_now(world: World) -> None:
-    """Waiting in the wheel, rolling in it, handed over, near: told to go, each goes at once, and once."""
+    """In the wheel, rolling, handed over, near: released by a reschedule, each at once, and once."""
     handles = world.send([(f"n{i}".encode(), due) for i, due in enumerate((9 * DAY_MS, HOUR_MS, 200_000))])
     world.advance_to(150_000)  # absorbed; the last is handed over already
     (near,) = world.send([(b"near", 190_000)])
@@ -161,7 +161,7 @@ def asleep_for_weeks(world: World) -> None:
 
 
 def paused_topic(world: World) -> None:
-    """A paused topic holds its own back and nobody else; when it goes on, all come in order."""
+    """A paused topic holds back only its own messages; when it goes on, all come in order."""
     for topic in ("held", "free"):
         world.send([(f"{topic}{i}".encode(), 80_000 + 500 * (i % 7)) for i in range(30)], topic=topic)
     world.change_topic("held", is_paused=True)

@@ -1,6 +1,6 @@
 """One broker on a simulated clock, and a plain list beside it of what must come out of it.
 
-The contract of a runner: whoever turns the wheel, the same input makes the same messages come out, in the
+The contract of a runner: with any runner, the same input makes the same messages come out, in the
 same order, at the same millisecond, with the same answers. `World` sends through the broker, notes what it
 sent, and tells at the end what lies in the topics as plain values without ids, so that two worlds compare.
 """
@@ -114,7 +114,7 @@ class World:
         self.answers.append([(p.topic, p.deliver_at_ms - self.start_ms) for p in self._pending()])
 
     def sleep_until(self, ms: int) -> None:
-        """The clock leaps, and only then does anybody look at it: as after a machine that was suspended."""
+        """The clock leaps, and is read only then: as after a machine that was suspended."""
         clock = self.broker.clock
         assert isinstance(clock, SimulatedClock)
         clock.advance_to(self.start_ms + ms)

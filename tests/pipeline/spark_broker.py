@@ -33,4 +33,4 @@ def wait_for(what: str, is_so: Callable[[], bool], patience_s: float = PATIENCE_
 
 
 def wait_for_spark(broker: Broker) -> None:
-    wait_for("Spark turns the wheel", lambda: broker.status().pipeline.runner == "spark")
+    wait_for("Spark is the timer runner", lambda: broker.status().pipeline.runner == "spark")

@@ -1,4 +1,4 @@
-"""The contract of a runner: the same input, the same messages in the same order, whoever turns the wheel.
+"""The contract of a runner: the same input, the same messages in the same order, with any runner.
 
 Every scenario runs on the embedded runner with both timer stores, on Spark in one process, and on Spark with
 executors apart (which is where RocksDB is tried; test_standalone.py has the wheel there). Each world serves

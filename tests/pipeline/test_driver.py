@@ -47,7 +47,7 @@ import gc, sys
 from tidemill.pipeline.worker_daemon import load_before_the_fork
 load_before_the_fork()
 assert gc.get_freeze_count() > 10_000, "each worker would copy what it could share"
-assert "pandas" not in sys.modules, "tens of megabytes that nobody needs"
+assert "pandas" not in sys.modules, "tens of megabytes that are not needed"
 before = set(sys.modules)
 import pyarrow as pa, pyspark.worker, tidemill.pipeline.step, tidemill.pipeline.source
 pa.array([1])

@@ -1,4 +1,4 @@
-"""What keeps the pipeline from running is told in one line that says what to do."""
+"""What keeps the pipeline from running is reported in one line that says what to do."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Processes of a served broker are killed, stopped and robbed under load. Real Spark, real processes.
 
-After each fault Spark turns the wheel again; after all of them nothing is lost, doubled or early. One serve
-and one load go through all of it, because starting Spark is what costs. How late messages were is no
+After each fault Spark is the timer runner again; after all of them nothing is lost, doubled or early. One
+serve and one load go through all of it, because starting Spark is what costs. How late messages were is no
 matter of a test: `python -m benchmarks faults` measures it, with the same faults.
 """
 

@@ -39,7 +39,7 @@ _TIMER = TimerSettings(
 
 
 class _Pair:
-    """A broker and a heap that are told the same."""
+    """A broker and a heap with the same input."""
 
     def __init__(self, directory: Path, timer_store: str = "wheel") -> None:
         self.small = SmallBroker(directory / "data", timer=_TIMER, timer_store=timer_store)

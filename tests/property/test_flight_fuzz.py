@@ -1,4 +1,4 @@
-"""Whatever the Flight door is asked: an answer, or an error raised on purpose that says what is wrong."""
+"""Whatever the Flight endpoint is asked: an answer, or an error raised on purpose that says what is wrong."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from helpers.hypothesis_examples import examples
 from helpers.open_app import OpenApp
 from helpers.small_broker import SmallBroker
 
-# These move the clock by years or write wherever they are told to.
+# These move the clock by years or write to any path.
 _LEFT_OUT = "^/v1/(clock/advance|backup)$"
 _SETTINGS = settings(
     max_examples=examples(20), deadline=None, suppress_health_check=list(HealthCheck), database=None

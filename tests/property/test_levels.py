@@ -130,7 +130,7 @@ _STEPS = st.one_of(
 
 
 class _Pair:
-    """A broker with levels and a heap that are told the same."""
+    """A broker with levels and a heap with the same input."""
 
     def __init__(self, directory: Path, commits_in_flight: int, release_rows_max: int) -> None:
         self.small = SmallBroker(

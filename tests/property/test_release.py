@@ -1,4 +1,4 @@
-"""Rooms of the release floor against simple models."""
+"""Modules of the release layer against simple models."""
 
 from __future__ import annotations
 

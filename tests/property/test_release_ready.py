@@ -63,7 +63,7 @@ class _Model:
 
     @staticmethod
     def trips_of(seqs):
-        """Told for all by one number in some files, one by one in the others."""
+        """Stored as one number for all in some files, one by one in the others."""
         trips = np.asarray(seqs) // 40 % 3
         return np.where(trips == 2, np.asarray(seqs) % 5, trips).astype(np.uint16)
 

@@ -1,4 +1,4 @@
-"""Rooms of the store floor against dictionaries: ledger, find index, counts, hashes, offsets, retention."""
+"""Modules of the store layer against dictionaries: ledger, find index, counts, hashes, offsets, retention."""
 
 from __future__ import annotations
 

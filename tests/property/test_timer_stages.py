@@ -206,7 +206,7 @@ def test_trips_stay_with_their_timer_through_every_stage(timers):
     rows, handed = hand_over(both)
     assert dict(zip(rows["seq"].tolist(), handed.tolist(), strict=True)) == told
     on = placed_again(both)
-    # What nobody counted, or cannot be counted any further, stays without a count.
+    # What was not counted, or cannot be counted any further, stays without a count.
     assert on.trips.tolist() == [told[s] + 1 if 0 < told[s] < TRIPS_MAX else 0 for s in both.seqs.tolist()]
 
 

@@ -266,7 +266,7 @@ class _Moving:
 
     def take_back(self) -> None:
         if not self._world.is_full:
-            raise Broken("a reschedule was refused for want of room, and there is room")
+            raise Broken("a reschedule was refused for lack of space, and there is space")
         for message in self._messages():
             message.dues = self._known.get(message.body, message.dues)
             message.is_turn_known = True
@@ -280,7 +280,7 @@ def _doubt(messages: list[Message]) -> None:
 
 
 def _unless_full(act: Callable[[], Any]) -> Any:
-    """The answer; a refusal for want of room is one as well."""
+    """The answer; a refusal for lack of space is one as well."""
     try:
         return act()
     except DiskFullError as refusal:

@@ -53,7 +53,7 @@ class Consumers:
     known_groups: set[str] = field(default_factory=set)  # groups whose settings were acknowledged
 
     def doubt(self, group: str, life: TopicLife) -> None:
-        """A receive begins: if it is cut short, messages may have been handed out to nobody."""
+        """A receive begins: if it is cut short, messages may have been leased without a consumer."""
         key = (group, life.id)
         self.doubts[key] = self.doubts.get(key, 0) + 1
         self.subscribed.add(key)
@@ -134,7 +134,7 @@ class Consumers:
         return [key for key, held in self.taken.items() if held.is_acked is False and key[1] in alive]
 
     def check_all_given(self, broker: Broker) -> None:
-        """At the end: whoever subscribed was given every message that is still there."""
+        """At the end: every subscriber was given every message that is still there."""
         for life in self.model.topics.values():
             if life.name.startswith(DLQ):
                 continue

@@ -30,7 +30,7 @@ def damage(path: Path, random: Random, *, may_truncate: bool) -> str:
 def damage_log(path: Path, random: Random) -> str | None:
     """Flip a bit of a log's file below what the file itself says was safe; None where it says nothing.
 
-    Above that, damage cannot be told from a torn tail.
+    Above that, damage cannot be distinguished from a torn tail.
     """
     content = np.frombuffer(path.read_bytes(), np.uint8)
     safe = newest_synced_end_after(content, 0, int(path.stem)) - int(path.stem)

@@ -160,7 +160,7 @@ class Run:
             raise Broken(f"{report.pending} were pending at the end, not {pending}")
 
     def _require_silence(self) -> None:
-        """A sync of the log failed, so nobody knows what is on disk: nothing may be acknowledged any more."""
+        """A sync of the log failed, so the disk's state is unknown: nothing may be acknowledged any more."""
         # The log itself: when another file's sync fails (the head record), the broker's loop ends the broker.
         failed = self.disk.trace[-1]
         if self.workload.world.is_full or " sync log/" not in failed or ".log" not in failed:

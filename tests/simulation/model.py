@@ -1,6 +1,6 @@
 """What must be true, kept in plain Python beside the broker: every message, and what became of it.
 
-The model knows nothing of logs, seqs or timers. It is told what was asked (`begin`), what was answered, and
+The model knows nothing of logs, seqs or timers. It is given what was asked (`begin`), what was answered, and
 looks at the broker only through what any user can see: queues by offset, and the list of what is pending.
 An operation that a crash cut short leaves its messages *in doubt*; after the next opening the broker must
 show one of the allowed outcomes, and from then on that outcome is as binding as an answer.
@@ -273,7 +273,7 @@ class Model:
             self._check_order(life.groups.setdefault(name, []), message)
 
     def _resent(self, group: str, row: QueuedMessage) -> None:
-        """A dead letter is with its group once more: one that was a letter, and that somebody resent."""
+        """A dead letter is with its group once more: one that was a letter, and that a user resent."""
         key = (group, row.message.properties["RETRY_TOPIC"], row.message.body)
         if group not in self.resends or self.buried.pop(key, None) is None:
             raise Broken(f"{key} was resent and should not be")
@@ -284,7 +284,7 @@ class Model:
         return key in (self.buried if is_resent else self.given_up)
 
     def check_letters(self, broker: Broker) -> None:
-        """The dead letters nobody has dealt with are those that were buried and not resent."""
+        """The open dead letters are those that were buried and not resent."""
         for group in broker.dead_letters.groups():
             listed = {
                 (group, letter.topic, letter.message.body)

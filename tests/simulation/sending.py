@@ -115,7 +115,7 @@ class Sending:
             message.handles.append(receipt.handle)
 
     def _require_room(self, message: Message) -> None:
-        """One that was taken had room in its tick, beside those that waited and those taken with it."""
+        """One that was accepted had space in its tick, beside those that waited and those taken with it."""
         settings = self.world.broker.settings
         waiting = self.world.model.waiting_in_tick(message.topic.name, message.due_ms, settings.tick_ms)
         if settings.due_per_tick_max and waiting >= settings.due_per_tick_max:

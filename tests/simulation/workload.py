@@ -1,4 +1,4 @@
-"""What happens to a simulated broker in one life: acts chosen by chance, each told to the model.
+"""What happens to a simulated broker in one life: acts chosen by chance, each reported to the model.
 
 An act first says what it is about to do (so that a crash leaves the right doubts), then does it, then
 compares the answer with what the model knows.

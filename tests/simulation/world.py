@@ -29,7 +29,7 @@ class World:
     consumers: Consumers
     broker: Broker
     look_every_ms: int  # so short that nothing can expire between two looks
-    is_full: bool = False  # the disk has no room: sends may be refused
+    is_full: bool = False  # the disk has no space: sends may be refused
     made: int = 0
     latest_ms: int = 0  # the latest the clock has shown before it was set
 
@@ -42,7 +42,7 @@ class World:
         self.model.poll(self.broker, is_thorough=is_thorough)
 
     def leap(self, span_ms: int) -> None:
-        """Somebody sets the clock."""
+        """An operator sets the clock."""
         self.latest_ms = max(self.latest_ms, self.now_ms)
         self.clock.leap_ms(span_ms)
 
@@ -73,7 +73,7 @@ class World:
     def refused(self, messages: list[Message]) -> None:
         """The broker said that the disk is full: then it must be, and nothing was stored."""
         if not self.is_full:
-            raise Broken("a request was refused for want of room, and there is room")
+            raise Broken("a request was refused for lack of space, and there is space")
         self.model.sync_topics(self.broker)
         for message in messages:
             message.is_stored = False

@@ -14,8 +14,8 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_command_answers_a_query(served, client) -> None:
-    client.send("told", "a,b", key="k1", delay="3h")
-    text = "SELECT key, CAST(body AS STRING) AS body, deliver_at FROM pending WHERE topic = 'told'"
+    client.send("asked-again", "a,b", key="k1", delay="3h")
+    text = "SELECT key, CAST(body AS STRING) AS body, deliver_at FROM pending WHERE topic = 'asked-again'"
     found = run("sql", text, "--json", "--endpoint", served.endpoint)
     assert found.returncode == 0, found.stderr
     (row,) = [json.loads(line) for line in found.stdout.splitlines()]

@@ -106,7 +106,7 @@ def test_filters_of_sql_are_the_brokers_to_apply(spark, served, client, write) -
 
     for condition, count, pushed in (
         ("key = 'user-17'", 1, ["key", "=", "user-17"]),
-        ("key IN ('user-1', 'user-2', 'nobody')", 2, ["key", "in", ["user-1", "user-2", "nobody"]]),
+        ("key IN ('user-1', 'user-2', 'no-key')", 2, ["key", "in", ["user-1", "user-2", "no-key"]]),
         ("key LIKE 'user-4%'", 111, ["key", "starts-with", "user-4"]),
         ("tag <> 'odd'", 250, ["tag", "!=", "odd"]),
         (f"deliver_at < timestamp_millis({due_ms})", 100, ["deliver_at", "<", due_ms]),
@@ -176,7 +176,7 @@ def test_sql_reads_only_the_columns_it_uses(spark, served, client, write) -> Non
     joined = ask(
         "SELECT p.key FROM pending p JOIN (SELECT topic, max(seq) AS seq FROM pending GROUP BY topic) m "
         "ON p.topic = m.topic AND p.seq = m.seq WHERE p.topic = 'asked' "
-        "UNION ALL SELECT key FROM history WHERE topic = 'nobody' "
+        "UNION ALL SELECT key FROM history WHERE topic = 'no-key' "
         "UNION ALL SELECT (SELECT max(key) FROM pending WHERE topic = 'asked')"
     )
     assert len(joined.collect()) == 2

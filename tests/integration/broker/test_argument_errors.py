@@ -1,4 +1,4 @@
-"""Arguments of the wrong kind: each is told in words, and nothing is written, moved or waited for."""
+"""Arguments of the wrong kind: each has a clear error, and nothing is written, moved or waited for."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_a_copy_that_would_fill_the_disk_is_refused_before_anything_is_made(smal
 
 
 class _Filling(CopyProgress):
-    """Somebody else fills the disk while the copy is made."""
+    """Another process fills the disk while the copy is made."""
 
     def __init__(self, small: SmallBroker) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A shard is taken from whoever does not let go. Real processes hold the lock."""
+"""A shard is taken from a process that does not release it. Real processes hold the lock."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def test_a_directory_of_an_earlier_version_opens_without_consumers_until_it_is_s
     small.close()
     _as_made_by_an_earlier_version(small.directory)
     small.delete("consumers")
-    small.open()  # nobody can tell that it is not as it was made
+    small.open()  # no check can see that it was changed
     assert "has_consumers" not in _identity_of(small.directory)
     broker_id = small.broker.id
     small.reopen()

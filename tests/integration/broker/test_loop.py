@@ -1,4 +1,4 @@
-"""The one loop: wakes, goes on after errors with growing pauses, stops when nobody knows what is on disk."""
+"""The one loop: wakes, retries after errors with growing pauses, stops when the disk's state is unknown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidemill.testing import ManualClock
 
 
 class WatchedClock(ManualClock):
-    """A clock whose every wait is told to the test, which decides when it ends."""
+    """A clock that reports every wait to the test, which decides when it ends."""
 
     def __init__(self) -> None:
         super().__init__(1_000)

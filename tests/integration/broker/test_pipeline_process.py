@@ -92,12 +92,12 @@ def test_it_is_starting_until_it_says_that_it_is_ready(start) -> None:
 
 
 def test_why_it_ended_is_told_once_and_it_is_tried_again(start, clock, caplog) -> None:
-    process = start(_CHILD + "report('failed', why='no room')")
-    assert _wait_for(process, "stopped").problem == "no room"
+    process = start(_CHILD + "report('failed', why='no space')")
+    assert _wait_for(process, "stopped").problem == "no space"
     for _ in range(3):
         clock.now_ms += 60_000  # longer than any pause
         assert process.tend().name == "starting"
-        assert _wait_for(process, "stopped").problem == "no room"
+        assert _wait_for(process, "stopped").problem == "no space"
     assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
 
 
@@ -145,7 +145,7 @@ def test_a_broker_that_stood_still_itself_ends_nobody(start, clock) -> None:
 
 
 def test_what_keeps_it_from_starting_stops_nobody_else(start, clock, tmp_path, caplog) -> None:
-    """The broker turns the wheel in the same breath: what is wrong with Spark must not keep it from that."""
+    """The broker runs the timer at once: what is wrong with Spark must not keep it from that."""
     (tmp_path / "spark.log").mkdir()
     process = start(_stays(_READY))
     assert process.state().name == "stopped"

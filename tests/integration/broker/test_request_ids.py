@@ -1,4 +1,4 @@
-"""Cancels and reschedules with a request id: whoever asks again gets the first answer."""
+"""Cancels and reschedules with a request id: a repeated request gets the first answer."""
 
 from __future__ import annotations
 

@@ -473,7 +473,7 @@ def test_who_takes_long_over_each_message_is_given_none_twice(client, monkeypatc
             client.admin.advance("60ms")
             spent_s = 0.06
         elif len(seen) == 2:
-            client.admin.advance("60ms")  # without a renewal the others would be anybody's now
+            client.admin.advance("60ms")  # without a renewal the others would be free for other consumers now
             other = client.receive_batch("slow", "g")
     assert seen == ["0", "1", "2", "3"]
     assert other == []

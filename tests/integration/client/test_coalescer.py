@@ -1,4 +1,4 @@
-"""Concurrent sends share requests, each with its own answer; a lone one waits for nobody."""
+"""Concurrent sends share requests, each with its own answer; a single one does not wait."""
 
 from __future__ import annotations
 
@@ -352,7 +352,7 @@ def test_a_few_have_a_second_lane_and_a_crowd_goes_by_one(on_the_way, waits) -> 
     if waits:
         while not coalescer._waiting:
             lock.wait(0.001)
-        coalescer._pass_on(leader)  # the crowd is back: the lane is for whoever waits
+        coalescer._pass_on(leader)  # the crowd is back: the lane is for the waiting callers
     assert sent.acquire(timeout=120)
     lock.set()
     newcomer.join(120)
@@ -369,7 +369,7 @@ def test_a_crowd_goes_by_two_requests_at_once_and_everybody_is_answered() -> Non
         elif len(drafts) > 8:
             one_is_large.set()
             assert another_goes.wait(30)
-        else:  # the first few, until everybody else waits behind them
+        else:  # the first few, until all others wait behind them
             while len(coalescer._waiting) < count - 2 and not one_is_large.is_set():
                 another_goes.wait(0.001)
         return [_answer(draft) for draft in drafts]
@@ -386,7 +386,7 @@ def test_a_crowd_goes_by_two_requests_at_once_and_everybody_is_answered() -> Non
 
 
 def test_what_was_answered_is_let_go_of_without_the_garbage_collector() -> None:
-    """A crowd would keep it at work: whoever leads holds those who travel with it, itself among them."""
+    """A crowd would keep it at work: the leading thread references all calls of its request, its own too."""
 
     class Told:
         """An answer that can be asked whether it is still there."""
@@ -419,7 +419,7 @@ def test_what_was_raised_is_let_go_of_without_the_garbage_collector() -> None:
     raised: list[weakref.ref[UnreachableError]] = []
 
     def send(drafts):
-        fault = UnreachableError("nobody there")
+        fault = UnreachableError("no broker")
         raised.append(weakref.ref(fault))
         try:
             raise fault

@@ -1,4 +1,4 @@
-"""Answers that are lost on the way back: what is asked again, and what is told not to be known."""
+"""Answers that are lost on the way back: what is repeated, and what is reported as unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables through the client, over the Flight door and row by row: every row has its own answer."""
+"""Tables through the client, over Flight and row by row: every row has its own answer."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ def test_errors_are_told_however_the_rows_came(client, served) -> None:
 
 def test_a_broker_that_never_had_a_flight_door_is_told_at_once(served) -> None:
     with tidemill.Client(served.endpoint) as client:
-        client._flight._closing = None  # whoever waits, to try again, fails
+        client._flight._closing = None  # a caller that waits for a retry fails
         with pytest.raises(tidemill.UnreachableError, match="no Flight endpoint"):
             client.tables.pending()
 

@@ -50,7 +50,7 @@ class Door:
 
 
 class Port:
-    """What a pool on the port answers: that it was asked, and the door's name."""
+    """What a pool on the port answers: that it was asked, and the name of the socket."""
 
     def __init__(self, door: str) -> None:
         self.door = door

@@ -121,7 +121,7 @@ def test_all_that_wait_while_one_sync_is_under_way_share_the_next(log, disk):
     disk.gate.release(30)
     waiters.join()
     assert len(waiters.done) == 21
-    # The twenty may have come to the waiting room before or after that lead began; never one sync each.
+    # The twenty may have begun to wait before or after that sync began; never one sync each.
     assert disk.sync_count <= 3
     assert log.synced_end == later[-1]
 

@@ -85,7 +85,7 @@ def test_records_overlap_up_to_the_window_and_then_the_oldest_is_waited_for(make
     _put(window, 0)
     _put(window, 1)
     for _ in range(2):
-        assert log.begun.acquire(timeout=_PATIENCE_S)  # both are being synced, and nobody waited
+        assert log.begun.acquire(timeout=_PATIENCE_S)  # both are being synced, and no caller waited
     assert (window.count, log.done) == (2, [])
     assert window.seqs().tolist() == [0, 1]
     third = threading.Thread(target=_put, args=(window, 2))
@@ -124,7 +124,7 @@ def test_without_a_pool_records_are_finished_when_the_window_is_full_and_when_th
     assert (log.done, window.count) == ([[0], [1], [2]], 0)
 
 
-@pytest.mark.parametrize("fault", [SyncFailedError("the disk said no"), DiskFullError("no room")])
+@pytest.mark.parametrize("fault", [SyncFailedError("the disk said no"), DiskFullError("no space")])
 def test_what_a_thread_could_not_finish_stays_and_meets_the_releaser(make_window, log, fault):
     log.faults[10] = fault
     window = make_window(8)

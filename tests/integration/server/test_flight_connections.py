@@ -140,7 +140,7 @@ def test_all_together_are_bounded_and_the_largest_goes(door) -> None:
         for (connection, stream), size in zip(calls, sizes, strict=True):
             stack.callback(connection.close)
             assert connection.pump(stream, size) >= size
-        while not limit.look():  # the system has not told of everything yet
+        while not limit.look():  # the system has not reported everything yet
             pass
         assert limit.look() == 0
         while not (ended := [n for n, (connection, _) in enumerate(calls) if _has_ended(connection.socket)]):
@@ -239,7 +239,7 @@ def test_while_much_is_out_no_stream_begins(small, door) -> None:
     door.traffic.wait_s = 0
     with flight.connect(f"grpc://127.0.0.1:{door.port}") as client:
         with (
-            door.traffic.out("somebody 1", OUT_BYTES_MAX + 1),
+            door.traffic.out("other 1", OUT_BYTES_MAX + 1),
             pytest.raises(flight.FlightUnavailableError, match="do not read"),
         ):
             client.do_get(ticket).read_all()
@@ -292,7 +292,7 @@ def test_batches_are_made_one_after_the_other_as_far_as_there_is_room() -> None:
         now_s = stopwatch_s() + 60
         while not traffic.not_reading(now_s):  # it waits
             pass
-        assert traffic.not_reading(now_s) == {"first 1"}  # enough to make room
+        assert traffic.not_reading(now_s) == {"first 1"}  # enough to free memory
         stack.pop_all().close()
         waiting.join(120)
         assert not waiting.is_alive()
@@ -340,7 +340,7 @@ _BATCH = pa.record_batch({"body": [b"x"]})
 
 @pytest.fixture
 def narrow(small):
-    """A door that takes so few calls that a handful of silent ones fills it."""
+    """An endpoint with so small a limit that a few idle calls reach it."""
     door = FlightServer(small.broker, limits=FlightLimits(calls_max=_CALLS))
     yield door
     door.close()

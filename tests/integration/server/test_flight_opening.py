@@ -1,4 +1,4 @@
-"""The Flight door's life: opened again on its port, and closed whoever still holds a stream."""
+"""The Flight server's life: opened again on its port, and closed even if a caller holds a stream."""
 
 from __future__ import annotations
 

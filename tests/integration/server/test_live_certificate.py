@@ -72,7 +72,7 @@ def test_envoy_is_told_where_the_key_is_and_never_what_it_says(pairs, tmp_path) 
     assert secret["tls_certificate"]["private_key"] == {"filename": str(key)}
     written = path.stat()
     assert secret_for_envoy(tmp_path, cert, key) == told
-    assert path.stat().st_ino == written.st_ino, "a restart needs no room on the disk"
+    assert path.stat().st_ino == written.st_ino, "a restart needs no space on the disk"
     turn(tmp_path)
     assert (path.parent / "turn").exists()
 

@@ -94,7 +94,7 @@ def test_what_was_freed_between_the_look_and_the_wait_is_not_missed() -> None:
     async def scene(polls: LongPolls, notifier: QueueNotifier, news: set[tuple[str, str]]) -> None:
         bell = polls.bell
         notifier.announce([_KEY])
-        await asyncio.sleep(0)  # the bell is heard while nobody waits
+        await asyncio.sleep(0)  # the notification comes while no call waits
         await polls.wait(_KEY, bell, _LONG_S)
 
     _run(scene)

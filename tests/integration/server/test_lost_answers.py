@@ -85,7 +85,7 @@ def test_messages_for_which_there_is_no_room_go_back_untried(small):
     async def scene() -> None:
         with ThreadPoolExecutor(1) as executor:
             consuming = Consuming(small.broker, executor, Leases())
-            with unread.answer(None):  # as the door does for every receive
+            with unread.answer(None):  # as the server does for every receive
                 unread.held = 51
                 for _ in range(2):
                     with pytest.raises(TooManyRequestsError, match="do not read"):

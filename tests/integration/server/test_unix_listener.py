@@ -52,7 +52,7 @@ class Caller:
         self._socket.setblocking(False)
 
     def could_say(self, data: bytes) -> bool:
-        """Whether there was room for it; a part of it does not count."""
+        """Whether there was space for it; a part of it does not count."""
         try:
             return self._socket.send(data) == len(data)
         except BlockingIOError:
@@ -323,7 +323,7 @@ def test_who_reads_late_but_reads_is_served_on(small, call, monkeypatch) -> None
 def test_one_that_is_refused_in_part_gives_its_errors_to_nobody_else(small, tmp_path) -> None:
     class FullDesk(SendBatchService):
         def store_allowed(self, columns, refusals):
-            raise DiskFullError("no room")
+            raise DiskFullError("no space")
 
     desk = FullDesk(small.broker)
     sound, partly = (desk.read(encode_drafts(_drafts("orders"))) for _ in range(2))

@@ -17,7 +17,7 @@ FAR_MS = 100 * RETENTION_MS
 
 
 def _is_free(lock) -> bool:
-    """Whether somebody else could take the lock now."""
+    """Whether another thread could take the lock now."""
     got: list[bool] = []
 
     def take():

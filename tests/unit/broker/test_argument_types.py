@@ -1,4 +1,4 @@
-"""Arguments of the wrong kind are told in words, and nothing of them reaches the log."""
+"""Arguments of the wrong kind have clear errors, and nothing of them reaches the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a batch counts for before it is read: its values written out, however little room they take."""
+"""What a batch counts for before it is read: its values written out, however few bytes they take."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def test_a_damaged_message_that_is_sent_back_or_forwarded_is_refused_not_moved(s
 def test_a_pending_message_is_released_by_reference_and_stepped_over(small):
     handles = [small.send("t", b"%d" % i, delay_ms=HOUR_MS).handle for i in range(3)]
     damage_message(small, handles[1].seq)
-    assert damage_counts(small.broker.store).frames == 0  # nobody has read it
+    assert damage_counts(small.broker.store).frames == 0  # no reader has read it
     small.advance(HOUR_MS)
     assert small.broker.status().pending == 0
     assert received(small) == [b"0", b"2"]

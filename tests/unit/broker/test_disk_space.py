@@ -26,7 +26,7 @@ THERE_AGAIN = "the data directory is there again"
 
 
 class Said:
-    """What the log was told of the disk, each line without its figures."""
+    """What was logged about the disk, each line without its figures."""
 
     def __init__(self, caplog) -> None:
         self._caplog = caplog

@@ -111,7 +111,7 @@ def test_when_others_take_the_room_midway_the_table_says_what_is_stored(small):
         finish(appended)
         small.disk.capacity_bytes = small.disk.allocated_bytes(small.directory) - 64 * KIB
         for name in small.disk.names(small.directory / "log"):
-            if name.startswith("next"):  # somebody else's send took it
+            if name.startswith("next"):  # another send took it
                 small.broker.store.log.pool.take(small.directory / "log" / "taken", 1, is_reserved=False)
                 small.disk.remove(small.directory / "log" / "taken")
         small.disk.capacity_bytes = small.disk.allocated_bytes(small.directory)

@@ -326,7 +326,7 @@ def test_a_lease_cut_short_and_a_place_in_line_are_announced_to_their_group(smal
     (first,) = small.broker.receive("line", "g", count=1, invisible_ms=1_000)
     (other,) = small.broker.receive("work", "plain", invisible_ms=1_000)
     small.broker.change_invisibility([first.ack_token, other.ack_token], 2_000)
-    assert notifier.take_freed() == set()  # nobody can have either any sooner
+    assert notifier.take_freed() == set()  # neither is available any sooner
     small.broker.change_invisibility([first.ack_token, other.ack_token], 10)
     assert notifier.take_freed() == {("line", "g"), ("work", "plain")}
     small.broker.ack([first.ack_token, other.ack_token])

@@ -1,4 +1,4 @@
-"""The steps that Spark reports are counted once each, whoever looks when; a damaged report counts none."""
+"""The steps that Spark reports are counted once each, with any reader; a damaged report counts none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of `serve --config`: its options are defaults, flags win over them, and a mistake is told."""
+"""The file of `serve --config`: its options are defaults, flags win over them, and a mistake is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors: one root, told apart by who must act, each with a code of its own."""
+"""Errors: one root, grouped by who must act, each with a code of its own."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def test_what_was_synced_survives_every_power_cut(tmp_path):
         assert len(payloads) >= 6
 
 
-# -- room -----------------------------------------------------------------------------------------
+# -- space ----------------------------------------------------------------------------------------
 
 
 def test_a_full_disk_refuses_normal_appends_and_lets_reserved_ones_go_on(small):

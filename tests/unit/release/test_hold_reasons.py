@@ -54,7 +54,7 @@ def test_a_record_without_room_waits_and_nothing_is_lost(small, monkeypatch):
     small.clock.advance(1_000)
 
     def no_room(*_):
-        raise DiskFullError("no room")
+        raise DiskFullError("no space")
 
     with monkeypatch.context() as patch:
         patch.setattr(small.broker.store.writer, "release", no_room)

@@ -143,7 +143,7 @@ def test_a_unit_that_names_another_message_is_noticed_on_time(damaged):
 def test_a_damaged_ready_file_is_handed_over_again(damaged, store, is_zeroed):
     small = damaged(timer_store=store)
     small.clock.advance(_DELAY_MS - 30_000 - 20_000)
-    small.broker._turn_service.run_once()  # within the lead: ready files that nobody has looked at
+    small.broker._turn_service.run_once()  # within the lead: ready files that were not read yet
     paths = [path for path in _timer_files(small, "*/ready/*") if parse_ready_name(path.name)]
     assert paths
     for path in paths:

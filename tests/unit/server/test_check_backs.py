@@ -1,4 +1,4 @@
-"""Check-backs: whoever can answer is asked in time, whatever lies open that nobody can answer for."""
+"""Check-backs: a producer that can answer is asked in time, even if other transactions have no producer."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_all_of_many_are_asked_about_in_turn_with_bounded_work(rig, monkeypatch)
         news = rig.asked(producer)
         assert len(news) <= 7
         asked += news
-        rig.begin("young", 3)  # what comes meanwhile delays nobody
+        rig.begin("young", 3)  # what comes meanwhile delays no other
     assert sorted(asked) == sorted(f"live-{n}" for n in range(60))
 
 

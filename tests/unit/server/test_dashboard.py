@@ -68,7 +68,7 @@ def test_the_description_of_the_api_is_whole_and_keeps_to_this_host(http) -> Non
 
 @pytest.mark.parametrize("path", ["/", "/docs", *(PREFIX + str(one.relative_to(_WEB)) for one in _OWN)])
 def test_nothing_of_ours_names_another_host(http, path) -> None:
-    text = http.get(path).text.replace("http://www.w3.org/", "")  # a name of SVG that nobody asks
+    text = http.get(path).text.replace("http://www.w3.org/", "")  # a name of SVG that is not requested
     assert not re.search(r"""(https?:)?//[a-z0-9-]+\.[a-z]{2,}""", text), path
 
 

@@ -1,4 +1,4 @@
-"""Who guesses tokens and signatures is stopped at the rate of any client, and stops nobody else."""
+"""Who guesses tokens and signatures is stopped at the rate of any client, and stops no other caller."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_status_and_metrics_say_what_is_held_and_what_waits_for_it(http, small) 
     assert 'tidemill_held{what="releases"} 1.0' in text
     assert 'tidemill_held{what="absorbing"} 0.0' in text
     assert 'tidemill_release_waiting_messages{waits_for="hold"} 1.0' in text
-    assert http.get("/healthz").status_code == 200  # somebody wanted it so
+    assert http.get("/healthz").status_code == 200  # an operator wanted it
 
 
 def test_the_description_has_both_verbs(http) -> None:

@@ -70,7 +70,7 @@ def test_a_receive_and_an_ack_go_past_the_framework(app, ask, small, ways) -> No
 
 
 def test_messages_for_which_there_is_no_room_go_back_untried(app, ask, small) -> None:
-    """A call finds room, takes its messages, and by then others have filled it with what nobody reads."""
+    """A call finds space, takes its messages, and by then others have filled it with unread answers."""
     small.broker.send([Draft("orders", b"x" * 100)])
     body = json.dumps({"topic": "orders", "group": "g"}).encode()
     unread = Unread(bytes_max=150)

@@ -108,7 +108,7 @@ class TestSignatures:
             ("MQv2-HMAC-SHA1 Credential=shop-ak", "wrong"),
             (_signed(_stamp(), secret="another"), "wrong"),
             (_signed(_stamp(), key="somebody"), "wrong"),
-            (_signed(_stamp(), key="nobody", secret="nobody has this key"), "wrong"),
+            (_signed(_stamp(), key="nobody", secret="no user has this key"), "wrong"),
         ],
     )
     def test_wrong_signatures_are_refused(self, authority, header, text):

@@ -1,4 +1,4 @@
-"""What keeps Spark from running on a machine is told before anything is started."""
+"""What keeps Spark from running on a machine is reported before anything is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The supervisor with broker processes that come late to the door, and with directories that go."""
+"""The supervisor with broker processes that connect late, and with directories that go."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Server:
 
     async def start(self) -> None:
         if self._is_slow:
-            raise StartupError("nobody came to the door")
+            raise StartupError("no process connected")
 
     async def wait(self) -> int:
         return self._code
@@ -79,7 +79,7 @@ def test_a_broker_that_is_slow_to_come_is_tried_again_and_nothing_is_said_to_ser
 
 
 def test_one_that_never_comes_is_given_up(said: Said, tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="server failed to start: nobody came"):
+    with pytest.raises(StorageError, match="server failed to start: no process connected"):
         _run(said, tmp_path, [lambda: _Server(is_slow=True)] * 20)
     assert len(said) == supervising._SLOW_STARTS_MAX - 1
 
@@ -98,7 +98,7 @@ def test_one_that_was_killed_by_a_signal_is_not_called_slow(said: Said, tmp_path
 
 
 def _run_without_directory(said: Said, directory: Path, mend: Callable[[], None]) -> int:
-    """One broker that is killed; what is wrong with its directory is mended as soon as that is said."""
+    """One broker that is killed; what is wrong with its directory is repaired as soon as that is reported."""
 
     def say(what: str, facts: dict[str, Any]) -> None:
         said.append((what, facts))

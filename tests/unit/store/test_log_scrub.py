@@ -1,4 +1,4 @@
-"""The scrub finds damage that nobody reads, and finds it again after a restart."""
+"""The scrub finds damage that is not read, and finds it again after a restart."""
 
 from __future__ import annotations
 

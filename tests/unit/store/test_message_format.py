@@ -222,7 +222,7 @@ def test_golden_frames_read_back():
     assert Base.read(_golden(Kind.BASE)) == _payloads()[Kind.BASE]
     assert TopicChange.read(_golden(Kind.TOPIC)) == _payloads()[Kind.TOPIC]
     release = Release.read(_golden(Kind.RELEASE))
-    assert release.trips.tolist() == [0, 0, 0]  # written before anybody counted
+    assert release.trips.tolist() == [0, 0, 0]  # written before rolls were counted
     rolled = Release.read(memoryview((GOLDEN / "store-release-2.bin").read_bytes()))
     assert rolled.trips.tolist() == [0, 1, 2434]
     assert (rolled.seqs.tolist(), rolled.section.messages()) == ([5, 6, 9], [_MESSAGE, _DIRECT])

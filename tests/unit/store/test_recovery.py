@@ -67,7 +67,7 @@ def test_a_deleted_derived_directory_costs_nothing_but_time(small, name):
     before = small.state()
     small.kill()
     if name in ("index/entries", "index/queues"):
-        # These are relied on by the checkpoint; whoever deletes them deletes it too (`tidemill rebuild`).
+        # The checkpoint relies on these; a command that deletes them deletes it too (`tidemill rebuild`).
         for path in (small.directory / "index").glob("checkpoint.*"):
             path.unlink()
     small.delete(name)

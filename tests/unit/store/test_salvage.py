@@ -545,8 +545,8 @@ def salvage_to(small, target, disk=None):
 
 def test_a_directory_in_use_is_refused(small, tmp_path):
     small.close()
-    held = RealDisk().lock(small.directory / "LOCK", "somebody")
-    with pytest.raises(DirectoryLockedError, match="in use by somebody"):
+    held = RealDisk().lock(small.directory / "LOCK", "another process")
+    with pytest.raises(DirectoryLockedError, match="in use by another process"):
         salvage_to(small, tmp_path / "new")
     held.release()
     assert not (tmp_path / "new").exists()

@@ -1,4 +1,4 @@
-"""A FaultyDisk with a bound: who is refused, who is not, and how room comes back."""
+"""A FaultyDisk with a bound: who is refused, who is not, and how space comes back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The room a file takes, block by block."""
+"""The space of a file, block by block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded runner and the idle rule: when the wheels turn, and that nobody is late for it."""
+"""The embedded runner and the idle rule: when steps are taken, and that no message is late for it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_disk_too_full_to_open_leaves_no_lock_behind(tmp_path):
         epoch = raise_epoch(disk, directory, NOW, 0)
         runner = EmbeddedRunner(disk, directory, TimerSettings(shards=2), EntryList(), lead_ms=LEAD)
         tries = 0
-        for blocks in range(1, 100):  # until there is room for all of it
+        for blocks in range(1, 100):  # until there is space for all of it
             disk.capacity_bytes = blocks * 4096
             try:
                 runner.open(epoch, start_seq=0)

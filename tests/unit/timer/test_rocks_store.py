@@ -67,7 +67,7 @@ def test_the_stores_own_cursor_counts_where_its_file_is_behind(rocks_shard, monk
     engine = shard.engines[0]
 
     def full(*_args, **_more):
-        raise DiskFullError("no room")
+        raise DiskFullError("no space")
 
     with monkeypatch.context() as patched:
         patched.setattr(engine._checkpoint, "save", full)
@@ -97,7 +97,7 @@ def test_keys_of_a_step_that_did_not_end_are_given_to_nobody(rocks_shard, monkey
 
     def dies_in_the_middle(rows, note):
         if len(done) == 2:
-            raise DiskFullError("no room")
+            raise DiskFullError("no space")
         done.append(len(rows))
         put(rows, note)
 

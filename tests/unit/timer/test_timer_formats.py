@@ -71,7 +71,7 @@ def golden_slots():
 GOLDEN_READY = (
     ReadyHeader(Runner.SPARK, shard=1, epoch=12, step=345, from_tick=1_800_000_000, until_tick=1_800_000_030),
     np.array([(1_800_000_001_500, 7), (1_800_000_001_500, 9), (1_800_000_029_999, 1 << 40)], READY),
-    np.zeros(3, np.uint16),  # as it was written before anybody counted
+    np.zeros(3, np.uint16),  # as it was written before rolls were counted
 )
 GOLDEN_ROLLED = (*GOLDEN_READY[:2], np.array([1, 0, 2434], np.uint16))
 GOLDEN_PLAIN = (*GOLDEN_READY[:2], np.ones(3, np.uint16))

@@ -93,7 +93,7 @@ def test_a_step_that_fails_is_done_again_by_the_same_engine(wheel_shard, act, mo
             done(*given, **named)
         if act == "log write":
             done(given[0][: len(given[0]) // 2])
-        raise DiskFullError("no room")
+        raise DiskFullError("no space")
 
     before = engine.cursor
     with monkeypatch.context() as patched:
