@@ -32,6 +32,7 @@ import pyarrow as pa
 from playwright.sync_api import Page, sync_playwright
 
 import tidemill
+from tidemill.broker.embedded import open_broker
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("now", "forecast", "wheel", "pending", "history", "topics", "schedule")
@@ -48,7 +49,7 @@ Row = dict[str, float | str]
 def fill(directory: Path, pending: int) -> None:
     """Messages over two days from in an hour on, with keys and bodies of 100 bytes."""
     chance = np.random.default_rng(7)
-    with tidemill.open(directory) as broker:
+    with open_broker(directory) as broker:
         first_ms = broker.clock.now_ms() + HOUR_MS
         for number, start in enumerate(range(0, pending, FRAME)):
             ids = range(start, min(pending, start + FRAME))

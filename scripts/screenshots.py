@@ -30,6 +30,7 @@ import pyarrow as pa
 from playwright.sync_api import Browser, Page, sync_playwright
 
 import tidemill
+from tidemill.broker.embedded import open_broker
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("now", "forecast", "wheel", "pending", "history", "topics", "schedule")
@@ -47,7 +48,7 @@ pause = threading.Event()  # never set
 def fill(directory: Path) -> None:
     """Orders over two days, more by day than by night."""
     chance = np.random.default_rng(4)
-    with tidemill.open(directory) as broker:
+    with open_broker(directory) as broker:
         now_ms = broker.clock.now_ms()
         ahead = chance.uniform(0, 48 * HOUR_MS, PENDING * 2)
         tide = 0.55 + 0.45 * np.sin((now_ms + ahead) / (24 * HOUR_MS) * 2 * np.pi - 2)

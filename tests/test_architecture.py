@@ -29,7 +29,7 @@ _MAY_CATCH_EVERYTHING = {
     "log/sorted_keys.py",
     "client/transport/blocking_calls.py",
 }
-_MAY_BE_ASYNC = {"server", "client", "cli"}
+_MAY_BE_ASYNC = {"server", "client", "cli", "embedded"}
 _MAY_ASK_THE_TIME = {"core/clock.py"}
 _MAY_USE_DATETIME = {"core/clock.py", "core/durations.py"}
 # What a user asks for by name, generated stubs, and what Spark's workers load before they are forked.

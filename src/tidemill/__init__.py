@@ -3,7 +3,7 @@
 import tidemill
 
 with tidemill.open("data") as broker:
-    broker.send([tidemill.Draft("orders", b"close order 17", delay_ms=30 * 60_000)])
+    broker.send("orders", b"close order 17", delay="30m")
 
 with tidemill.Client("127.0.0.1:8081") as client:
     client.send("orders", b"close order 17", delay="30m")
@@ -14,6 +14,7 @@ Names are imported when they are first used: a client needs neither NumPy nor th
 from __future__ import annotations
 
 from tidemill.core import errors
+from tidemill.core.clock import SimulatedClock
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import *
 from tidemill.core.lazy import lazy_dir, lazy_names
@@ -25,9 +26,10 @@ __getattr__ = lazy_names(
         "AsyncClient": "tidemill.client.async_client:AsyncClient",
         "Broker": "tidemill.broker.broker:Broker",
         "Client": "tidemill.client.client:Client",
+        "EmbeddedBroker": "tidemill.embedded.embedded_broker:EmbeddedBroker",
         "Message": "tidemill.client.answers:Message",
         "Worker": "tidemill.client.worker:Worker",
-        "open": "tidemill.broker.embedded:open_broker",
+        "open": "tidemill.embedded.embedded_broker:open_embedded",
     },
 )
 
@@ -39,10 +41,12 @@ __all__ = [
     "Client",
     "Delivery",
     "Draft",
+    "EmbeddedBroker",
     "Handle",
     "Message",
     "Once",
     "SendResult",
+    "SimulatedClock",
     "Worker",
     "open",
     *errors.__all__,

@@ -1,10 +1,10 @@
 from tidemill.broker.broker import Broker as Broker
-from tidemill.broker.embedded import open_broker as open  # noqa: A004 - the name people look for
 from tidemill.client.answers import Message as Message
 from tidemill.client.async_client import AsyncClient as AsyncClient
 from tidemill.client.client import Client as Client
 from tidemill.client.worker import Worker as Worker
 from tidemill.core import errors as errors
+from tidemill.core.clock import SimulatedClock as SimulatedClock
 from tidemill.core.config import BrokerSettings as BrokerSettings
 from tidemill.core.errors import *
 from tidemill.core.model import CancelAnswer as CancelAnswer
@@ -13,6 +13,8 @@ from tidemill.core.model import Draft as Draft
 from tidemill.core.model import Handle as Handle
 from tidemill.core.model import Once as Once
 from tidemill.core.model import SendResult as SendResult
+from tidemill.embedded.embedded_broker import EmbeddedBroker as EmbeddedBroker
+from tidemill.embedded.embedded_broker import open_embedded as open  # noqa: A004 - the name people look for
 
 __all__ = [
     "AsyncClient",
@@ -22,10 +24,12 @@ __all__ = [
     "Client",
     "Delivery",
     "Draft",
+    "EmbeddedBroker",
     "Handle",
     "Message",
     "Once",
     "SendResult",
+    "SimulatedClock",
     "Worker",
     "open",
 ]

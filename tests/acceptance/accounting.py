@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-import tidemill
 from acceptance.command_line import run
+from tidemill.broker.embedded import open_broker
 
 
 class Told(Enum):
@@ -63,7 +63,7 @@ class Book:
 def bodies_in_topic(directory: Path, topic: str) -> Counter[str]:
     """How often each body is in its topic; fails if one came before its time."""
     found: Counter[str] = Counter()
-    with tidemill.open(directory) as broker:
+    with open_broker(directory) as broker:
         assert broker.status().pending == 0
         for queue in range(broker.topics.require(topic).queue_count):
             offset = 0

@@ -9,6 +9,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import tidemill
+from tidemill.broker.embedded import open_broker
 from tidemill.cli import main
 from tidemill.cli.bench.settling import wait_until_absorbed
 
@@ -47,7 +48,7 @@ def one_line_on_stderr(result: subprocess.CompletedProcess[str]) -> str:
 
 def make_directory(directory: Path) -> None:
     """A data directory with something of everything: waiting, released, cancelled, received, grouped."""
-    with tidemill.open(directory, segment_bytes=1 << 20, tick="100ms", lead="400ms") as broker:
+    with open_broker(directory, segment_bytes=1 << 20, tick="100ms", lead="400ms") as broker:
         drafts = [tidemill.Draft("orders", b"far", delay_ms=3_600_000, keys=(f"k{i}",)) for i in range(20)]
         receipts = broker.send([*drafts, tidemill.Draft("orders", b"soon", delay_ms=0, tag="now")])
         broker.send([tidemill.Draft("plain", b"at once")])

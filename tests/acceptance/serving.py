@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-import tidemill
+from tidemill.broker.embedded import open_broker
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.model import TopicType
 from tidemill.core.processes import children
@@ -62,7 +62,7 @@ class Served:
         backoff: str = "",
     ) -> None:
         """Make topics and groups in the directory before it is served."""
-        with tidemill.open(self.directory) as broker:
+        with open_broker(self.directory) as broker:
             for topic in topics:
                 broker.topics.create(topic)
             for topic in delay_topics:

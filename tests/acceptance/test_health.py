@@ -12,6 +12,7 @@ import pytest
 
 import tidemill
 from acceptance.serving import Served, wait_until
+from tidemill.broker.embedded import open_broker
 from tidemill.core.errors import TidemillError
 
 _SITE = Path(__file__).with_name("failing_disk")
@@ -87,7 +88,7 @@ def test_a_frame_that_cannot_be_applied_makes_the_supervisor_open_the_directory_
     assert served.stop() == 0
     said = served.log()
     assert "the broker stopped: commit log: " in said and "starting it again in 200ms" in said
-    with tidemill.open(served.directory) as broker:
+    with open_broker(served.directory) as broker:
         bodies = {
             broker.store.message(int(broker.store.entry(p.seq)["place"])).body for p in broker.views.pending()
         }
@@ -114,7 +115,7 @@ def test_a_disk_that_fails_in_an_opening_too_is_tried_again_with_longer_pauses(s
 def test_a_disk_that_fails_at_the_first_opening_ends_serve_with_the_reason(tmp_path, disk):
     served = Served(tmp_path / "data", "--flight-port", "-1")
     served.prepare("orders")
-    with tidemill.open(served.directory) as broker:
+    with open_broker(served.directory) as broker:
         broker.send([tidemill.Draft("orders", b"kept", delay_ms=3_600_000)])
     disk.fail("data/")
     with pytest.raises(AssertionError, match="Input/output error; check the disk"):

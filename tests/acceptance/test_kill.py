@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import tidemill
 from acceptance.command_line import run, start
+from tidemill.broker.embedded import open_broker
 from tidemill.core.config import TIMER_STORES
 
 pytestmark = pytest.mark.slow
@@ -18,8 +18,7 @@ import itertools, sys, tidemill
 with tidemill.open(sys.argv[1], lead="300ms", tick="100ms", timer_store=sys.argv[2]) as broker:
     for number in itertools.count():
         # Near ones and far ones, so that both ways are cut in the middle.
-        delay_ms = 100 if number % 2 else 900
-        broker.send([tidemill.Draft("kill", str(number).encode(), delay_ms=delay_ms)])
+        broker.send("kill", str(number), delay=0.1 if number % 2 else 0.9)
         print(number)
 """
 _ROUNDS = 3
@@ -40,7 +39,7 @@ def _sent_until_killed(directory: Path, timer_store: str) -> int:
 
 def _received(directory: Path, timer_store: str) -> Counter[int]:
     found: Counter[int] = Counter()
-    with tidemill.open(directory, lead="300ms", tick="100ms", timer_store=timer_store) as broker:
+    with open_broker(directory, lead="300ms", tick="100ms", timer_store=timer_store) as broker:
         while deliveries := broker.receive("kill", "readers", count=256, wait_ms=3_000):
             for delivery in deliveries:
                 assert delivery.released_at_ms >= delivery.message.deliver_at_ms

@@ -13,6 +13,7 @@ import pytest
 
 import tidemill
 from acceptance.command_line import make_directory, one_line_on_stderr, run, run_here, start
+from tidemill.broker.embedded import open_broker
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import RealDisk
 
@@ -137,7 +138,7 @@ def test_rebuild_makes_every_derived_file_again(directory: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
     assert "19 pending, 1 released, 1 cancelled" in result.stdout
     assert "all holds" in result.stdout
-    with tidemill.open(directory) as broker:
+    with open_broker(directory) as broker:
         assert broker.status().pending == 19
         assert broker.views.read("orders", 0, 0, 10) or broker.receive("orders", "others", count=10)
 
@@ -175,7 +176,7 @@ def test_rebuild_mends_a_damaged_index(directory: Path) -> None:
 @pytest.mark.parametrize("which", [0, -1])
 def test_rebuild_refuses_a_log_whose_first_or_last_file_is_missing(tmp_path: Path, which: int) -> None:
     directory = tmp_path / "data"
-    with tidemill.open(directory, segment_bytes=1 << 20) as broker:
+    with open_broker(directory, segment_bytes=1 << 20) as broker:
         for _ in range(30):
             broker.send([tidemill.Draft("t", bytes(10_000), delay_ms=86_400_000) for _ in range(10)])
     segments = sorted((directory / "log").glob("*.log"))
@@ -240,7 +241,7 @@ def test_a_value_that_cannot_be_is_bad_usage(arguments: list[str], tmp_path: Pat
 
 def test_check_and_rebuild_keep_a_directory_with_the_timer_store_it_has(tmp_path: Path) -> None:
     directory = tmp_path / "data"
-    with tidemill.open(directory, timer_store="rocksdb", segment_bytes=1 << 20) as broker:
+    with open_broker(directory, timer_store="rocksdb", segment_bytes=1 << 20) as broker:
         broker.send([tidemill.Draft("t", b"", delay_ms=3_600_000) for _ in range(50)])
         assert broker.status().pipeline.store == "rocksdb"
     for command in ("check", "rebuild"):
@@ -277,7 +278,7 @@ def test_salvage_of_a_damaged_log_says_what_is_missing(directory: Path, tmp_path
     assert result.returncode == 1
     assert f"{segment.name}: offset" in result.stdout and "does not read back" in result.stdout
     assert run_here("check", tmp_path / "new").returncode == 0
-    with tidemill.open(tmp_path / "new") as broker:
+    with open_broker(tmp_path / "new") as broker:
         assert broker.status().pending == 19
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import tidemill
 from acceptance.serving import Served, wait_until
+from tidemill.broker.embedded import open_broker
 from tidemill.cli import main
 
 
@@ -85,7 +86,7 @@ def test_a_backup_of_a_served_broker_is_restored_under_load(tmp_path) -> None:
         assert restored.stop() == 0
         assert isinstance(again[0], tidemill.SendResult) and again[0].is_repeat
         assert not set(known.acknowledged) & left
-        with tidemill.open(restored.directory) as broker:
+        with open_broker(restored.directory) as broker:
             waiting = {message.id for message in broker.views.pending(limit=1_000_000)}
         assert {*known.sent, *more.sent} <= waiting
         assert not {*known.cancelled, *more.cancelled} & waiting

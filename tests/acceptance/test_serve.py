@@ -10,6 +10,7 @@ import pytest
 
 import tidemill
 from acceptance.serving import Served, wait_until
+from tidemill.broker.embedded import open_broker
 from tidemill.core.errors import RequestError
 from tidemill.core.processes import is_alive
 
@@ -38,7 +39,7 @@ def test_a_simulated_clock_keeps_its_time_over_a_killed_broker_and_a_restart(tmp
 
 
 def test_it_says_what_is_pending_when_it_stops(served):
-    with tidemill.open(served.directory) as broker:
+    with open_broker(served.directory) as broker:
         broker.send([tidemill.Draft("orders", b"later", delay_ms=3_600_000)])
     served.start()
     assert served.stop() == 0
@@ -65,7 +66,7 @@ def test_a_broker_that_is_killed_while_it_starts_is_started_again(served):
 
 
 def test_a_broker_whose_directory_went_is_started_again_when_it_is_back_and_no_other_is_begun(served):
-    with tidemill.open(served.directory) as broker:
+    with open_broker(served.directory) as broker:
         broker.send([tidemill.Draft("orders", b"later", delay_ms=3_600_000)])
     served.start()
     away = served.directory.with_suffix(".away")
@@ -98,12 +99,12 @@ def test_no_orphan_survives_the_supervisor(served):
     (pid,) = served.broker_pids()
     served.kill_supervisor()
     wait_until(lambda: not is_alive(pid), "the broker process to end")
-    with tidemill.open(served.directory):
+    with open_broker(served.directory):
         pass  # and it let go of the directory
 
 
 def test_a_directory_in_use_is_said_in_one_line(served):
-    with tidemill.open(served.directory):
+    with open_broker(served.directory):
         result = _serve("--data", str(served.directory), "--port", str(served.port))
     assert result.returncode == 1
     assert "in use" in result.stderr and result.stderr.count("\n") == 1

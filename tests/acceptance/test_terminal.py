@@ -12,6 +12,7 @@ import tidemill
 from acceptance.serving import Served
 from acceptance.terminal import PATIENCE_S, terminal
 from helpers.http_broker import HttpBroker, http_broker
+from tidemill.broker.embedded import open_broker
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_a_backup_is_copied_with_a_bar(broker: HttpBroker, tmp_path: Path) -> No
 
 def test_reading_the_log_at_the_start_is_shown(tmp_path: Path) -> None:
     served = Served(tmp_path / "data")
-    with tidemill.open(tmp_path / "data") as broker:
+    with open_broker(tmp_path / "data") as broker:
         for _ in range(40):
             broker.send([tidemill.Draft("orders", bytes(1000), delay_ms=3_600_000)] * 500)
     for derived in (tmp_path / "data" / "index").rglob("*"):

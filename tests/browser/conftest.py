@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import tidemill
 from acceptance.serving import Served
 from browser.chromium import NO_CHROMIUM, Visitor, chromium, chromium_path
+from tidemill.broker.embedded import open_broker
 
 _MILLION = 1_000_000
 _FRAME = 1 << 16
@@ -30,7 +30,7 @@ def million(browser, tmp_path_factory):
     """A served broker with a million pending messages over two days, the first due in an hour."""
     directory = tmp_path_factory.mktemp("dashboard") / "data"
     chance = np.random.default_rng(11)
-    with tidemill.open(directory) as broker:
+    with open_broker(directory) as broker:
         first_ms = broker.clock.now_ms() + 3_600_000
         for number, start in enumerate(range(0, _MILLION, _FRAME)):
             ids = range(start, min(_MILLION, start + _FRAME))

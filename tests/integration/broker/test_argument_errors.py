@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-import tidemill
+from tidemill.broker.embedded import open_broker
 from tidemill.core.config import TICKS_MS, BrokerSettings, settings_from
 from tidemill.core.errors import BrokerClosedError, IllegalDelayError, RequestError
 from tidemill.core.limits import DAY_MS
@@ -88,7 +88,7 @@ def test_the_row_that_is_due_too_late_is_named(small, waiting):
 )
 def test_settings_are_checked_before_a_directory_is_made(tmp_path, setting):
     with pytest.raises(RequestError, match=next(iter(setting))):
-        tidemill.open(tmp_path / "data", **setting)
+        open_broker(tmp_path / "data", **setting)
     assert not (tmp_path / "data").exists()
 
 
@@ -137,11 +137,11 @@ def test_the_documented_spans_of_the_wheel_are_those_of_the_settings():
 
 def test_a_directory_has_a_name():
     with pytest.raises(RequestError, match="no name"):
-        tidemill.open("")
+        open_broker("")
 
 
 def test_a_closed_broker_says_so_whatever_is_asked(tmp_path):
-    broker = tidemill.open(tmp_path / "data")
+    broker = open_broker(tmp_path / "data")
     broker.close()
     for call in (
         broker.status,

@@ -10,6 +10,7 @@ import pytest
 import tidemill
 from helpers.small_broker import SmallBroker
 from tidemill.broker.backup import CopyProgress, back_up
+from tidemill.broker.embedded import open_broker
 from tidemill.core.errors import DiskFullError, RequestError, SyncFailedError
 from tidemill.core.limits import MIB
 from tidemill.core.model import Draft
@@ -67,7 +68,7 @@ def test_it_goes_into_a_new_directory_only(small, tmp_path, where) -> None:
 
 def test_backups_under_load_hold_every_answered_send(tmp_path) -> None:
     """Threads send and cancel while copies are made; each copy holds all that was answered before."""
-    with tidemill.open(tmp_path / "data", segment_bytes=1 << 20) as broker:
+    with open_broker(tmp_path / "data", segment_bytes=1 << 20) as broker:
         stop, answered, numbers = threading.Event(), [], count()
 
         def send() -> None:
@@ -96,7 +97,7 @@ def test_backups_under_load_hold_every_answered_send(tmp_path) -> None:
         for thread in threads:
             thread.join()
     for directory, known in copies:
-        with tidemill.open(directory) as copy:
+        with open_broker(directory) as copy:
             waiting = {message.id for message in copy.views.pending(limit=1_000_000)}
             assert set(known) <= waiting
             assert not copy.check(directory.with_suffix(".scratch"))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-import tidemill
 from helpers.small_broker import SmallBroker
+from tidemill.broker.embedded import open_broker
 from tidemill.core.errors import StorageError
 from tidemill.core.model import Draft
 from tidemill.testing import FaultPlan, FaultyDisk, SimulatedCrash
@@ -36,7 +36,7 @@ def test_a_directory_with_other_files_is_refused_and_nothing_is_written(tmp_path
         (directory / name).write_text("somebody's")
     before = _tree(directory)
     with pytest.raises(StorageError, match=f"project is not empty and not a data directory: {found}"):
-        tidemill.open(directory)
+        open_broker(directory)
     assert _tree(directory) == before
 
 
@@ -45,7 +45,7 @@ def test_what_a_process_killed_at_its_start_has_made_is_no_other_file(tmp_path):
     for name in ("LOCK", "consumers/checkpoint.1", "tls/key.new", "tls/live/secret.json"):
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_bytes(b"")
-    with tidemill.open(directory) as broker:
+    with open_broker(directory) as broker:
         broker.send([Draft("t", b"x")])
 
 
@@ -64,15 +64,15 @@ def test_a_start_that_is_killed_and_a_power_cut_after_the_next_leave_what_was_se
 
 def test_a_new_file_system_is_empty(tmp_path):
     (tmp_path / "disk" / "lost+found").mkdir(parents=True)
-    with tidemill.open(tmp_path / "disk") as broker:
+    with open_broker(tmp_path / "disk") as broker:
         broker.send([Draft("t", b"x")])
-    tidemill.open(tmp_path / "disk").close()
+    open_broker(tmp_path / "disk").close()
 
 
 @pytest.mark.parametrize("name", ["log", "index", "timer"])
 def test_a_part_may_be_a_new_file_system_of_its_own(tmp_path, name):
     (tmp_path / "data" / name / "lost+found").mkdir(parents=True)
-    with tidemill.open(tmp_path / "data") as broker:
+    with open_broker(tmp_path / "data") as broker:
         broker.send([Draft("t", b"x")])
 
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-import tidemill
+from tidemill.broker.embedded import open_broker
 from tidemill.broker.health import FAILING_MS, Health, HealthState, Remedy
 from tidemill.core.errors import (
     BrokerClosedError,
@@ -168,7 +168,7 @@ def test_an_append_that_fails_half_way_stops_the_broker(small, monkeypatch, part
 
 
 def test_a_waiting_consumer_is_let_go_when_the_broker_stops(tmp_path):
-    with tidemill.open(tmp_path / "d") as broker:
+    with open_broker(tmp_path / "d") as broker:
         broker.topics.create("t")
         refused: list[Exception] = []
         started = threading.Event()
@@ -188,5 +188,5 @@ def test_a_waiting_consumer_is_let_go_when_the_broker_stops(tmp_path):
         assert not consumer.is_alive() and refused
         with pytest.raises(BrokerClosedError):
             broker.send([Draft("t", b"")])
-    with tidemill.open(tmp_path / "d") as broker:
+    with open_broker(tmp_path / "d") as broker:
         broker.send([Draft("t", b"")])

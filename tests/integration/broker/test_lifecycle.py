@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-import tidemill
 from helpers.small_broker import START_MS, SmallBroker
 from tidemill.broker.broker import Broker
+from tidemill.broker.embedded import open_broker
 from tidemill.broker.identity import DIRECTORY_FORMAT, broker_id_of
 from tidemill.core.errors import (
     BrokerClosedError,
@@ -197,7 +197,7 @@ def test_forty_simulated_days_pass_in_seconds(make_small):
 
 def test_only_a_simulated_clock_can_be_moved(tmp_path):
     with (
-        tidemill.open(tmp_path / "d", retention="1d") as broker,
+        open_broker(tmp_path / "d", retention="1d") as broker,
         pytest.raises(RequestError, match="simulated"),
     ):
         broker.advance_to(0)
@@ -285,7 +285,7 @@ def test_async_durability_answers_before_the_sync_and_is_safe_after_the_next(mak
 
 
 def test_a_waiting_consumer_gets_a_message_the_moment_it_is_released(tmp_path):
-    with tidemill.open(tmp_path / "d", queues_per_topic=1) as broker:
+    with open_broker(tmp_path / "d", queues_per_topic=1) as broker:
         broker.topics.create("t", TopicType.MIXED, 1)
         started, got = threading.Event(), []
 
@@ -306,7 +306,7 @@ def test_a_waiting_consumer_gets_a_message_the_moment_it_is_released(tmp_path):
 
 
 def test_a_waiting_consumer_is_let_go_when_the_broker_closes(tmp_path):
-    broker = tidemill.open(tmp_path / "d")
+    broker = open_broker(tmp_path / "d")
     broker.topics.create("t")
     failures: list[Exception] = []
     started = threading.Event()
@@ -328,7 +328,7 @@ def test_a_waiting_consumer_is_let_go_when_the_broker_closes(tmp_path):
 
 
 def test_many_senders_and_cancellers_at_once_agree_with_the_log(tmp_path):
-    with tidemill.open(tmp_path / "d", queues_per_topic=2) as broker:
+    with open_broker(tmp_path / "d", queues_per_topic=2) as broker:
         barrier = threading.Barrier(6)
         cancelled: list[int] = []
         stored: list[str] = []  # the ids of sends that were answered as no repeat
@@ -364,9 +364,9 @@ def test_many_senders_and_cancellers_at_once_agree_with_the_log(tmp_path):
 
 
 def test_a_log_without_any_file_is_told_from_a_new_directory(tmp_path):
-    with tidemill.open(tmp_path / "data") as broker:
+    with open_broker(tmp_path / "data") as broker:
         broker.send([Draft("orders", b"x", delay_ms=DAY_MS)])
     for segment in (tmp_path / "data" / "log").glob("*.log"):
         segment.unlink()
     with pytest.raises(CorruptionError, match="no file left"):
-        tidemill.open(tmp_path / "data")
+        open_broker(tmp_path / "data")

@@ -10,7 +10,7 @@ import pytest
 import tidemill
 from helpers.http_broker import http_broker
 from tidemill.client.send.request_limits import BYTES_MAX, MESSAGES_MAX, in_requests
-from tidemill.client.tables.flight_link import _BATCH_BYTES, _framed
+from tidemill.client.tables.flight_link import _BATCH_BYTES, framed
 from tidemill.core.limits import BODY_BYTES_MAX, FRAME_BYTES_MAX, MIB
 from tidemill.core.model import CancelAnswer, Draft, SendResult
 
@@ -72,21 +72,21 @@ def _rows(*bodies: bytes) -> pa.Table:
 
 
 def test_a_table_of_like_rows_is_cut_evenly() -> None:
-    sizes = [frame.num_rows for frame in _framed(_rows(*[b"x" * 1024] * 30_000))]
+    sizes = [frame.num_rows for frame in framed(_rows(*[b"x" * 1024] * 30_000))]
     assert len(sizes) == 3 and max(sizes) - min(sizes[:-1]) == 0
 
 
 def test_what_rows_share_is_not_cut_to_pieces() -> None:
     dictionary = pa.array([bytes([letter]) * BODY_BYTES_MAX for letter in range(8)], pa.binary())
     bodies = pa.DictionaryArray.from_arrays(pa.array([0] * 1_000, pa.int32()), dictionary)
-    assert len(list(_framed(pa.table({"body": bodies})))) < 5
+    assert len(list(framed(pa.table({"body": bodies})))) < 5
 
 
 @pytest.mark.parametrize("at", [0, 30_000, 60_000])
 def test_a_few_large_rows_among_many_small_ones_are_cut_by_their_real_size(at) -> None:
     small = [b"x"] * 60_000
     table = _rows(*small[:at], *[_LARGEST] * 20, *small[at:])
-    frames = list(_framed(table))
+    frames = list(framed(table))
     assert max(frame.nbytes for frame in frames) <= 2 * _BATCH_BYTES
     assert [name for frame in frames for name in frame.column("id").to_pylist()] == table["id"].to_pylist()
     assert len(frames) < 40

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import tidemill
+from tidemill.broker.embedded import open_broker
 from tidemill.core.errors import StorageError
 from tidemill.server.process.serve_plan import ServePlan
 
@@ -30,7 +31,7 @@ def test_one_that_is_started_again_opens_no_other_directory_and_makes_none(
     with pytest.raises(StorageError, match="is not there"):
         process(plan)._open_broker()
     assert not (tmp_path / "data").exists()
-    with tidemill.open(tmp_path / "data") as other:
+    with open_broker(tmp_path / "data") as other:
         found = other.id
     with pytest.raises(StorageError, match=f"broker {found} now, not of AB12"):
         process(plan)._open_broker()
@@ -54,5 +55,5 @@ def test_one_that_cannot_close_because_its_directory_went_says_so(
     process.app.opened = SimpleNamespace(broker=broker, gateway=SimpleNamespace(drain=drained))
     asyncio.run(process.stop())
     assert "did not shut down cleanly" in said["failed"]["message"] and "closed" not in said
-    with tidemill.open(tmp_path / "elsewhere") as again:
+    with open_broker(tmp_path / "elsewhere") as again:
         assert len(again.views.pending()) == 1

@@ -108,7 +108,7 @@ class FlightLink:
 
     def schedule(self, table: Any, topic: str | None, row_by_row: RowByRow) -> Scheduled:
         """Store a table, batch by batch. A batch with a wrong row goes `row_by_row`: each gets its answer."""
-        batches = list(_framed(with_ids(table)))
+        batches = list(framed(with_ids(table)))
         parts: list[StoredPart | list[Answer]] = []
 
         def put(client: Any) -> None:
@@ -359,7 +359,7 @@ def _cancel(client: Any, rows: Any, options: Any, request_id: str, answers: list
         writer.close()
 
 
-def _framed(table: Any) -> Iterator[Any]:
+def framed(table: Any) -> Iterator[Any]:
     """Batches of a table that are stored whole, each with the columns' memory in one piece."""
     rows_max = FRAME_ROWS_MAX
     if table.nbytes > _BATCH_BYTES:

@@ -19,6 +19,7 @@ from tidemill.core.limits import (
     MAX_DELAY_MS,
     PROPERTIES_BYTES_MAX,
     QUEUES_PER_TOPIC_MAX,
+    RECEIVE_COUNT_MAX,
     RECEIVE_WAIT_MS_MAX,
 )
 from tidemill.core.model import NO_TIME_MS, CancelAnswer, TopicType
@@ -31,7 +32,6 @@ Name = Annotated[str, Field(min_length=1, max_length=255)]
 Key = Annotated[str, Field(min_length=1, max_length=PROPERTIES_BYTES_MAX)]
 Tag = Annotated[str, Field(max_length=PROPERTIES_BYTES_MAX)]
 Token = Annotated[str, Field(min_length=1, max_length=4096)]
-RECEIVE_COUNT_MAX = 1024
 LOOK_COUNT_MAX = 10_000
 
 

@@ -1,0 +1,1 @@
+"""`tidemill.open`: a broker in this process, with the verbs of a client."""
