@@ -88,7 +88,7 @@ def test_any_ticket_is_read_or_refused(small, said: dict[str, Any]) -> None:
         again = parse_ticket(ticket_content(wanted))
         assert again.schema() == wanted.schema()
         found = pa.Table.from_batches(small.broker.tables.read(wanted), wanted.schema()).num_rows
-        parts = small.broker.table_parts.parts(wanted, count)
+        parts = small.broker.tables.parts(wanted, count)
         assert found == sum(batch.num_rows for part in parts for batch in small.broker.tables.read(part))
 
 

@@ -39,7 +39,6 @@ from tidemill.broker.loop import Service
 from tidemill.broker.maintenance import Maintenance
 from tidemill.broker.query.metrics_history import MetricsHistory, sample_of
 from tidemill.broker.query.status import Status, status_of
-from tidemill.broker.query.table_parts import TableParts
 from tidemill.broker.query.table_views import TableViews
 from tidemill.broker.query.views import CloseReport, Views
 from tidemill.broker.send.answers import Answer, Answers, TableResult
@@ -159,7 +158,6 @@ class Broker:
         self._retries = Retries(*parts, self._settler)
         self._views = Views(self.store, self.topics, self.id, now_ms)
         self.tables = TableViews(self.store, self.topics, self.id)
-        self.table_parts = TableParts(self.store, self.tables)
         self._maintenance = Maintenance(self.store, self._sender, settings, self.clock.boot_ms)
         self._keep_service = service("maintenance", self._maintenance.step)
         self.metrics_history = MetricsHistory(lambda: sample_of(self.store, self.releaser.lateness))

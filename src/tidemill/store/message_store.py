@@ -17,16 +17,19 @@ reschedules, `head_cut.py` applies retention. It knows no clock: the caller pass
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from tidemill.core.errors import DiskFullError
 from tidemill.core.histogram import Histogram
 from tidemill.core.limits import DAY_MS, MIB, SEGMENT_BYTES
-from tidemill.log.arrays import I64
+from tidemill.core.model import SEQ_MAX
+from tidemill.log.arrays import I64, Rows
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
 from tidemill.log.group_commit import GroupCommit
@@ -40,6 +43,7 @@ from tidemill.store.find.find_upkeep import SCRUB_BYTES, FindUpkeep
 from tidemill.store.formats.frames import Base, Kind
 from tidemill.store.index_checkpoint import INDEX_FORMAT, note_indexes, origin_of, require_own
 from tidemill.store.indexes import Indexes, IndexSizes
+from tidemill.store.ledger import State
 from tidemill.store.message_reads import MessageReads
 from tidemill.store.publishing import Publisher
 from tidemill.store.recovery import Progress, recover, settlements_in
@@ -51,6 +55,7 @@ from tidemill.store.upkeep.ballast import BALLAST_BYTES, Ballast
 OnFault = Callable[[str, BaseException], None]  # the part it happened in, and what
 # How many entries are looked at under one hold of the writer lock, to move the lower bound of what is near.
 _FLOOR_ROWS = 1 << 16
+_SCAN_ROWS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +214,35 @@ class MessageStore(MessageReads):
     @property
     def totals(self) -> Totals:
         return self.indexes.totals
+
+    def scan_pending(
+        self,
+        topic_id: int | None,
+        from_ms: int,
+        to_ms: int,
+        from_seq: int = 0,
+        to_seq: int = SEQ_MAX,
+    ) -> Iterator[tuple[I64, Rows]]:
+        """Seqs and entries of what is pending and due in `[from_ms, to_ms)`, of seqs in `[from_seq, to_seq)`.
+
+        In order of seq, a bounded part at a time: without the lock, each part is as it was at some moment.
+        """
+        ledger = self.ledger
+        first = max(from_seq, ledger.head_seq)
+        while first < min(to_seq, ledger.next_seq):
+            with self.read():
+                first = max(first, ledger.head_seq)
+                end = max(first, min(to_seq, ledger.next_seq, first + _SCAN_ROWS))
+                wanted = ledger.range_states(first, end) == State.PENDING
+                rows = self.entries.read(first, end, wanted)
+            # A row never changes, so the lock is not needed for looking at it.
+            wanted &= (rows["deliver_at_ms"] >= from_ms) & (rows["deliver_at_ms"] < to_ms)
+            if topic_id is not None:
+                wanted &= rows["topic_id"] == topic_id
+            chosen = np.flatnonzero(wanted)
+            if len(chosen):
+                yield first + chosen, rows[chosen]
+            first = end
 
     # -- keeping ----------------------------------------------------------------------------------
 

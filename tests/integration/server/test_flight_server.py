@@ -324,7 +324,7 @@ def test_conditions_are_all_to_be_true(small, client) -> None:
 @pytest.mark.parametrize("table", ["pending", "history", "messages"])
 @pytest.mark.parametrize("count", [2, 3, 50])
 def test_parts_hold_every_row_once(small, client, table, count, monkeypatch) -> None:
-    monkeypatch.setattr("tidemill.broker.query.table_parts._ROWS_MIN", 2)
+    monkeypatch.setattr("tidemill.broker.query.table_views._PART_ROWS_MIN", 2)
     _some_of_everything(small)
     for where in ([], [["topic", "=", "t1"]], [["queue", "=", 0]]):
         command = {"table": table, "columns": ["*"], "where": where}

@@ -28,7 +28,6 @@ from tidemill.store.find.hashing import PURPOSE_ID, hash_slices, topic_seeds
 from tidemill.store.formats.request_format import Request
 from tidemill.store.formats.texts import slices_of
 from tidemill.store.ledger import State
-from tidemill.store.pending_scan import scan_pending
 from tidemill.store.upkeep.moving import MovedMessages, move_bounds, move_payloads, reschedule
 
 _NOT_FOUND = -1
@@ -328,7 +327,7 @@ class Canceller(WriteContext):
 
     def _pending_in_range(self, topic_name: str, from_ms: int, to_ms: int) -> I64:
         topic = self._topics.existing(topic_name)
-        found = [seqs for seqs, _ in scan_pending(self._store, topic.id, from_ms, to_ms)]
+        found = [seqs for seqs, _ in self._store.scan_pending(topic.id, from_ms, to_ms)]
         return np.concatenate(found) if found else np.empty(0, np.int64)
 
 

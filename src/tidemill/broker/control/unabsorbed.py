@@ -14,7 +14,6 @@ import numpy as np
 from tidemill.core.limits import MINUTE_MS
 from tidemill.store.formats.entry_format import FLAG_LEVEL, FLAG_NEAR
 from tidemill.store.message_store import MessageStore
-from tidemill.store.pending_scan import scan_pending
 
 NOTHING_MS = 1 << 62
 _FOREVER_MS = 1 << 62
@@ -39,7 +38,7 @@ class EarliestUnabsorbed:
         if not is_known:
             self._first_seq = self._end_seq = first_seq
             self._found = (NOTHING_MS, -1)
-        for seqs, rows in scan_pending(self._store, None, 0, _FOREVER_MS, self._end_seq, end_seq):
+        for seqs, rows in self._store.scan_pending(None, 0, _FOREVER_MS, self._end_seq, end_seq):
             far = np.flatnonzero(rows["flags"] & (FLAG_NEAR | FLAG_LEVEL) == 0)
             if len(far):
                 first = far[np.argmin(rows["deliver_at_ms"][far])]
@@ -58,7 +57,7 @@ def due_unabsorbed(store: MessageStore, absorbed_ends: Sequence[int], until_ms: 
     if not store.due_counts.before(until_ms // MINUTE_MS + 1):
         return found
     ends = np.array(absorbed_ends)
-    for seqs, rows in scan_pending(store, None, 0, until_ms + 1, int(ends.min())):
+    for seqs, rows in store.scan_pending(None, 0, until_ms + 1, int(ends.min())):
         is_left = rows["flags"] & (FLAG_NEAR | FLAG_LEVEL) == 0
         is_left &= seqs >= ends[seqs % len(ends)]
         ids, counts = np.unique(rows["topic_id"][is_left], return_counts=True)

@@ -22,7 +22,6 @@ from tidemill.core.limits import MAX_DELAY_MS, MINUTE_MS
 from tidemill.log.arrays import I64
 from tidemill.store.due_counts import minute_columns
 from tidemill.store.message_store import MessageStore
-from tidemill.store.pending_scan import scan_pending
 
 STEPS_MAX = 2_000
 _FINE_STEP_MS_MIN = 1_000
@@ -83,7 +82,7 @@ class DueWindows:
 
     def _by_entries(self, topic_id: int | None, from_ms: int, step_ms: int, steps: int) -> dict[int, I64]:
         by_id: dict[int, I64] = {}
-        for _, rows in scan_pending(self._store, topic_id, from_ms, from_ms + step_ms * steps):
+        for _, rows in self._store.scan_pending(topic_id, from_ms, from_ms + step_ms * steps):
             which = (rows["deliver_at_ms"] - from_ms) // step_ms
             for one in np.unique(rows["topic_id"]).tolist():
                 counts = np.bincount(which[rows["topic_id"] == one], minlength=steps)

@@ -9,6 +9,7 @@ so what retention has cut is missing.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -54,14 +55,11 @@ class GroupStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageStory:
-    topic: str
+class FoundMessage:
+    """A message, timed or not, and what became of it; where it is in its queue, if that is known."""
+
     message: StoredMessage
-    handle: Handle
-    state: str  # pending, released, cancelled
-    size: int
-    history: list[HistoryEvent]
-    groups: list[GroupStanding]
+    state: str = "released"  # pending, released, cancelled
     queue_id: int | None = None
     offset: int | None = None
     released_at_ms: int | None = None
@@ -69,18 +67,30 @@ class MessageStory:
     rolls: int | None = None
     is_damaged: bool = False  # the bytes are: of the message only what the index knows
 
+    def in_queue(self: Found, queue_id: int, offset: int, row: Rows) -> Found:
+        """The same with its place in a queue, whose row it is."""
+        return replace(
+            self,
+            queue_id=queue_id,
+            offset=offset,
+            released_at_ms=int(row["released_at_ms"]),
+            via=Via(int(row["via"])),
+            rolls=rolls_of(int(row["trips"])),
+        )
 
-@dataclass(frozen=True, slots=True)
-class FoundMessage:
-    """A message, timed or not, and what became of it; where it is in its queue, if that is known."""
 
-    message: StoredMessage
-    state: str  # pending, released, cancelled
-    queue_id: int | None = None
-    offset: int | None = None
-    released_at_ms: int | None = None
-    is_damaged: bool = False  # the bytes are: of the message only what the index knows
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageStory(FoundMessage):
+    """A timed message and how it came to be as it is."""
 
+    topic: str
+    handle: Handle
+    size: int
+    history: list[HistoryEvent]
+    groups: list[GroupStanding]
+
+
+Found = TypeVar("Found", bound=FoundMessage)
 
 _NO_ROW = np.zeros(1, QUEUE_ROW)[0]
 _NO_ROW["released_at_ms"] = _NO_ROW["deliver_at_ms"] = NO_TIME_MS
@@ -165,27 +175,16 @@ class MessageHistory:
             row_found = self._store.queues.find_seq(queue, message.deliver_at_ms, one.seq)
         else:
             row_found = self._row_at(topic, message.queue_id, offset, one.place)
-        if row_found is None:
-            return found
-        offset, row = row_found
-        return replace(
-            found, queue_id=message.queue_id, offset=offset, released_at_ms=int(row["released_at_ms"])
-        )
+        return found if row_found is None else found.in_queue(message.queue_id, *row_found)
 
     def _damaged_in_queue(self, topic: Topic, place: int) -> FoundMessage:
         """A message that is not timed and whose bytes are damaged."""
         found = row_of_place(self._store, place)
         if found is None:  # its queue does not show it yet
-            return FoundMessage(message_of_row(topic.id, 0, _NO_ROW), "released", is_damaged=True)
+            return FoundMessage(message_of_row(topic.id, 0, _NO_ROW), is_damaged=True)
         (_, queue_id), offset, row = found
-        return FoundMessage(
-            message_of_row(topic.id, queue_id, row),
-            "released",
-            queue_id,
-            offset,
-            int(row["released_at_ms"]),
-            is_damaged=True,
-        )
+        message = message_of_row(topic.id, queue_id, row)
+        return FoundMessage(message, is_damaged=True).in_queue(queue_id, offset, row)
 
     def _row_at(self, topic: Topic, queue_id: int, offset: int, place: int) -> tuple[int, Rows] | None:
         """Offset and queue row of what is not timed; none while its queue does not show it."""
@@ -262,17 +261,9 @@ class MessageHistory:
         if found is None:
             return replace(story, history=[*story.history, HistoryEvent("released", None)])
         offset, row = found
-        released_at_ms = int(row["released_at_ms"])
-        return replace(
-            story,
-            history=[*story.history, HistoryEvent("released", released_at_ms)],
-            groups=self._groups(topic, queue_id, offset),
-            queue_id=queue_id,
-            offset=offset,
-            released_at_ms=released_at_ms,
-            via=Via(int(row["via"])),
-            rolls=rolls_of(int(row["trips"])),
-        )
+        history = [*story.history, HistoryEvent("released", int(row["released_at_ms"]))]
+        story = replace(story, history=history, groups=self._groups(topic, queue_id, offset))
+        return story.in_queue(queue_id, offset, row)
 
     def _groups(self, topic: Topic, queue_id: int, offset: int) -> list[GroupStanding]:
         consumers = self._store.consumers

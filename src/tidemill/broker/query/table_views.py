@@ -9,6 +9,7 @@ there. The tables' columns are in `table_schemas.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -25,10 +26,11 @@ from tidemill.core.model import NO_TIME_MS, NOT_COUNTED, Handle, Via
 from tidemill.log.arrays import I64, U16, U64, Rows
 from tidemill.store.batch_read import columns_at, sizes_at
 from tidemill.store.message_store import MessageStore
-from tidemill.store.pending_scan import scan_pending
 from tidemill.store.releasable_since import could_go_ms
 from tidemill.store.topics import Topic
 
+PARTS_MAX = 1024
+_PART_ROWS_MIN = 1 << 16  # a smaller part is not worth a reader of its own
 _ROWS = 1 << 16
 _BODY_BYTES = 16 * MIB
 
@@ -47,7 +49,7 @@ class TableViews:
     def read(self, wanted: Wanted) -> Iterator[pa.RecordBatch]:
         """The rows asked for. What is wrong with the request is raised at once, not while reading."""
         schema = wanted.schema()
-        topics = self.topics_of(wanted)
+        topics = self._topics_of(wanted)
         if wanted.table == "pending":
             return self._pending(schema, wanted, topics)
         if wanted.key is not None:
@@ -56,7 +58,7 @@ class TableViews:
             return iter([self._queues(wanted, topics).select(schema.names)])
         return self._released(schema, wanted, topics)
 
-    def topics_of(self, wanted: Wanted) -> list[Topic]:
+    def _topics_of(self, wanted: Wanted) -> list[Topic]:
         """The topics whose rows may come. One asked for must be there; one in a condition need not."""
         if wanted.topic is not None:
             return [self._topics.existing(wanted.topic)]
@@ -65,7 +67,7 @@ class TableViews:
         topic = self._store.topics.named(wanted.only_topic)
         return [] if topic is None else [topic]
 
-    def queue_ranges(self, wanted: Wanted, topics: list[Topic]) -> Iterator[tuple[Topic, int, int, int]]:
+    def _queue_ranges(self, wanted: Wanted, topics: list[Topic]) -> Iterator[tuple[Topic, int, int, int]]:
         """Topic, queue and the offsets `[first, end)` of it in which every wanted row is."""
         queues = self._store.queues
         from_ms, _ = wanted.time_range()
@@ -78,6 +80,59 @@ class TableViews:
                     first = max(first, queues.offset_at_time(queue, from_ms))
                 if first < end:
                     yield topic, queue_id, first, end
+
+    # -- parts for several readers, each a request of its own --------------------------------------
+
+    def parts(self, wanted: Wanted, count: int) -> list[Wanted]:
+        """About `count` requests that together ask for the same; at least one.
+
+        What waits is cut by seq, what was released by queue and offset. The parts hold every row once; their
+        ends are fixed now, so what comes later is in none of them.
+        """
+        wanted.schema()
+        if wanted.table == "pending":
+            return [wanted] if wanted.only_key is not None else self._parts_by_seq(wanted, count)
+        return [wanted] if wanted.table == "queues" else self._parts_by_queue(wanted, count)
+
+    def _parts_by_seq(self, wanted: Wanted, count: int) -> list[Wanted]:
+        ledger = self._store.ledger
+        low, high = wanted.seq_range()
+        first, end = max(low, ledger.head_seq), min(high, ledger.next_seq)
+        each = max(_PART_ROWS_MIN, -(-(end - first) // count))
+        bounds = [(start, min(end, start + each)) for start in range(first, end, each)] or [(end, end)]
+        return [replace(wanted, from_seq=start, to_seq=stop) for start, stop in bounds]
+
+    def _parts_by_queue(self, wanted: Wanted, count: int) -> list[Wanted]:
+        ranges = list(self._queue_ranges(wanted, self._topics_of(wanted)))
+        total = sum(end - first for _, _, first, end in ranges)
+        each = max(_PART_ROWS_MIN, -(-total // count))
+        parts: list[Wanted] = []
+        rows_left = 0
+        for topic, queue_id, first, end in ranges:
+            for start in range(first, end, each):
+                stop = min(end, start + each)
+                last = parts[-1] if parts else None
+                # Small queues of one topic share a part.
+                if last is not None and last.topic == topic.name and stop - start <= rows_left:
+                    parts[-1] = replace(
+                        last,
+                        queues=(*last.queues, queue_id),
+                        offsets={**last.offsets, queue_id: start},
+                        until={**last.until, queue_id: stop},
+                    )
+                else:
+                    rows_left = each
+                    parts.append(
+                        replace(
+                            wanted,
+                            topic=topic.name,
+                            queues=(queue_id,),
+                            offsets={queue_id: start},
+                            until={queue_id: stop},
+                        )
+                    )
+                rows_left -= stop - start
+        return parts or [replace(wanted, to_ms=0)]
 
     # -- pending ----------------------------------------------------------------------------------
 
@@ -92,7 +147,7 @@ class TableViews:
         if wanted.only_key is None:
             topic_id = topics[0].id if topics and wanted.only_topic is not None else None
             if topics:
-                yield from scan_pending(self._store, topic_id, from_ms, to_ms, from_seq, to_seq)
+                yield from self._store.scan_pending(topic_id, from_ms, to_ms, from_seq, to_seq)
             return
         with self._store.read():
             found = [s for topic in topics for s in self._store.seqs_with_key(topic.id, wanted.only_key)]
@@ -121,7 +176,7 @@ class TableViews:
     # -- released and in a topic ------------------------------------------------------------------
 
     def _released(self, schema: pa.Schema, wanted: Wanted, topics: list[Topic]) -> Iterator[pa.RecordBatch]:
-        for topic, queue_id, first, end in self.queue_ranges(wanted, topics):
+        for topic, queue_id, first, end in self._queue_ranges(wanted, topics):
             queue, make = (topic.id, queue_id), self._released_columns(topic.name, queue_id)
             for start in range(first, end, _ROWS):
                 rows = self._store.queues.read(queue, start, min(end, start + _ROWS))

@@ -15,19 +15,17 @@ from tidemill.broker.query.message_history import FoundMessage, MessageHistory
 from tidemill.core.arguments import NO_LIMIT, require_int, require_whole
 from tidemill.core.durations import require_forward
 from tidemill.core.limits import MAX_DELAY_MS, MINUTE_MS
-from tidemill.core.model import Handle, PendingMessage, StoredMessage, TopicType, Via, rolls_of
+from tidemill.core.model import Handle, PendingMessage, StoredMessage, TopicType
 from tidemill.log.arrays import I64, Rows
 from tidemill.store.consumers.consumer_state import GroupQueue, Progress
 from tidemill.store.due_counts import minute_columns
 from tidemill.store.message_store import MessageStore
-from tidemill.store.pending_scan import scan_pending
 
 _FOREVER_MS = 1 << 62
 _BEYOND_MS = 1 << 52  # no due time is so late
 # So many of the earliest may be released while they are looked for, and the answer is full all the same.
 _SETTLED_MEANWHILE = 1024
 ALL_BYTES = 1 << 62
-_ARRIVAL = ("place", "released_at_ms", "via", "trips")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +62,6 @@ class PipelineView:
     unabsorbed: int  # timed messages that the slowest shard has not read yet
     since_ms: int  # when it took the shards
     problem: str  # what is wrong with the pipeline, and what to do
-
-
-@dataclass(frozen=True, slots=True)
-class QueuedMessage:
-    """A message in a topic's queue, looked at without taking it."""
-
-    queue_id: int
-    offset: int
-    released_at_ms: int
-    via: Via
-    rolls: int | None
-    message: StoredMessage
-    is_damaged: bool = False  # the bytes are: of the message only what the index knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +131,7 @@ class Views:
             first, end = from_ms // MINUTE_MS, to_ms // MINUTE_MS
             return sum(n for minutes in counted.values() for m, n in minutes.items() if first <= m < end)
         # Parts of a minute are counted from the entries, the writer's lock held for a part at a time.
-        return sum(len(seqs) for seqs, _ in scan_pending(self._store, topic_id, from_ms, to_ms))
+        return sum(len(seqs) for seqs, _ in self._store.scan_pending(topic_id, from_ms, to_ms))
 
     def close_report(self) -> CloseReport:
         counts = self._store.due_counts
@@ -168,7 +153,7 @@ class Views:
             counted = self._store.due_counts.snapshot(topic_id)
         to_ms = min(to_ms, _enough_until_ms(counted, from_ms, limit))
         best_seqs, best_due = np.empty(0, np.int64), np.empty(0, np.int64)
-        for seqs, rows in scan_pending(self._store, topic_id, from_ms, to_ms):
+        for seqs, rows in self._store.scan_pending(topic_id, from_ms, to_ms):
             due = rows["deliver_at_ms"].astype(np.int64)
             best_seqs, best_due = np.concatenate((best_seqs, seqs)), np.concatenate((best_due, due))
             if len(best_seqs) > 4 * limit:
@@ -285,34 +270,25 @@ class Views:
         count: int,
         *,
         bytes_max: int = ALL_BYTES,
-    ) -> list[QueuedMessage]:
+    ) -> list[FoundMessage]:
         """Messages of a queue by offset; what has expired is left out.
 
         Ends with the one whose body takes it over `bytes_max`.
         """
         topic = self._topics.existing(topic_name)
         rows = self._store.queues.read((topic.id, queue_id), first_offset, first_offset + count)
-        found: list[QueuedMessage] = []
+        found: list[FoundMessage] = []
         bytes_left = bytes_max
         for index, row in enumerate(rows):
-            place, released_at_ms, via, trips = (int(row[name]) for name in _ARRIVAL)
             if bytes_left <= 0:
                 break
+            place = int(row["place"])
             if not self._store.is_expired(place):
                 read = self._store.readable(place)
                 message = read or message_of_row(topic.id, queue_id, row)
                 bytes_left -= len(message.body)
-                found.append(
-                    QueuedMessage(
-                        queue_id,
-                        first_offset + index,
-                        released_at_ms,
-                        Via(via),
-                        rolls_of(trips),
-                        message,
-                        is_damaged=read is None,
-                    )
-                )
+                one = FoundMessage(message, is_damaged=read is None)
+                found.append(one.in_queue(queue_id, first_offset + index, row))
         return found
 
     def find(

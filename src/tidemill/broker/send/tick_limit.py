@@ -15,7 +15,6 @@ from tidemill.core.errors import TooManyRequestsError
 from tidemill.core.model import SEQ_MAX
 from tidemill.log.arrays import I64, Flags
 from tidemill.store.message_store import MessageStore
-from tidemill.store.pending_scan import scan_pending
 from tidemill.store.tick_counts import TickCounts
 from tidemill.store.topics import Topic
 
@@ -31,7 +30,7 @@ class TickLimit:
         self._counts = TickCounts(settings.tick_ms)
         self.is_on = self._limit > 0
         if self.is_on:
-            for _, rows in scan_pending(store, None, 0, SEQ_MAX):
+            for _, rows in store.scan_pending(None, 0, SEQ_MAX):
                 self._counts.add(rows["topic_id"], rows["deliver_at_ms"], 1)
             store.due_counts.ticks = self._counts
 

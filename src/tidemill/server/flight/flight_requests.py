@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from pyarrow import flight
 
 from tidemill.broker.query.table_conditions import Condition
-from tidemill.broker.query.table_parts import PARTS_MAX
 from tidemill.broker.query.table_schemas import FOREVER_MS, Wanted
+from tidemill.broker.query.table_views import PARTS_MAX
 from tidemill.broker.send.admission import check_topic_name
 from tidemill.core.errors import MalformedRequestError, RequestError
 from tidemill.core.limits import QUEUES_PER_TOPIC_MAX

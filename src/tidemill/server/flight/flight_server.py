@@ -264,7 +264,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         self._count(context)
         self._authorizer.authorize(authorization_of(context), Verb.LOOK, wanted.only_topic)
         self._broker.require_open()
-        return self._broker.table_parts.parts(wanted, count) if count > 1 else [wanted]
+        return self._broker.tables.parts(wanted, count) if count > 1 else [wanted]
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
         self._handed(context, _size_of(descriptor))

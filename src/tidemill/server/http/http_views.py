@@ -13,7 +13,6 @@ from fastapi import APIRouter, Query
 from tidemill.broker.broker import Broker
 from tidemill.broker.query.damage_views import damage_views
 from tidemill.broker.query.message_history import FoundMessage, MessageStory
-from tidemill.broker.query.views import QueuedMessage
 from tidemill.core.errors import RequestError, UnknownMessageError
 from tidemill.core.limits import ANSWER_BYTES_MAX, HORIZON_MS_MAX, KIB, MIB, QUEUES_PER_TOPIC_MAX
 from tidemill.core.model import Handle
@@ -128,7 +127,7 @@ def find_routes(broker: Broker) -> APIRouter:
             raise RequestError(f"topic {name!r} has {topic.queue_count} queues, the first is 0")
         found = broker.views.read(name, queue, offset, count, bytes_max=ANSWER_BYTES_MAX)
         reserve(q.message.body for q in found)
-        return FoundListOut(messages=[_found_out(one, state="released") for one in found])
+        return FoundListOut(messages=[_found_out(one) for one in found])
 
     @routes.get("/message", response_model=MessageOut)
     def message(
@@ -182,9 +181,9 @@ def _shown(topic: str) -> str:
     return topic if may(LOOK, topic=topic) else ""
 
 
-def _found_out(found: FoundMessage | QueuedMessage, **more: object) -> FoundOut:
+def _found_out(found: FoundMessage) -> FoundOut:
     text, encoded = body_out(found.message.body)
-    return FoundOut.of(found, found.message, body=text, body_base64=encoded, **more)
+    return FoundOut.of(found, found.message, body=text, body_base64=encoded)
 
 
 def _message_out(story: MessageStory, body_limit: int) -> MessageOut:
