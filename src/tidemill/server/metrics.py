@@ -25,8 +25,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from tidemill.broker.broker import Broker
-from tidemill.broker.query.level_views import LevelView
-from tidemill.broker.query.status import Status
+from tidemill.broker.query.status import LevelView, Status
 from tidemill.core.holds import Held
 from tidemill.release.backlogs import HoldReason
 from tidemill.server.grpc.gateway import Gateway
