@@ -10,9 +10,7 @@ break where a step's work met another's, and a group has no break at all.
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +23,13 @@ from rich.table import Table
 from benchmarks.spark_here import SparkOption, require_spark
 from tidemill.broker.broker import Broker
 from tidemill.broker.query.table_schemas import Wanted
-from tidemill.cli.bench.options import DataOption, JsonOption, QuickOption
-from tidemill.cli.bench.settling import wait_until_absorbed
+from tidemill.cli.bench.measuring import (
+    DataOption,
+    JsonOption,
+    QuickOption,
+    wait_until_absorbed,
+    work_directory,
+)
 from tidemill.cli.bench.workload import BATCH_ROWS, table_due_at
 from tidemill.cli.child_processes import wait_for
 from tidemill.cli.output import console
@@ -85,14 +88,10 @@ def downtime(
     """Measure how Spark works off a million messages, overdue after five weeks. Half a minute."""
     require_spark(spark_master)
     count = _QUICK_COUNT if quick else _FULL_COUNT
-    directory = Path(tempfile.mkdtemp(prefix="tidemill-bench-", dir=data))
-    try:
-        plan = [PlannedStep(f"{count:,} messages fall due while the broker sleeps", _ABOUT_S)]
-        with planned_bar(plan) as next_step:
-            found = sleep_for_weeks(directory / "data", count, spark_master)
-            next_step()
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    plan = [PlannedStep(f"{count:,} messages fall due while the broker is down", _ABOUT_S)]
+    with work_directory(data) as directory, planned_bar(plan) as next_step:
+        found = sleep_for_weeks(directory / "data", count, spark_master)
+        next_step()
     if is_json:
         print(json.dumps(found.figures()))
     else:

@@ -8,9 +8,6 @@ and early in all.
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
-from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
@@ -18,7 +15,7 @@ from rich.text import Text
 from benchmarks.fault_load import Verdict
 from benchmarks.faults import FAULTS, run_faults
 from benchmarks.spark_here import SparkOption, require_spark
-from tidemill.cli.bench.options import DataOption, JsonOption
+from tidemill.cli.bench.measuring import DataOption, JsonOption, work_directory
 from tidemill.cli.output import console
 from tidemill.cli.planned_bar import PlannedStep, planned_bar
 
@@ -33,13 +30,9 @@ def faults(
 ) -> None:
     """Measure how late messages are while processes are killed and stopped. Four minutes."""
     require_spark(spark_master)
-    directory = Path(tempfile.mkdtemp(prefix="tidemill-bench-", dir=data))
-    try:
-        steps = [PlannedStep("starting", _START_S), *(PlannedStep(f.meaning, _FAULT_S) for f in FAULTS)]
-        with planned_bar(steps) as next_step:
-            verdict = run_faults(directory, spark_master, lambda fault, number: next_step())
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    steps = [PlannedStep("starting", _START_S), *(PlannedStep(f.meaning, _FAULT_S) for f in FAULTS)]
+    with work_directory(data) as directory, planned_bar(steps) as next_step:
+        verdict = run_faults(directory, spark_master, lambda fault, number: next_step())
     if is_json:
         print(json.dumps(fault_figures(verdict)))
     else:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.socket_place import socket_place
 from benchmarks.tied_server import TiedServer
-from tidemill.cli.bench.in_threads import in_threads
+from tidemill.cli.bench.measuring import in_threads
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import StorageError
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.redis_server import serving_redis
-from tidemill.cli.bench.in_threads import in_threads
+from tidemill.cli.bench.measuring import in_threads
 from tidemill.core.clock import stopwatch_s, wall_s
 from tidemill.core.errors import StorageError
 

@@ -7,12 +7,9 @@ with what to install, and left out.
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
-from pathlib import Path
 
 from benchmarks.peers import PEERS, peers_here
-from tidemill.cli.bench.options import DataOption, JsonOption, QuickOption
+from tidemill.cli.bench.measuring import DataOption, JsonOption, QuickOption, work_directory
 from tidemill.cli.bench.server_client import measure_threads
 from tidemill.cli.child_broker import serving
 from tidemill.cli.output import console
@@ -27,22 +24,18 @@ _START_S = 3.0
 def sends(data: DataOption = None, is_json: JsonOption = False, quick: QuickOption = False) -> None:
     """Compare single sends of 32 threads with Redis and beanstalkd. A minute."""
     seconds = _QUICK_S if quick else _FULL_S
-    directory = Path(tempfile.mkdtemp(prefix="tidemill-bench-", dir=data))
     here = peers_here()
     steps = [PlannedStep("Tidemill", _START_S + seconds)]
     steps += [PlannedStep(peer.name, 2 * (_START_S + seconds)) for peer in here]
     figures: dict[str, float] = {}
-    try:
-        with planned_bar(steps) as next_step:
-            with serving(directory / "tidemill") as endpoint:
-                figures[OURS] = measure_threads(endpoint, _THREADS, seconds)
+    with work_directory(data) as directory, planned_bar(steps) as next_step:
+        with serving(directory / "tidemill") as endpoint:
+            figures[OURS] = measure_threads(endpoint, _THREADS, seconds)
+        next_step()
+        for peer in here:
+            for name, measure in peer.figures().items():
+                figures[name] = measure(directory / name, _THREADS, seconds)
             next_step()
-            for peer in here:
-                for name, measure in peer.figures().items():
-                    figures[name] = measure(directory / name, _THREADS, seconds)
-                next_step()
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
     if is_json:
         print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
     else:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from tidemill.cli.bench.options import DataOption, JsonOption, QuickOption
+from tidemill.cli.bench.measuring import DataOption, JsonOption, QuickOption
 from tidemill.cli.bench.timer_stores import TIMER_FIGURES, measure_store, timer_count
 from tidemill.cli.output import console
 from tidemill.cli.planned_bar import PlannedStep, planned_bar

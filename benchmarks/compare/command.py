@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -29,8 +28,7 @@ from benchmarks.compare.turns import (
     measure_at_rest,
     measure_many,
 )
-from tidemill.cli.bench.disk_room import require_room
-from tidemill.cli.bench.options import DataOption, JsonOption, QuickOption
+from tidemill.cli.bench.measuring import DataOption, JsonOption, QuickOption, work_directory
 from tidemill.cli.output import console
 from tidemill.cli.planned_bar import PlannedStep, planned_bar
 from tidemill.core.durations import as_duration_ms
@@ -38,8 +36,8 @@ from tidemill.core.errors import RequestError
 
 _PEER_NAMES = ",".join(peer.name for peer in PEERS)
 _POLL_MS_MAX = 60_000
-_ROOM_BYTES = 1 << 30
-_ROOM_BYTES_EACH = 1_000  # with write-ahead logs, and files that are there twice while they are rewritten
+_DISK_BYTES = 1 << 30
+_DISK_BYTES_EACH = 1_000  # with write-ahead logs, and files that are there twice while they are rewritten
 _START_S = 3.0
 _PER_S = 100_000  # in bulk, of the slower ones, roughly
 
@@ -64,17 +62,11 @@ def compare(
     scale = QUICK if quick else FULL
     if pending is not None:
         scale = dataclasses.replace(scale, pending_count=pending)
-    parent = data or Path(tempfile.gettempdir())
-    parent.mkdir(parents=True, exist_ok=True)
-    require_room(parent, _ROOM_BYTES + scale.pending_count * _ROOM_BYTES_EACH)
-    directory = Path(tempfile.mkdtemp(prefix="tidemill-bench-", dir=parent))
-    directory.chmod(0o711)  # PostgreSQL's server may have to run as another user, and passes through
-    try:
+    with work_directory(data, _DISK_BYTES + scale.pending_count * _DISK_BYTES_EACH) as directory:
+        directory.chmod(0o711)  # PostgreSQL's server may have to run as another user, and passes through
         missing = {peer.name: reason for peer in wanted if (reason := peer.missing(directory))}
         systems = [TIDEMILL, *(peer for peer in wanted if peer.name not in missing)]
         measured = _measure(systems, directory, poll_ms / 1000, scale)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
     if is_json:
         print(json.dumps(_flat(systems, measured, missing, poll_ms, scale)))
     else:

@@ -11,7 +11,7 @@ from pathlib import Path
 import tidemill
 from tidemill.broker.embedded import open_broker
 from tidemill.cli import main
-from tidemill.cli.bench.settling import wait_until_absorbed
+from tidemill.cli.bench.measuring import wait_until_absorbed
 
 _COMMAND = (sys.executable, "-m", "tidemill")
 

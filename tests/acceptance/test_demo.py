@@ -10,7 +10,7 @@ import pytest
 import tidemill
 from acceptance.command_line import run
 from acceptance.terminal import terminal
-from tidemill.cli.demo.playing_on import REMINDERS
+from tidemill.cli.demo.command import REMINDERS
 from tidemill.server.process.pipeline_command import why_not_spark
 
 pytestmark = pytest.mark.slow

@@ -1,7 +1,8 @@
 """A `tidemill serve` in a process of its own, for benchmarks and the demo: started, stopped or killed.
 
-Owns the supervisor's process and a free port. What it prints goes to a file, by default beside the data
-directory. It ends with us, however we end.
+Owns the supervisor's process and a free port. Its output goes to a file beside the data directory. It runs as
+`python -m tidemill.cli.child_broker --data …`, with the flags of `serve`, and shuts down when its parent
+ends, also when that is killed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,9 +19,10 @@ from pathlib import Path
 from tidemill.cli.child_processes import start_tied, untie, wait_for
 from tidemill.client.client import Client
 from tidemill.core.errors import StorageError, TidemillError
+from tidemill.core.parent_watch import when_untied
 from tidemill.core.processes import children, command_line, descendants, is_alive, kill
 
-_SERVE = "tidemill.cli.tied_serve"
+_SERVE = "tidemill.cli.child_broker"
 _STOP_S = 60.0
 _SOON_S = 0.005
 
@@ -27,12 +30,12 @@ _SOON_S = 0.005
 class ChildBroker:
     """One data directory behind one port, which stays the same when it is started again."""
 
-    def __init__(self, directory: Path, *flags: str, log: Path | None = None) -> None:
+    def __init__(self, directory: Path, *flags: str) -> None:
         port = _free_port()
         self.directory = directory
         self.endpoint = f"127.0.0.1:{port}"
         self._flags = ("--data", str(directory), "--port", str(port), *flags)
-        self._log = log or directory.with_suffix(".log")
+        self._log = directory.with_suffix(".log")
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -56,12 +59,17 @@ class ChildBroker:
 
     def _is_open(self, client: Client) -> bool:
         if self._process is None or self._process.poll() is not None:
-            raise StorageError(f"the broker failed to start: {last_words(self._log)}")
+            raise StorageError(f"the broker failed to start: {self.last_line()}")
         try:
             client.status()
         except TidemillError:
             return False
         return True
+
+    def last_line(self) -> str:
+        """The last line of its output."""
+        lines = self._log.read_text().strip().splitlines() if self._log.exists() else []
+        return lines[-1] if lines else "it printed nothing"
 
     def stop(self) -> int:
         """In order; by force when that takes too long. The exit code."""
@@ -116,13 +124,19 @@ def serving(directory: Path, server: str = "auto") -> Iterator[str]:
         serve.stop()
 
 
-def last_words(log: Path) -> str:
-    """The last line that a serve has printed."""
-    lines = log.read_text().strip().splitlines() if log.exists() else []
-    return lines[-1] if lines else "it printed nothing"
-
-
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _serve() -> None:
+    """The child's part."""
+    from tidemill.cli.main import run
+
+    when_untied(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    sys.exit(run(["serve", *sys.argv[1:]]))
+
+
+if __name__ == "__main__":
+    _serve()

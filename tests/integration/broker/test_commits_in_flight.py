@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tidemill.broker.broker import Broker, Sizes
-from tidemill.cli.bench.slow_disk import SlowDisk
+from tidemill.cli.bench.levels import SlowDisk
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import BrokerClosedError, SyncFailedError
 from tidemill.core.model import Draft

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from tidemill.broker.broker import Broker
-from tidemill.cli.bench.settling import wait_until_absorbed
+from tidemill.cli.bench.measuring import wait_until_absorbed
 from tidemill.cli.bench.workload import TOPIC, Scale, tables
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.config import BrokerSettings

@@ -7,13 +7,13 @@ syncs take 5 ms, with one message in each release record, so that releases come 
 
 from __future__ import annotations
 
-import json
 import shutil
-import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,18 +21,17 @@ import pyarrow as pa
 from tidemill.broker.broker import Broker, Sizes
 from tidemill.broker.loop import let_services_in
 from tidemill.cli.bench.bulk import touch_memory
-from tidemill.cli.bench.figures import LEVEL_FIGURES, figures_table
-from tidemill.cli.bench.options import DataOption, JsonOption, QuickOption
-from tidemill.cli.bench.slow_disk import SlowDisk
+from tidemill.cli.bench.figures import LEVEL_FIGURES, print_figures
+from tidemill.cli.bench.measuring import DataOption, JsonOption, QuickOption, work_directory
 from tidemill.cli.bench.timer_stores import measure_store
 from tidemill.cli.bench.watcher import Watcher
 from tidemill.cli.bench.workload import BATCH_ROWS, TOPIC, table_due_at
-from tidemill.cli.output import console
 from tidemill.cli.planned_bar import PlannedStep, planned_bar
 from tidemill.core.clock import SimulatedClock, stopwatch_s, wall_s
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import StorageError
 from tidemill.core.limits import HOUR_MS
+from tidemill.log.disk import DiskFile, RealDisk
 from tidemill.timer.settings import StoreKind
 
 _COMMIT_MS = 5.0
@@ -44,7 +43,7 @@ _ALL_LEVELS = tuple(range(1, 19))
 @dataclass(frozen=True, slots=True)
 class _Scale:
     level_count: int  # messages in each run with levels
-    runs: int  # of which the middle or the best one counts
+    runs: int  # of which the median or the best counts
     single_count: int  # messages that are released one by one
 
 
@@ -52,30 +51,19 @@ _FULL = _Scale(1 << 20, 5, 1_000)
 _QUICK = _Scale(1 << 13, 1, 50)
 
 
-def levels(
-    data: DataOption = None,
-    is_json: JsonOption = False,
-    quick: QuickOption = False,
-) -> None:
+def levels(data: DataOption = None, is_json: JsonOption = False, quick: QuickOption = False) -> None:
     """Measure delay levels, commits in flight, and both timer stores. About two minutes, 2 GB of disk."""
     scale = _QUICK if quick else _FULL
     let_services_in()  # as `serve` does
-    directory = Path(tempfile.mkdtemp(prefix="tidemill-bench-", dir=data))
-    try:
-        with planned_bar(_plan(quick)) as next_step:
-            figures = _measure_levels(directory, scale)
+    with work_directory(data) as directory, planned_bar(_plan(quick)) as next_step:
+        figures = _measure_levels(directory, scale)
+        next_step()
+        figures |= _measure_window(directory, scale)
+        next_step()
+        for store in StoreKind:
+            figures |= measure_store(store, directory, quick=quick)
             next_step()
-            figures |= _measure_window(directory, scale)
-            next_step()
-            for store in StoreKind:
-                figures |= measure_store(store, directory, quick=quick)
-                next_step()
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-    if is_json:
-        print(json.dumps({figure.name: round(figures[figure.name], 3) for figure in LEVEL_FIGURES}))
-    else:
-        console().print(figures_table("levels, in-process, durable", LEVEL_FIGURES, figures, is_quick=quick))
+    print_figures("levels, in-process, durable", LEVEL_FIGURES, figures, is_json=is_json, is_quick=quick)
 
 
 def _plan(quick: bool) -> list[PlannedStep]:
@@ -89,7 +77,7 @@ def _plan(quick: bool) -> list[PlannedStep]:
 
 
 def _measure_levels(directory: Path, scale: _Scale) -> dict[str, float]:
-    """Four levels at once; and 18 beside one, in turns, the best of each: much else makes a run slower."""
+    """Four levels at once; then 18 and one in turns, the best of each: other load only makes a run slower."""
     touch_memory(directory / "warm-up", scale.level_count * _BYTES_EACH)
     four = [_send_and_release(directory, scale, (1, 2, 3, 4)) for _ in range(scale.runs)]
     both = [
@@ -111,7 +99,7 @@ class _Run:
 
 
 def _send_and_release(directory: Path, scale: _Scale, on_levels: Sequence[int]) -> _Run:
-    """Store messages that take turns on these levels, then let everything fall due."""
+    """Store messages that alternate between these levels, then let everything fall due."""
     clock = SimulatedClock(round(wall_s() * 1000))
     place = directory / "levels"
     with Broker(place, clock=clock, has_threads=False) as broker:
@@ -122,15 +110,12 @@ def _send_and_release(directory: Path, scale: _Scale, on_levels: Sequence[int]) 
         for table in tables:
             broker.send_table(table, topic=TOPIC)
         send_s = stopwatch_s() - begun_s
-        broker.run_due()  # the timer has passed over the entries by then, in real life
+        broker.run_due()  # in reality the timer has passed over the entries by then
         clock.advance_to(clock.now_ms() + 3 * HOUR_MS)
         begun_s = stopwatch_s()
         broker.advance_to(clock.now_ms())
         release_s = stopwatch_s() - begun_s
-        if (released := broker.status().released) != scale.level_count:
-            raise StorageError(
-                f"{released:,} of {scale.level_count:,} were released; the figures mean nothing"
-            )
+        _require_all(broker.status().released, scale.level_count)
     shutil.rmtree(place)
     return _Run(send_s, release_s)
 
@@ -166,3 +151,35 @@ def _one_by_one(place: Path, count: int, commits_in_flight: int) -> float:
 def _require_all(released: int, count: int) -> None:
     if released != count:
         raise StorageError(f"{released:,} of {count:,} were released; the figures mean nothing")
+
+
+class _SlowFile:
+    """A file that pauses in each sync."""
+
+    def __init__(self, real: DiskFile, pause: Callable[[float], None]) -> None:
+        self._real = real
+        self._pause = pause
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def sync(self) -> None:
+        begun_s = stopwatch_s()
+        self._real.sync()
+        self._pause(begun_s)
+
+
+class SlowDisk(RealDisk):
+    """Every sync of a file takes at least `sync_ms`."""
+
+    def __init__(self, sync_ms: float) -> None:
+        self._sync_s = sync_ms / 1000
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        file: Any = _SlowFile(super().open(path, create=create), self._pause)
+        slow: DiskFile = file
+        return slow
+
+    def _pause(self, begun_s: float) -> None:
+        """Wait for the rest of the time that a sync takes."""
+        threading.Event().wait(max(0.0, self._sync_s - (stopwatch_s() - begun_s)))

@@ -6,20 +6,16 @@ their targets. A missed target is a figure, not a failure: the exit code is 0.
 
 from __future__ import annotations
 
-import json
-import tempfile
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Annotated
 
 import typer
 
-from tidemill.cli.bench.figures import PIPELINE_FIGURES, figures_table
-from tidemill.cli.bench.options import DataOption, JsonOption, QuickOption
+from tidemill.cli.bench.figures import PIPELINE_FIGURES, print_figures
+from tidemill.cli.bench.measuring import DataOption, JsonOption, QuickOption, work_directory
 from tidemill.cli.bench.pipeline_rig import PipelineRig
-from tidemill.cli.output import console
 from tidemill.cli.planned_bar import PlannedStep, planned_bar
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import StorageError
@@ -55,18 +51,14 @@ def pipeline(
     if problem := why_not_spark():
         raise StorageError(problem)
     scale = _QUICK if quick else _FULL
-    directory = Path(tempfile.mkdtemp(prefix="tidemill-bench-", dir=data))
     figures: dict[str, float] = {}
-    with planned_bar(_plan(scale)) as next_step, PipelineRig(directory, spark_master) as rig:
-        next_step()
-        for measure in (_speed, _at_rest, _soak):
-            figures |= measure(rig, scale)
+    with work_directory(data) as directory, planned_bar(_plan(scale)) as next_step:
+        with PipelineRig(directory, spark_master) as rig:
             next_step()
-    if is_json:
-        print(json.dumps({figure.name: round(figures[figure.name], 3) for figure in PIPELINE_FIGURES}))
-    else:
-        title = "the pipeline on Spark"
-        console().print(figures_table(title, PIPELINE_FIGURES, figures, is_quick=quick))
+            for measure in (_speed, _at_rest, _soak):
+                figures |= measure(rig, scale)
+                next_step()
+    print_figures("the pipeline on Spark", PIPELINE_FIGURES, figures, is_json=is_json, is_quick=quick)
 
 
 def _plan(scale: _Scale) -> list[PlannedStep]:

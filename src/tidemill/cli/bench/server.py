@@ -6,18 +6,15 @@ beside their targets. A missed target is a figure, not a failure: the exit code 
 
 from __future__ import annotations
 
-import json
 import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tidemill.cli.bench.figures import SERVER_FIGURES, figures_table
-from tidemill.cli.bench.options import DataOption, JsonOption, QuickOption
+from tidemill.cli.bench.figures import SERVER_FIGURES, print_figures
+from tidemill.cli.bench.measuring import DataOption, JsonOption, QuickOption, work_directory
 from tidemill.cli.bench.server_client import (
     measure_consumer,
     measure_flight,
@@ -62,23 +59,23 @@ def server(
     if ghz and shutil.which("ghz") is None:
         raise RequestError("ghz is not on the path; install it or leave out --ghz")
     scale = _QUICK if quick else _FULL
-    directory = Path(tempfile.mkdtemp(prefix="tidemill-bench-", dir=data))
     figures: dict[str, float] = {}
-    try:
-        with planned_bar(_plan(scale)) as next_step:
-            with serving(directory / "speed", http_server) as endpoint:
-                _measure_speed(endpoint, scale, figures, next_step, with_ghz=ghz)
-            # A new broker, whose lateness is of this load alone.
-            with serving(directory / "half", http_server) as endpoint:
-                _measure_half_load(endpoint, scale, figures, with_ghz=ghz)
-            next_step()
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-    if is_json:
-        names = [figure.name for figure in SERVER_FIGURES] + [_RELEASING]
-        print(json.dumps({name: round(figures[name], 3) for name in names}))
-    else:
-        _print_table(figures, quick, "ghz" if ghz else OWN_GENERATOR)
+    with work_directory(data) as directory, planned_bar(_plan(scale)) as next_step:
+        with serving(directory / "speed", http_server) as endpoint:
+            _measure_speed(endpoint, scale, figures, next_step, with_ghz=ghz)
+        # A new broker, so that its lateness is of this load alone.
+        with serving(directory / "half", http_server) as endpoint:
+            _measure_half_load(endpoint, scale, figures, with_ghz=ghz)
+        next_step()
+    title = "the server, durable"
+    print_figures(title, SERVER_FIGURES, figures, is_json=is_json, is_quick=quick, also=[_RELEASING])
+    if not is_json:
+        screen = console()
+        screen.print(f"The load on gRPC came from {'ghz' if ghz else OWN_GENERATOR}, on the same machine.")
+        screen.print(
+            "At half load, with as many messages falling due as are sent, the p99 of a send is "
+            f"{figures[_RELEASING]:,.1f} ms."
+        )
 
 
 def _plan(scale: _Scale) -> list[PlannedStep]:
@@ -145,13 +142,3 @@ def _measure_half_load(endpoint: str, scale: _Scale, figures: dict[str, float], 
             )
             figures[name] = found.percentile_ms(0.99)
         figures["release_late_p99_ms_half_load"] = client.status().lateness_p99_ms
-
-
-def _print_table(figures: dict[str, float], quick: bool, generator: str) -> None:
-    screen = console()
-    screen.print(figures_table("the server, durable", SERVER_FIGURES, figures, is_quick=quick))
-    screen.print(f"The load on gRPC came from {generator}, on the same machine.")
-    screen.print(
-        "At half load, with as many messages falling due as are sent, the p99 of a send is "
-        f"{figures[_RELEASING]:,.1f} ms."
-    )

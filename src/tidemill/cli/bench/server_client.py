@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tidemill.cli.bench.in_threads import in_threads
+from tidemill.cli.bench.measuring import in_threads
 from tidemill.cli.bench.workload import tables
 from tidemill.client.client import Client
 from tidemill.core.clock import stopwatch_s, wall_s

@@ -12,8 +12,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidemill.cli.demo.serving import Serving
-from tidemill.cli.demo.story import EXTENDED_BY_MS, Act, Order, Scene, orders
+from tidemill.cli.child_broker import ChildBroker
+from tidemill.cli.demo.story import EXTENDED_BY_MS, LEAD_MS, TICK_MS, Act, Order, Scene, orders
 from tidemill.client.answers import Message
 from tidemill.client.change_verbs import HandleLike
 from tidemill.client.client import Client
@@ -21,6 +21,7 @@ from tidemill.core.clock import SystemClock
 from tidemill.core.errors import TidemillError
 from tidemill.core.model import CancelAnswer, Via
 
+_DRIVER = "tidemill.pipeline.driver"
 TOPIC = "order-timeouts"
 GROUP = "order-closer"
 _POLL_MS = 200
@@ -76,10 +77,22 @@ class Record:
         return self.due_ms is not None and not self.is_cancelled and not self.closings
 
 
+def broker_of(directory: Path, pipeline: str) -> ChildBroker:
+    """A broker on this directory that answers."""
+    flags = ("--flight-port", "-1", "--lead", f"{LEAD_MS}ms", "--tick", f"{TICK_MS}ms")
+    broker = ChildBroker(directory, "--pipeline", pipeline, *flags)
+    try:
+        broker.start()
+    except BaseException:
+        broker.stop()
+        raise
+    return broker
+
+
 class Stage:
     """A running story. `play` is for one thread; the screen may read the records at any time."""
 
-    def __init__(self, directory: Path, log: Path, clock: SystemClock, pipeline: str) -> None:
+    def __init__(self, directory: Path, clock: SystemClock, pipeline: str) -> None:
         self.clock = clock
         self.records = {order.number: Record(order) for order in orders()}
         self.events: deque[tuple[int, str]] = deque()  # ms since the beginning, what happened
@@ -95,8 +108,8 @@ class Stage:
         self._lock = threading.Lock()  # protects records and events
         self._leaves = threading.Event()
         self._is_heard = threading.Event()  # the consumer's last call was answered
-        self._serving = Serving(directory, log, pipeline)
-        self.endpoint = self._serving.endpoint
+        self.broker = broker_of(directory, pipeline)
+        self.endpoint = self.broker.endpoint
         self._client = Client(self.endpoint)
         self._client.topics.create(TOPIC)
         self.begun_ms = clock.now_ms()
@@ -132,10 +145,10 @@ class Stage:
         if self._consumer.is_alive():
             self._consumer.join()
         self._client.close()
-        self._serving.stop()
+        self.broker.stop()
 
     def _close_orders(self) -> None:
-        with Client(self._serving.endpoint) as client:
+        with Client(self.endpoint) as client:
             while not self._leaves.is_set():
                 try:
                     self._close_some(client)
@@ -216,7 +229,7 @@ class Stage:
 
     def _kill_spark(self) -> None:
         self.was_spark_too_slow = self._takeovers() > self._takeovers_at_begin
-        pid = self._serving.kill_spark()
+        pid = self.broker.kill_below(_DRIVER)
         self._tell(f"Spark (process {pid}) is killed")
         self.takeover_ms = self._wait_for_runner("embedded", _TAKEOVER_PATIENCE_MS)
         if self.takeover_ms is not None:
@@ -228,7 +241,7 @@ class Stage:
         before = self._client.status()
         self.stopped_from_ms = self.clock.now_ms()
         self.is_up = False
-        pid = self._serving.kill_broker()
+        pid = self.broker.kill_broker()
         self._is_heard.clear()
         self.pending_at_stop = before.pending
         self._tell(f"the broker (process {pid}) is killed with {before.pending} orders pending")
