@@ -6,7 +6,7 @@ Owns the samples seen so far (`Seen`) and the rendering; does no I/O and reads n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +41,7 @@ _WAITS_FOR = {
 
 @dataclass(slots=True)
 class Seen:
-    """The last minute as it was looked at, for rates and their past."""
+    """The state at each look of the last minute, for rates and their history."""
 
     endpoint: str
     status: BrokerStatus | None = None
@@ -60,7 +60,7 @@ class Seen:
         topics: Sequence[TopicInfo],
         minutes: Sequence[Minute] | None,
     ) -> None:
-        """Take in another look."""
+        """Add another look."""
         if self.status is not None and now_s > self._seen_at_s:
             for name, past in self.rates.items():
                 risen = getattr(status, name) - getattr(self.status, name)
@@ -71,37 +71,15 @@ class Seen:
 
 
 def table_of(status: BrokerStatus) -> Table:
-    """One look, as a plain table."""
-    fields: Any = status.fields
-    table = _lines()
-    _add_health(table, fields)
-    table.add_row("pending", f"{status.pending:,}")
-    for name in RATES:
-        table.add_row(name, f"{getattr(status, name):,}")
-    table.add_row("lateness", _lateness(status))
-    if lines := _levels(fields, status.now_ms):
-        table.add_row("levels", lines)
-    table.add_row("soon", _soon(fields))
-    _add_holds(table, fields, status.now_ms)
-    if lines := _waits(fields):
-        table.add_row("waits", lines)
-    _add_swept(table, fields)
-    table.add_row("pipeline", _pipeline(fields["pipeline"]))
-    if fields["pipeline"]["problem"]:
-        table.add_row("", escape(fields["pipeline"]["problem"]))
-    if line := _damage(fields):
-        table.add_row("damaged", line)
-    table.add_row("disk", _disk(fields["disk"]))
-    table.add_row("clock", _clock(status, fields))
-    return table
+    """The present state, as a plain table."""
+    return _lines_of(status, None)
 
 
 def picture_of(seen: Seen) -> RenderableType:
-    """The live picture."""
+    """The live view."""
     status = seen.status
-    assert status is not None, "a picture is drawn after a look"
-    fields: Any = status.fields
-    parts: list[RenderableType] = [_now(seen, status, fields)]
+    assert status is not None, "a view is drawn after a look"
+    parts: list[RenderableType] = [_lines_of(status, seen)]
     if not status.sent:
         parts.append(Text("\nNothing was sent yet. Try: tidemill send hello world --delay 10s", "dim"))
     if seen.minutes is not None and any(minute.due for minute in seen.minutes):
@@ -109,34 +87,47 @@ def picture_of(seen: Seen) -> RenderableType:
     if seen.topics:
         parts.append(_topics(seen.topics))
     title = f"[bold]Tidemill[/] {escape(seen.endpoint)}"
-    return Panel(Group(*parts), title=title, subtitle=_clock(status, fields), title_align="left")
+    return Panel(Group(*parts), title=title, subtitle=_clock(status), title_align="left")
 
 
-def _now(seen: Seen, status: BrokerStatus, fields: Any) -> Table:
-    table = _lines()
-    _add_health(table, fields)
-    table.add_row("pending", f"[bold]{status.pending:,}[/]   [dim]{_soon(fields)}[/]")
-    for name in RATES:
-        past = seen.rates[name]
-        rate = past[-1] if past else 0.0
-        table.add_row(name, f"{rate:>9,.0f}/s [green]{sparkline(list(past), _PAST)}[/]")
-    late = list(seen.late_ms)
-    table.add_row("lateness", f"{_lateness(status)}  [yellow]{sparkline(late, _PAST)}[/]")
-    if lines := _levels(fields, status.now_ms):
-        table.add_row("levels", lines)
-    _add_holds(table, fields, status.now_ms)
-    if lines := _waits(fields):
-        table.add_row("waits", lines)
-    _add_swept(table, fields)
-    table.add_row("pipeline", _pipeline(fields["pipeline"]))
-    if fields["pipeline"]["problem"]:
-        table.add_row("", f"[yellow]{escape(fields['pipeline']['problem'])}[/]")
-    if line := _damage(fields):
-        table.add_row("damaged", line)
-    disk = fields["disk"]
-    used = lying_bar(disk["log_bytes"], disk["log_bytes"] + disk["free_bytes"], _DISK_CHARS)
-    table.add_row("disk", f"[blue]{used:·<{_DISK_CHARS}}[/] {_disk(disk)}")
-    return table
+def _lines_of(status: BrokerStatus, seen: Seen | None) -> Table:
+    """A line for each fact; without a line for what is not there. With history for a live view."""
+    fields: Any = status.fields
+    lines = Table(box=None, show_header=False, pad_edge=False)
+    lines.add_column(style="bold")
+    lines.add_column()
+
+    def add(name: str, *texts: str) -> None:
+        if text := "\n".join(filter(None, texts)):
+            lines.add_row(name, text)
+
+    add("health", *_health(fields))
+    if seen is None:
+        add("pending", f"{status.pending:,}")
+        for name in RATES:
+            add(name, f"{getattr(status, name):,}")
+        add("lateness", _lateness(status))
+    else:
+        add("pending", f"[bold]{status.pending:,}[/]   [dim]{_soon(fields)}[/]")
+        for name, past in seen.rates.items():
+            rate = past[-1] if past else 0.0
+            add(name, f"{rate:>9,.0f}/s [green]{sparkline(list(past), _PAST)}[/]")
+        add("lateness", f"{_lateness(status)}  [yellow]{sparkline(list(seen.late_ms), _PAST)}[/]")
+    waiting = (level for level in fields.get("levels", ()) if level["waiting"])
+    add("levels", *(_level(level, status.now_ms) for level in waiting))
+    if seen is None:
+        add("soon", _soon(fields))
+    add("held", *_holds(fields, status.now_ms))
+    add("waits", *(_wait(wait) for wait in fields.get("waits", ())))
+    add("swept", _swept(fields))
+    add("pipeline", _pipeline(fields["pipeline"]))
+    if problem := fields["pipeline"]["problem"]:
+        lines.add_row("", f"[yellow]{escape(problem)}[/]")
+    add("damaged", _damage(fields))
+    add("disk", (_disk_bar(fields["disk"]) if seen is not None else "") + _disk(fields["disk"]))
+    if seen is None:
+        add("clock", _clock(status))
+    return lines
 
 
 def _forecast(minutes: Sequence[Minute]) -> Table:
@@ -167,20 +158,13 @@ def _topics(topics: Sequence[TopicInfo]) -> Table:
     return table
 
 
-def _lines() -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column()
-    return table
-
-
-def _add_health(table: Table, fields: Any) -> None:
-    """What is wrong, above all else; nothing while all is well."""
-    health = fields.get("health", {})  # an older broker does not say
+def _health(fields: Any) -> Iterator[str]:
+    """What is wrong; nothing while all is well."""
+    health = fields.get("health", {})  # an older broker does not report it
     if health.get("reason"):
-        table.add_row("health", f"[bold red]{health['state']}: {escape(health['reason'])}[/]")
+        yield f"[bold red]{health['state']}: {escape(health['reason'])}[/]"
     if health.get("last_fault"):
-        table.add_row("health", f"[yellow]opened again after: {escape(health['last_fault'])}[/]")
+        yield f"[yellow]opened again after: {escape(health['last_fault'])}[/]"
 
 
 def _lateness(status: BrokerStatus) -> str:
@@ -189,40 +173,28 @@ def _lateness(status: BrokerStatus) -> str:
 
 
 def _soon(fields: Any) -> str:
-    halves = fields.get("open_transactions", 0)  # an older broker does not say
+    halves = fields.get("open_transactions", 0)  # an older broker does not report it
     opened = f", {halves:,} in open transactions" if halves else ""
     return f"{fields['near']:,} near, {fields['ready']:,} ready, {fields['backlog']:,} held back{opened}"
 
 
-def _add_holds(table: Table, fields: Any, now_ms: int) -> None:
+def _holds(fields: Any, now_ms: int) -> Iterator[str]:
     """What an operator holds for the whole broker; nothing, as a rule."""
-    holds = fields.get("holds", {})  # an older broker does not say
-    lines = [
-        f"[bold yellow]{what} for {format_duration(max(0, now_ms - since_ms))}: `tidemill resume {what}`[/]"
-        for what in Held
-        if (since_ms := holds.get(f"{what}_since_ms")) is not None
-    ]
-    if lines:
-        table.add_row("held", "\n".join(lines))
+    holds = fields.get("holds", {})  # an older broker does not report it
+    for what in Held:
+        if (since_ms := holds.get(f"{what}_since_ms")) is not None:
+            held = format_duration(max(0, now_ms - since_ms))
+            yield f"[bold yellow]{what} for {held}: `tidemill resume {what}`[/]"
 
 
-def _waits(fields: Any) -> str:
-    """Why messages that are due are not in their topic yet, a line each."""
-    return "\n".join(_wait_line(wait) for wait in fields.get("waits", ()))
-
-
-def _wait_line(wait: Any) -> str:
+def _wait(wait: Any) -> str:
+    """Why messages that are due are not in their topic yet."""
     why = _WAITS_FOR.get(wait["waits_for"], wait["waits_for"])
     return f"[yellow]{wait['messages']:,} wait: {why}[/]".replace("TOPIC", escape(wait["topic"]) or "a topic")
 
 
-def _levels(fields: Any, now_ms: int) -> str:
-    """Each delay level in which messages wait, a line each."""
-    waiting = [level for level in fields.get("levels", ()) if level["waiting"]]
-    return "\n".join(_level_line(level, now_ms) for level in waiting)
-
-
-def _level_line(level: Any, now_ms: int) -> str:
+def _level(level: Any, now_ms: int) -> str:
+    """A delay level with pending messages."""
     name = f"{level['level'] or 'old'} ({format_duration(level['delay_ms'])})"
     if level["lag_ms"]:
         when = f"[yellow]{format_duration(level['lag_ms'])} behind[/]"
@@ -238,18 +210,16 @@ def _pipeline(pipeline: Any) -> str:
     return f"{pipeline['runner']} {since}, {pipeline['state']}, {lag}, {took}, {pipeline['store']}"
 
 
-def _add_swept(table: Table, fields: Any) -> None:
-    """What the timer had forgotten; nothing, as a rule."""
-    if count := fields.get("swept", 0):  # an older broker does not say
-        what = "message" if count == 1 else "messages"
-        table.add_row(
-            "swept", f"[yellow]{count:,} overdue {what}, missing in the timer, found and released[/]"
-        )
+def _swept(fields: Any) -> str:
+    """Messages that the timer had lost; nothing, as a rule."""
+    count = fields.get("swept", 0)  # an older broker does not report it
+    what = "message" if count == 1 else "messages"
+    return f"[yellow]{count:,} overdue {what}, missing in the timer, found and released[/]" if count else ""
 
 
 def _damage(fields: Any) -> str:
     """What is known to be damaged in the log; nothing, as a rule."""
-    damage = fields.get("damage", {"frames": 0})  # an older broker does not say
+    damage = fields.get("damage", {"frames": 0})  # an older broker does not report it
     if not damage["frames"]:
         return ""
     frames = f"{damage['frames']:,} frame{'' if damage['frames'] == 1 else 's'} of the log"
@@ -266,7 +236,12 @@ def _disk(disk: Any) -> str:
     return f"{bytes_text(disk['log_bytes'])} of log, {bytes_text(disk['free_bytes'])} free{full}"
 
 
-def _clock(status: BrokerStatus, fields: Any) -> str:
-    simulated = " (simulated)" if fields["is_clock_simulated"] else ""
-    leaps = f", {fields['clock_leaps']} leaps seen" if fields["clock_leaps"] else ""
+def _disk_bar(disk: Any) -> str:
+    used = lying_bar(disk["log_bytes"], disk["log_bytes"] + disk["free_bytes"], _DISK_CHARS)
+    return f"[blue]{used:·<{_DISK_CHARS}}[/] "
+
+
+def _clock(status: BrokerStatus) -> str:
+    simulated = " (simulated)" if status.fields["is_clock_simulated"] else ""
+    leaps = f", {status.fields['clock_leaps']} leaps seen" if status.fields["clock_leaps"] else ""
     return f"{format_time(status.now_ms)}{simulated}{leaps}"
