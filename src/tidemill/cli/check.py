@@ -6,17 +6,15 @@ everything once more from the log in a scratch directory and compares.
 
 from __future__ import annotations
 
-import json
 import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from tidemill.broker.broker import Broker
-from tidemill.cli.data_directory import open_quietly, require_data_directory, shape_of
-from tidemill.cli.output import bar
+from tidemill.cli.connecting import JsonOption
+from tidemill.cli.data_directory import DirectoryArgument, open_quietly, require_data_directory, shape_of
+from tidemill.cli.output import Answer, bar
 from tidemill.core.errors import CorruptionError
 
 _REBUILD = "the log reads back whole, so `tidemill rebuild` can derive all other files again"
@@ -24,7 +22,7 @@ _REBUILD = "the log reads back whole, so `tidemill rebuild` can derive all other
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What a check saw. The counts are zero where the directory could not be opened."""
+    """The result of a check. The counts are zero where the directory could not be opened."""
 
     directory: str
     is_sound: bool
@@ -37,10 +35,8 @@ class CheckReport:
 
 
 def check(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="a data directory that no process has open")
-    ],
-    is_json: Annotated[bool, typer.Option("--json", help="one JSON object instead of lines")] = False,
+    directory: DirectoryArgument,
+    is_json: JsonOption = False,
 ) -> int:
     """Check every invariant of a data directory; exit 1 on any finding.
 
@@ -48,13 +44,7 @@ def check(
     named.
     """
     report = checked(directory)
-    if is_json:
-        print(json.dumps(asdict(report)))
-    else:
-        for finding in report.findings:
-            print(finding)
-        print(summary_of(report))
-    return 0 if report.is_sound else 1
+    return Answer(asdict(report), lambda: lines_of(report), report.is_sound).print(is_json)
 
 
 def checked(directory: Path) -> CheckReport:
@@ -70,7 +60,7 @@ def checked(directory: Path) -> CheckReport:
 
 
 def report_on(broker: Broker, text: str = "reading the log") -> CheckReport:
-    """Check the directory of a broker in which nothing runs; `text` says so meanwhile."""
+    """Check the directory of a broker in which nothing runs; `text` stands before the progress bar."""
     status = broker.status()
     with tempfile.TemporaryDirectory(prefix="tidemill-check-") as scratch, bar(text) as moved:
 
@@ -92,13 +82,15 @@ def report_on(broker: Broker, text: str = "reading the log") -> CheckReport:
     )
 
 
-def summary_of(report: CheckReport) -> str:
-    """The last line of a check."""
-    if not report.is_sound:
+def lines_of(report: CheckReport) -> Iterator[str]:
+    """The findings and a summary."""
+    yield from report.findings
+    if report.is_sound:
+        yield (
+            f"{report.directory}: all holds ({report.log_bytes:,} bytes of log, {report.pending:,} pending, "
+            f"{report.released:,} released, {report.cancelled:,} cancelled)"
+        )
+    else:
         count = len(report.findings)
         advice = f"; {report.advice}" if report.advice else ""
-        return f"{report.directory}: {count} finding{'s' if count != 1 else ''}{advice}"
-    return (
-        f"{report.directory}: all holds ({report.log_bytes:,} bytes of log, {report.pending:,} pending, "
-        f"{report.released:,} released, {report.cancelled:,} cancelled)"
-    )
+        yield f"{report.directory}: {count} finding{'s' if count != 1 else ''}{advice}"

@@ -7,20 +7,19 @@ directory that no process has open is verified.
 from __future__ import annotations
 
 import base64
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.console import RenderableType
 
 from tidemill.broker.query.damage_views import DamagedView, damage_views
 from tidemill.cli.arguments import usage
 from tidemill.cli.connecting import EndpointOption, JsonOption, connect
 from tidemill.cli.data_directory import open_quietly, require_data_directory, shape_of
-from tidemill.cli.output import bar, console
+from tidemill.cli.output import Answer, bar, table
 from tidemill.client.answers import DamagedMessage
 from tidemill.core.durations import format_time
 from tidemill.store.upkeep.log_scrub import LogScrub
@@ -30,7 +29,7 @@ _LIMIT_MAX = 10_000
 
 def damaged(
     directory: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="a data directory that no process has open")
+        Path | None, typer.Argument(metavar="DIR", help="A data directory that no process has open.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=_LIMIT_MAX, help="At most this many.")] = 100,
     has_bytes: Annotated[
@@ -44,9 +43,7 @@ def damaged(
         if has_bytes:
             raise usage("--bytes reads the files: name the directory, with its broker stopped")
         with connect(endpoint) as client:
-            found: Sequence[DamagedMessage | DamagedView] = client.admin.damaged(limit=limit)
-        _print(found, is_json, {})
-        return 1 if found else 0
+            return _answer(client.admin.damaged(limit=limit), {}).print(is_json)
     if endpoint is not None:
         raise usage("give either a directory or --endpoint")
     require_data_directory(directory)
@@ -58,27 +55,27 @@ def damaged(
         found = damage_views(broker.store, broker.id, limit)
         log = broker.store.log
         offsets = {one.log_offset for one in found} if has_bytes else set()
-        _print(found, is_json or has_bytes, {offset: log.damaged_bytes(offset) for offset in offsets})
-    return 1 if found else 0
+        frames = {offset: log.damaged_bytes(offset) for offset in offsets}
+        return _answer(found, frames).print(is_json or has_bytes)
 
 
-def _print(found: Sequence[DamagedMessage | DamagedView], is_json: bool, frames: dict[int, bytes]) -> None:
-    if is_json:
-        for one in found:
-            fields = asdict(one) | {"handle": None if one.handle is None else str(one.handle)}
-            if one.log_offset in frames:
-                fields["frame_base64"] = base64.b64encode(frames[one.log_offset]).decode()
-            print(json.dumps(fields, ensure_ascii=False))
-        return
+def _answer(found: Sequence[DamagedMessage | DamagedView], frames: dict[int, bytes]) -> Answer:
+    fields = [asdict(one) | {"handle": None if one.handle is None else str(one.handle)} for one in found]
+    for one in fields:
+        if one["log_offset"] in frames:
+            one["frame_base64"] = base64.b64encode(frames[one["log_offset"]]).decode()
+    return Answer(fields, lambda: _shown(found), not found)
+
+
+def _shown(found: Sequence[DamagedMessage | DamagedView]) -> Iterator[RenderableType]:
     if not found:
-        print("no message with damaged bytes is known")
+        yield "no message with damaged bytes is known"
         return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("state", "topic", "queue", "offset", "seq", "due", "file", "byte"):
-        table.add_column(name, justify="right" if name in ("queue", "offset", "seq", "byte") else "left")
-    for one in found:
-        due = "" if one.deliver_at_ms is None else format_time(one.deliver_at_ms)
-        numbers = ("" if number is None else str(number) for number in (one.queue, one.offset, one.seq))
-        table.add_row(one.state, one.topic, *numbers, due, Path(one.file).name, str(one.position))
-    console().print(table)
-    print("they are not delivered; see handles and all that is known with --json")
+    yield table("state,topic,>queue,>offset,>seq,due,file,>byte", (_row(one) for one in found))
+    yield "they are not delivered; see handles and all that is known with --json"
+
+
+def _row(one: DamagedMessage | DamagedView) -> tuple[str, ...]:
+    numbers = ("" if number is None else str(number) for number in (one.queue, one.offset, one.seq))
+    due = "" if one.deliver_at_ms is None else format_time(one.deliver_at_ms)
+    return (one.state, one.topic, *numbers, due, Path(one.file).name, str(one.position))

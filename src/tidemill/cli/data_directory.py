@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from tidemill.broker.broker import Broker, Sizes
 from tidemill.core.config import BrokerSettings
@@ -19,13 +22,16 @@ from tidemill.timer.settings import TimerSettings
 from tidemill.timer.shard_header import decode_header, read_header
 from tidemill.timer.target import shard_directories
 
+DirectoryArgument = Annotated[
+    Path, typer.Argument(metavar="DIR", help="A data directory that no process has open.")
+]
 _MARKS = ("identity.0", "identity.1")
 _SPARE = Path("log") / "spare"
-_SEGMENT_BYTES_MIN = 4 * KIB  # of a file that is not a segment kept back, the size says nothing
+_SEGMENT_BYTES_MIN = 4 * KIB  # a smaller file is no preallocated segment
 
 
 def require_data_directory(directory: Path) -> None:
-    """Refuse a path where no broker ever was, before anything is made there."""
+    """Refuse a path that is no data directory, before a file is created there."""
     if not directory.is_dir():
         raise StorageError(f"{directory} is not a directory; name the broker's data directory")
     if not any((directory / name).exists() for name in (*_MARKS, "log")):

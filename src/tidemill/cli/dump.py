@@ -76,14 +76,14 @@ _TIMER_KINDS: dict[Callable[[bytes], Iterator[Line]], FileKind] = {
 def dump(
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="a file of a data directory, or a shard's rocksdb directory"),
+        typer.Argument(metavar="FILE", help="A file of a data directory, or a shard's rocksdb directory."),
     ],
     kind: Annotated[
-        FileKind | None, typer.Option("--as", help="what it is, where its name does not tell")
+        FileKind | None, typer.Option("--as", help="The format, where the name does not show it.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=0, help="how many frames or rows; 0 for all")] = 100,
-    messages: Annotated[int, typer.Option(min=0, help="how many messages of each frame")] = 5,
-    is_json: Annotated[bool, typer.Option("--json", help="one JSON object per line")] = False,
+    limit: Annotated[int, typer.Option(min=0, help="How many frames or rows; 0 for all.")] = 100,
+    messages: Annotated[int, typer.Option(min=0, help="How many messages of each frame.")] = 5,
+    is_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
     """Print any file of a data directory in readable form. Opens it read-only and takes no lock."""
     write = _json_line if is_json else _text_line

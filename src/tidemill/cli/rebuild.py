@@ -8,7 +8,6 @@ is lost, and only if asked to, a rebuild begins an empty one; what is left of th
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,9 +15,10 @@ from typing import Annotated
 
 import typer
 
-from tidemill.cli.check import report_on, summary_of
-from tidemill.cli.data_directory import open_quietly, require_data_directory, shape_of
-from tidemill.cli.output import bar
+from tidemill.cli.check import lines_of, report_on
+from tidemill.cli.connecting import JsonOption
+from tidemill.cli.data_directory import DirectoryArgument, open_quietly, require_data_directory, shape_of
+from tidemill.cli.output import Answer, bar
 from tidemill.core.errors import CorruptionError, TidemillError
 from tidemill.core.limits import SEGMENT_BYTES
 from tidemill.log.checkpoint import Checkpoint
@@ -38,17 +38,15 @@ _ASIDE = ".before-rebuild"
 
 
 def rebuild(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="a data directory that no process has open")
-    ],
+    directory: DirectoryArgument,
     new_consumers: Annotated[
         bool,
         typer.Option(
             "--new-consumers",
-            help="where the consumers' state is lost, begin without groups: all is delivered again",
+            help="Where the consumers' state is lost, begin without groups: all is delivered again.",
         ),
     ] = False,
-    is_json: Annotated[bool, typer.Option("--json", help="one JSON object instead of lines")] = False,
+    is_json: JsonOption = False,
 ) -> int:
     """Derive every other file again from the commit log, then check."""
     require_data_directory(directory)
@@ -72,20 +70,13 @@ def rebuild(
         raise
     for name in _DERIVED:
         disk.remove_tree(directory / f"{name}{_ASIDE}")
-    if is_json:
-        fields = {**asdict(report), "topics": topics, "sent": status.sent, "consumers": consumers}
-        print(json.dumps(fields))
-        return 0 if report.is_sound else 1
-    if consumers:
-        print(consumers)
-    print(
+    fields = {**asdict(report), "topics": topics, "sent": status.sent, "consumers": consumers}
+    rebuilt = (
         f"rebuilt from {status.log_bytes:,} bytes of log: {topics:,} topics, {status.sent:,} messages, "
         f"{status.pending:,} pending, {status.released:,} released, {status.cancelled:,} cancelled"
     )
-    for finding in report.findings:
-        print(finding)
-    print(summary_of(report))
-    return 0 if report.is_sound else 1
+    lines = [*filter(None, [consumers]), rebuilt, *lines_of(report)]
+    return Answer(fields, lambda: lines, report.is_sound).print(is_json)
 
 
 def _safe_end(disk: Disk, directory: Path, log: SegmentedLog) -> int:

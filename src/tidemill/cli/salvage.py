@@ -5,7 +5,6 @@ The broker must be stopped. DIR is only read. Exit 0: nothing is missing; 1: som
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -16,8 +15,9 @@ import typer
 from tidemill.broker.salvage import MESSAGES_NAME, REPORT_NAME
 from tidemill.broker.salvage import salvage as copy_readable
 from tidemill.broker.salvage_report import RegionReport, SalvageReport
-from tidemill.cli.data_directory import require_data_directory
-from tidemill.cli.output import bar
+from tidemill.cli.connecting import JsonOption
+from tidemill.cli.data_directory import DirectoryArgument, require_data_directory
+from tidemill.cli.output import Answer, bar
 from tidemill.core.clock import SystemClock
 from tidemill.core.durations import format_time
 from tidemill.log.disk import RealDisk
@@ -26,11 +26,9 @@ _SHOWN_MAX = 20
 
 
 def salvage(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="a data directory that no process has open")
-    ],
-    target: Annotated[Path, typer.Option("--to", metavar="NEW", help="a new or empty directory")],
-    is_json: Annotated[bool, typer.Option("--json", help="one JSON object instead of lines")] = False,
+    directory: DirectoryArgument,
+    target: Annotated[Path, typer.Option("--to", metavar="NEW", help="A new or empty directory.")],
+    is_json: JsonOption = False,
 ) -> int:
     """Copy what can be read of a damaged data directory into a new one; exit 1 if data is missing.
 
@@ -39,12 +37,8 @@ def salvage(
     require_data_directory(directory)
     with bar("copying the log") as advance:
         report = copy_readable(directory, target, RealDisk(), SystemClock().now_ms(), advance)
-    if is_json:
-        print(json.dumps({**asdict(report), "is_whole": report.is_whole}, ensure_ascii=False))
-    else:
-        for line in lines_of(report):
-            print(line)
-    return 0 if report.is_whole else 1
+    fields = {**asdict(report), "is_whole": report.is_whole}
+    return Answer(fields, lambda: lines_of(report), report.is_whole).print(is_json)
 
 
 def lines_of(report: SalvageReport) -> Iterator[str]:
