@@ -22,8 +22,4 @@ def lazy_names(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
 
 def lazy_dir(package: str, names: Sequence[str]) -> Callable[[], list[str]]:
     """A module `__dir__` that also shows the names not imported yet."""
-
-    def show() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *names})
-
-    return show
+    return lambda: sorted({*vars(sys.modules[package]), *names})

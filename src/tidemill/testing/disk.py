@@ -34,7 +34,7 @@ from tidemill.log.sorted_keys import SortedKeys
 from tidemill.testing.faults import FaultInjector, FaultPlan
 from tidemill.testing.faulty_file import FaultyFile, FileNode
 from tidemill.testing.faulty_keys import FaultyKeys
-from tidemill.testing.names import NameJournal
+from tidemill.testing.names import NameJournal, moved_path
 from tidemill.testing.space import FileSpace
 
 _DIRECTORY_LOST_CHANCE = 0.3
@@ -266,9 +266,7 @@ class FaultyDisk:
         del self._spaces[path]
 
     def _rename_directory(self, source: Path, target: Path) -> None:
-        def moved(path: Path) -> Path:
-            return target / path.relative_to(source) if path.is_relative_to(source) else path
-
+        moved = moved_path(source, target)
         self._real.rename(source, target)
         self._names.moved_tree(source, target)
         self._nodes = {moved(path): node for path, node in self._nodes.items()}

@@ -10,6 +10,7 @@ Invariant: applying all of `_changes` to `_settled` gives the names of the direc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -37,6 +38,11 @@ class _NameChange(Generic[Node]):
             for path in [path for path, node in names.items() if node is self.node]:
                 names[path] = None
             names[self.added] = self.node
+
+
+def moved_path(source: Path, target: Path) -> Callable[[Path], Path]:
+    """What becomes of a path when the directory `source` gets the name `target`."""
+    return lambda path: target / path.relative_to(source) if path.is_relative_to(source) else path
 
 
 class NameJournal(Generic[Node]):
@@ -83,10 +89,7 @@ class NameJournal(Generic[Node]):
 
     def moved_tree(self, source: Path, target: Path) -> None:
         """A directory got another name: the same changes, under the new paths."""
-
-        def moved(path: Path) -> Path:
-            return target / path.relative_to(source) if path.is_relative_to(source) else path
-
+        moved = moved_path(source, target)
         self._settled = {moved(path): node for path, node in self._settled.items()}
         for change in self._changes:
             change.removed = None if change.removed is None else moved(change.removed)

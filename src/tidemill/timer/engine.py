@@ -35,15 +35,16 @@ from tidemill.timer.attempt_format import ATTEMPT_FORMAT, ATTEMPT_NAME, decode_a
 from tidemill.timer.cursor import CURSOR_FORMAT, CURSOR_NAME, Cursor, decode_cursor, encode_cursor
 from tidemill.timer.ready_files import ReadyFiles
 from tidemill.timer.ready_format import ReadyHeader, Runner
-from tidemill.timer.settings import StepLimits, TimerSettings
+from tidemill.timer.rocksdb.rocks_store import ROCKS_NAME, RocksStore
+from tidemill.timer.settings import StepLimits, StoreKind, TimerSettings
 from tidemill.timer.shard_header import encode_header, header_checkpoint, read_header
 from tidemill.timer.shard_lock import take_shard_lock
 from tidemill.timer.stages.admit import Batch, admit, join, new_batch, placed_again
 from tidemill.timer.stages.due import agree, hand_over, split
 from tidemill.timer.step_figures import Stage, StageWatch, StepWork
-from tidemill.timer.stores import make_store, remove_stores
 from tidemill.timer.target import read_cursor, read_target, shard_directory
 from tidemill.timer.timer_store import Drained, EntrySource, TimerStore
+from tidemill.timer.wheel.wheel_store import TIMER_LOG_NAME, WHEEL_NAME, WheelStore
 
 logger = logging.getLogger(__name__)
 
@@ -274,9 +275,10 @@ class ShardEngine:
         assert self._store is not None
         if drained.resume_position >= 0:
             return drained.tick
-        old = self._store.next_due(self._cursor, drained.tick)
-        known = [tick for tick in (old, earliest) if tick is not None]
-        return min(known, default=None)
+        old = self._cursor.next_due_tick
+        if old is not None and old < drained.tick:
+            old = self._store.next_due(self._cursor, drained.tick)
+        return min((tick for tick in (old, earliest) if tick is not None), default=None)
 
     def _is_stale(self, target: StepTarget) -> bool:
         if target.epoch < self._cursor.epoch:
@@ -320,7 +322,7 @@ class ShardEngine:
         if attempt is not None:
             self._last_attempt = decode_attempt(attempt)
         self.ready.sweep()
-        self._store = make_store(self._disk, self._directory, self._settings)
+        self._store = self._made_store()
         self._cursor = self._store.truncate(cursor)
         if self._cursor != cursor:
             self._checkpoint.save(encode_cursor(self._cursor), sync=True)
@@ -336,10 +338,19 @@ class ShardEngine:
         self._header.remove()
         self._checkpoint.remove()
         self._disk.remove_tree(self.ready.directory)
-        remove_stores(self._disk, self._directory)
+        # The files of every kind of store, durably: what comes next may use the same names.
+        self._disk.remove(self._directory / WHEEL_NAME)
+        self._disk.remove_tree(self._directory / TIMER_LOG_NAME)
+        self._disk.remove_tree(self._directory / ROCKS_NAME)
+        self._disk.sync_dir(self._directory)
         self._disk.make_dir(self.ready.directory)
-        self._store = make_store(self._disk, self._directory, self._settings)
+        self._store = self._made_store()
         self._store.commit(self._cursor)
         self._store.truncate(self._cursor)
         self._checkpoint.save(encode_cursor(self._cursor), sync=True)
         self._header.save(encode_header(self._settings, self.shard), sync=True)
+
+    def _made_store(self) -> TimerStore:
+        """The store that the settings ask for; it finds what is there and makes what is not."""
+        kind = RocksStore if self._settings.store is StoreKind.ROCKSDB else WheelStore
+        return kind(self._disk, self._directory, self._settings)

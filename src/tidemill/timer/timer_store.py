@@ -62,7 +62,7 @@ class TimerStore(Protocol):
         ...
 
     def next_due(self, cursor: Cursor, from_tick: int) -> int | None:
-        """The first tick at or after `from_tick` that has timers, of those the cursor knows."""
+        """The first tick from `from_tick` on, which is past the cursor's next, that has timers it knows."""
         ...
 
     def mark(self, tick: int) -> StoreMark:

@@ -109,10 +109,6 @@ class RocksStore:
         return earliest
 
     def next_due(self, cursor: Cursor, from_tick: int) -> int | None:
-        if cursor.next_due_tick is None:
-            return None
-        if cursor.next_due_tick >= from_tick:
-            return cursor.next_due_tick
         first = self._key_at(from_tick)
         while len(found := self._opened.scan(first, first_key_at(_END_OF_TIME_MS), _LOOK_KEYS)):
             keys = found.view(TIMER_KEY)

@@ -132,10 +132,6 @@ class WheelStore:
         return int(groups.slot_ticks[0])
 
     def next_due(self, cursor: Cursor, from_tick: int) -> int | None:
-        if cursor.next_due_tick is None:
-            return None
-        if cursor.next_due_tick >= from_tick:
-            return cursor.next_due_tick
         return self._wheel.next_pending(from_tick, cursor.open_tick + self._settings.roll_window_slots)
 
     def mark(self, tick: int) -> StoreMark:
