@@ -72,7 +72,7 @@ class EmbeddedTables(FlightLink):
         count = parts_of(request)
         wanted = _wanted(request)
         self._here.require_open()
-        found = self._here.table_parts.parts(wanted, count) if count > 1 else [wanted]
+        found = self._here.tables.parts(wanted, count) if count > 1 else [wanted]
         return list(map(ticket_content, found))
 
     def stream(self, ticket: bytes) -> Iterator[Any]:
