@@ -149,13 +149,15 @@ def test_offsets_that_point_elsewhere_are_refused_in_every_column_of_every_call(
 
 def test_nobody_is_asked_about_topics_that_cannot_be_read(small) -> None:
     class Asked:
-        def authorize(self, authorization: str, verb: object, topic: str | None) -> None:
+        name = ""
+
+        def user_of_token(self, authorization: str) -> Asked:
+            return self
+
+        def require(self, verb: object, *, topic: str | None = None, group: str | None = None) -> None:
             raise ForbiddenError("asked")
 
-        def user_of(self, authorization: str) -> str:
-            return ""
-
-    door = FlightServer(small.broker, authorizer=Asked())
+    door = FlightServer(small.broker, authority=Asked())
     with flight.connect(f"grpc://127.0.0.1:{door.port}") as client:
         columns = {"id": ["x", "y"], "seq": [1, 2]}
         for topics, code in ((_texts(-5), "bad-request"), (pa.array(["a", "b"]), "forbidden")):

@@ -15,12 +15,12 @@ from helpers.small_broker import START_MS, SmallBroker
 from tidemill.client.tables.flight_link import FlightLink
 from tidemill.client.transport.endpoint import Endpoint
 from tidemill.client.transport.retrying import RetryPolicy
-from tidemill.core.errors import ForbiddenError, UnauthorizedError
+from tidemill.core.errors import UnauthorizedError
 from tidemill.core.limits import FRAME_ROWS_MAX
 from tidemill.core.model import Draft, Handle
 from tidemill.server.flight.flight_limits import FlightLimits
 from tidemill.server.flight.flight_server import FlightServer
-from tidemill.server.security.permissions import Verb
+from tidemill.server.security.permissions import Patterns, Rule, User, Verb
 from tidemill.server.security.rates import Rates
 
 
@@ -515,19 +515,15 @@ def test_more_calls_at_once_than_are_carried_are_told_to_come_again(small) -> No
 class _OnlySends:
     """Lets the token `right` send to topic t, and nothing else."""
 
-    def authorize(self, authorization: str, verb: Verb, topic: str | None) -> None:
+    def user_of_token(self, authorization: str) -> User:
         if authorization != "Bearer right":
             raise UnauthorizedError("who are you?")
-        if (verb, topic) != (Verb.SEND, "t"):
-            raise ForbiddenError(f"no {verb} on {topic}")
-
-    def user_of(self, authorization: str) -> str:
-        return authorization
+        return User("right", (Rule(frozenset({Verb.SEND}), Patterns(["t"]), Patterns([])),))
 
 
 def test_every_call_is_asked_for_its_token(small) -> None:
     right = flight.FlightCallOptions(headers=[(b"authorization", b"Bearer right")])
-    with _door(small, authorizer=_OnlySends()) as client:
+    with _door(small, authority=_OnlySends()) as client:
         with pytest.raises(flight.FlightUnauthenticatedError):
             _put(client, _batch(1))
         _put(client, _batch(1), options=right)

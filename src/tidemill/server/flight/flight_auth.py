@@ -2,14 +2,14 @@
 
 Owns the way from a call's headers to its token, and the form of a refusal. A call may name the broker it is
 meant for (`BROKER_HEADER`): a kept connection reconnects by itself to any process that listens on the port by
-then, and another broker must not take messages meant for this one. What a token allows is decided by the
-authorizer; without one everything is allowed, as at the other endpoints.
+then, and another broker must not take messages meant for this one. What a token allows is checked where it is
+used, as at the other endpoints (`security/caller.py`).
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any, Protocol
+from typing import Any
 
 from pyarrow import flight
 
@@ -25,51 +25,8 @@ from tidemill.core.errors import (
 from tidemill.server.flight.flight_limits import FlightLimits
 from tidemill.server.rejects import REJECTS
 from tidemill.server.security.authority import Authority
-from tidemill.server.security.permissions import Verb
 
 MIDDLEWARE = "tidemill-token"
-
-
-class Authorizer(Protocol):
-    """Decides on each call. Must be thread-safe."""
-
-    def authorize(self, authorization: str, verb: Verb, topic: str | None) -> None:
-        """Raise `UnauthorizedError` or `ForbiddenError` unless the caller with this header may.
-
-        A topic of None means all of them.
-        """
-        ...
-
-    def user_of(self, authorization: str) -> str:
-        """The caller with this header, empty without authentication; `UnauthorizedError` if unknown."""
-        ...
-
-
-class AllowAll:
-    """Authentication is off."""
-
-    def authorize(self, authorization: str, verb: Verb, topic: str | None) -> None:
-        return
-
-    def user_of(self, authorization: str) -> str:
-        return ""
-
-
-class FileAuthorizer:
-    """Uses the permissions file, as the other endpoints do."""
-
-    def __init__(self, authority: Authority) -> None:
-        self._authority = authority
-
-    def user_of(self, authorization: str) -> str:
-        return self._authority.user_of_token(authorization).name
-
-    def authorize(self, authorization: str, verb: Verb, topic: str | None) -> None:
-        user = self._authority.user_of_token(authorization)
-        if topic is None:
-            user.require_everywhere(verb)
-        else:
-            user.require(verb, topic=topic)
 
 
 class _Bearer(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no types
@@ -90,10 +47,10 @@ class BearerFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # py
     (A request that is one message, such as a ticket, is there already; `flight_connections.py` bounds it.)
     """
 
-    def __init__(self, limits: FlightLimits, authorizer: Authorizer, broker_id: str) -> None:
+    def __init__(self, limits: FlightLimits, authority: Authority | None, broker_id: str) -> None:
         super().__init__()
         self._limits = limits
-        self._authorizer = authorizer
+        self._authority = authority
         self._broker_id = broker_id
 
     def start_call(self, info: Any, headers: dict[str, list[str | bytes]]) -> _Bearer:
@@ -104,7 +61,8 @@ class BearerFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # py
                 "/healthz"
             )
         try:
-            self._authorizer.user_of(authorization)
+            if self._authority is not None:
+                self._authority.user_of_token(authorization)
             self._limits.enter()
         except (UnauthorizedError, TooManyRequestsError) as error:
             raise refusal_of(error) from None

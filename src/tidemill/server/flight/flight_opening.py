@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from tidemill.broker.broker import Broker
 from tidemill.core.errors import StorageError, TidemillError
-from tidemill.server.flight.flight_auth import FileAuthorizer
 from tidemill.server.flight.flight_connections import FlightConnections
 from tidemill.server.flight.flight_limits import CALLS_MAX, FlightLimits
 from tidemill.server.flight.flight_server import FlightServer
@@ -129,7 +128,6 @@ def open_flight(
     """
     if plan.flight_port is not None and plan.flight_port < 0:
         return None
-    authorizer = FileAuthorizer(authority) if authority is not None else None
     tls = None
     if plan.tls_port is not None:
         tls = (Path(plan.tls_cert).read_bytes(), Path(plan.tls_key).read_bytes())
@@ -140,7 +138,7 @@ def open_flight(
     for port in ports:
         if _is_free(plan.host, port):
             try:
-                return FlightServer(broker, plan.host, port, authorizer=authorizer, tls=tls, limits=limits)
+                return FlightServer(broker, plan.host, port, authority=authority, tls=tls, limits=limits)
             except pa.ArrowException:  # what Flight makes of a port that was taken meanwhile
                 continue
     wanted = f"{plan.host}:{plan.flight_port or FLIGHT_PORT}"

@@ -33,17 +33,13 @@ from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import (
     BodyTooLargeError,
     BrokerClosedError,
-    ForbiddenError,
     RequestError,
     TidemillError,
-    UnauthorizedError,
 )
 from tidemill.core.limits import FRAME_ROWS_MAX
 from tidemill.core.request_ids import REQUEST_ID_NAME, request_key
 from tidemill.server.flight.flight_auth import (
     MIDDLEWARE,
-    AllowAll,
-    Authorizer,
     BearerFactory,
     authorization_of,
     refusal_of,
@@ -60,7 +56,18 @@ from tidemill.server.flight.flight_requests import (
     wanted_of,
 )
 from tidemill.server.flight.flight_traffic import FlightTraffic, caller_of
-from tidemill.server.security.permissions import Verb
+from tidemill.server.security.authority import Authority
+from tidemill.server.security.caller import (
+    CANCEL,
+    LOOK,
+    SEND,
+    may,
+    may_everywhere,
+    require,
+    require_on,
+    set_caller,
+)
+from tidemill.server.security.permissions import User
 
 T = TypeVar("T")
 _STOP_SECONDS = 5.0
@@ -82,18 +89,18 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         host: str = "127.0.0.1",
         port: int = 0,
         *,
-        authorizer: Authorizer | None = None,
+        authority: Authority | None = None,
         tls: tuple[bytes, bytes] | None = None,
         limits: FlightLimits | None = None,
     ) -> None:
         self.limits = limits or FlightLimits()
-        self._authorizer = authorizer or AllowAll()
+        self._authority = authority
         scheme = "grpc+tls" if tls else "grpc"
         address = f"[{host}]" if ":" in host else host
         super().__init__(
             f"{scheme}://{address}:{port}",
             tls_certificates=[tls] if tls else None,
-            middleware={MIDDLEWARE: BearerFactory(self.limits, self._authorizer, broker.id)},
+            middleware={MIDDLEWARE: BearerFactory(self.limits, authority, broker.id)},
         )
         self._broker = broker
         self.traffic = FlightTraffic()
@@ -140,7 +147,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         try:
             self._count(context)
             with self._writes:
-                self._require(context, Verb.SEND, batch, topic)
+                self._require_send(batch, topic)
                 return self._broker.send_table(batch, topic=topic, is_whole=True)
         except TidemillError as error:
             error.args = (f"batch {number} was not stored: {error}",)
@@ -179,16 +186,15 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     def _cancel(
         self, context: Any, batch: pa.RecordBatch, topic: str | None, request_id: str | None, part: int = 0
     ) -> pa.RecordBatch:
-        self._count(context)
-        user = self._authorizer.user_of(authorization_of(context))
-        key = None if request_id is None else request_key(request_id, user, part)
+        name = self._count(context)
+        key = None if request_id is None else request_key(request_id, name, part)
         with self._writes:
             self._require_open()
             check_whole(batch)
             topics, ids, seqs = cancel_columns(batch, self._broker.id, topic)
             for name in topics.unique().to_pylist():
                 if name:
-                    self._authorizer.authorize(authorization_of(context), Verb.CANCEL, name)
+                    require(CANCEL, topic=name)
             codes = self._broker.cancel_rows(topics, ids, seqs, request_id=key)
         return pa.RecordBatch.from_arrays([_answer_texts().take(pa.array(codes))], schema=ANSWER)
 
@@ -196,17 +202,29 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         """A request that is one message has come."""
         self.traffic.handed(caller_of(context.peer()), size)
 
-    def _count(self, context: Any) -> None:
-        self.limits.spend(self._authorizer.user_of(authorization_of(context)), context)
+    def _count(self, context: Any) -> str:
+        """A call or a batch of it counts; returns the name of its user."""
+        user = self._identify(context)
+        name = "" if user is None else user.name
+        self.limits.spend(name, context)
+        return name
 
-    def _require(self, context: Any, verb: Verb, batch: pa.RecordBatch, topic: str | None) -> None:
+    def _identify(self, context: Any) -> User | None:
+        """The user of a call, who is the caller from now on, for one batch: a token may be revoked."""
+        user = None
+        if self._authority is not None:
+            user = self._authority.user_of_token(authorization_of(context))
+        set_caller(user)
+        return user
+
+    def _require_send(self, batch: pa.RecordBatch, topic: str | None) -> None:
         self._require_open()
         check_whole(batch)
         check_columns(batch.schema.names, topic)
         # As the broker reads them: a column of bytes must not be checked under another name.
         names = [topic] if topic is not None else texts(batch, "topic").unique().to_pylist()
         for name in names:
-            self._authorizer.authorize(authorization_of(context), verb, name)
+            require(SEND, topic=name)
 
     def _require_open(self) -> None:
         if self._is_closing:
@@ -223,7 +241,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
     def _read(self, context: Any, wanted: Wanted) -> Iterator[pa.RecordBatch]:
         self._count(context)
-        self._authorizer.authorize(authorization_of(context), Verb.LOOK, wanted.only_topic)
+        require_on(LOOK, wanted.only_topic)
         self._broker.require_open()
         return self._broker.tables.read(wanted)
 
@@ -242,15 +260,11 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:
         """The tables: pending, history, and the messages of every topic the caller may look at."""
         self._handed(context, len(criteria))
-        topics = [view.name for view in self._broker.views.topics()]
-        for wanted in (Wanted("pending"), Wanted("history"), *(Wanted("messages", name) for name in topics)):
-            try:
-                self._authorizer.authorize(authorization_of(context), Verb.LOOK, wanted.topic)
-            except ForbiddenError:
-                continue
-            except UnauthorizedError as error:
-                raise refusal_of(error) from None
-            yield _info([wanted], _path(wanted))
+        _said(self._identify, context)
+        topics = [view.name for view in self._broker.views.topics() if may(LOOK, topic=view.name)]
+        tables = ("pending", "history") if may_everywhere(LOOK) else ()
+        found = [*map(Wanted, tables), *(Wanted("messages", name) for name in topics)]
+        return iter([_info([wanted], _path(wanted)) for wanted in found])
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """The table's schema and a ticket for each of its parts, which may be read side by side."""
@@ -262,7 +276,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
     def _parts(self, context: Any, wanted: Wanted, count: int) -> list[Wanted]:
         self._count(context)
-        self._authorizer.authorize(authorization_of(context), Verb.LOOK, wanted.only_topic)
+        require_on(LOOK, wanted.only_topic)
         self._broker.require_open()
         return self._broker.tables.parts(wanted, count) if count > 1 else [wanted]
 
