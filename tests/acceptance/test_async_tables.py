@@ -132,7 +132,7 @@ def test_one_client_on_one_event_loop_after_another(served: Served) -> None:
     gc.collect()  # here, where the warning is expected
 
 
-def test_a_client_that_is_closed_meanwhile_keeps_nobody_waiting() -> None:
+def test_a_client_that_is_closed_meanwhile_ends_every_wait() -> None:
     """No broker listens: the client retries, in a thread, until the client is closed."""
 
     async def work() -> None:

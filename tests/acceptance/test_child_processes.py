@@ -43,7 +43,7 @@ def _serves(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_told_to_end_it_puts_away_what_it_has(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_makes_it_remove_what_it_made(tmp_path: Path, number: signal.Signals) -> None:
     place = tmp_path / "place"
     place.mkdir()
     with _measuring(place) as (bench, below):

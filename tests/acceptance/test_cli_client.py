@@ -241,7 +241,7 @@ def test_errors_speak_of_what_stands_on_the_command_line(cli) -> None:
     assert cli("groups", "reset", "typo", "seen", "--to", "now")[1].startswith("typo: reads seen")
 
 
-def test_what_nobody_reads_any_more_is_given_back(served, cli, monkeypatch) -> None:
+def test_what_is_not_read_any_more_is_returned(served, cli, monkeypatch) -> None:
     """As in `tidemill receive … | head -2`."""
     lines: list[str] = []
 
@@ -463,7 +463,7 @@ def test_what_cannot_be_printed_is_not_acknowledged(cli, served, redirection: st
     assert _json(cli("receive", topic, "--group", "g", "--count", "1"))["attempt"] == 1
 
 
-def test_a_full_disk_behind_the_output_is_told(served) -> None:
+def test_a_full_disk_behind_the_output_is_reported(served) -> None:
     result = _run_in_shell(served, "status --json >/dev/full")
     assert result.returncode == 1
     assert "No space left" in one_line_on_stderr(result)

@@ -55,7 +55,7 @@ def test_a_garbage_message_is_an_invalid_argument(served, http2):
         assert http2.grpc_status(stream) == "3"
 
 
-def test_a_truncated_message_is_told(served, http2):
+def test_a_truncated_message_is_reported(served, http2):
     with unharmed(served):
         stream = http2.call(_SEND, struct.pack(">BI", 0, 1000) + b"only this")
         assert http2.grpc_status(stream) == "13"
@@ -236,7 +236,7 @@ def hurried(tmp_path):
     served.stop()
 
 
-def test_a_body_that_never_begins_is_given_up_and_nobody_who_waits_is(hurried):
+def test_a_body_that_never_begins_is_given_up_and_no_long_poll_is(hurried):
     def say_and_stay() -> Iterator[bytes]:
         command = service.TelemetryCommand()
         command.settings.publishing.topics.add().name = "orders"

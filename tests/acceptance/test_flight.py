@@ -127,7 +127,7 @@ def test_history_shows_what_was_released(served: Served) -> None:
         assert set(history["topic"].to_pylist()) == {"soon"}
 
 
-def test_a_taken_port_is_told(served: Served, tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(served: Served, tmp_path: Path) -> None:
     port = str(_flight_port(served))
     flags = ("--port", "0", "--pipeline", "embedded", "--flight-port", port)
     failed = run("serve", "--data", tmp_path / "other", *flags)

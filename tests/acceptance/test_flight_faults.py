@@ -104,7 +104,7 @@ def test_callers_that_never_read_are_left_waiting_alone(served):
             assert client.tables.pending("large").num_rows == 0
 
 
-def test_a_stream_that_says_nothing_holds_up_nobody(served):
+def test_a_silent_stream_delays_no_other(served):
     with unharmed(served), contextlib.ExitStack() as stack:
         for _ in range(50):
             http2 = Http2(_port(served))

@@ -161,7 +161,7 @@ def test_a_certificate_that_is_replaced_is_used_without_a_restart(served):
     assert served.broker_pids() == [pid]
 
 
-def test_told_to_stop_with_a_call_under_way_it_stops_in_order(tmp_path):
+def test_stopped_with_a_call_under_way_it_stops_in_order(tmp_path):
     served = Served(tmp_path / "data", "--server", "hypercorn", "--flight-port", "-1")
     served.prepare("orders")
     served.start()

@@ -52,7 +52,7 @@ def _grpc(served, level: str) -> object:
         return method(service.SendMessageRequest(messages=[message]), timeout=10)
 
 
-def test_a_level_five_message_arrives_after_one_minute_from_every_door(served, client, cli) -> None:
+def test_a_level_five_message_arrives_after_one_minute_from_every_endpoint(served, client, cli) -> None:
     start_ms = client.status().now_ms
     assert cli("send", "doors", "cli", "--level", "5")[0] == 0
     _http(served, "/v1/messages", {"topic": "doors", "body": "http", "level": 5})
@@ -75,7 +75,7 @@ def test_a_level_five_message_arrives_after_one_minute_from_every_door(served, c
     assert {m.via for m in came} == {"level"}
 
 
-def test_every_door_refuses_levels_that_are_none_and_notes_those_too_high(served, client, cli) -> None:
+def test_every_endpoint_refuses_levels_that_are_none_and_notes_those_too_high(served, client, cli) -> None:
     assert _grpc(served, "-1").status.code == Code.ILLEGAL_DELIVERY_TIME
     assert _grpc(served, "three").status.code == Code.ILLEGAL_DELIVERY_TIME
     with pytest.raises(TidemillError, match="negative"):

@@ -166,7 +166,7 @@ def test_lost_consumers_are_a_finding_and_begun_again_only_if_asked_to(directory
     assert "stays as it is" in run_here("rebuild", "--new-consumers", directory).stdout
 
 
-def test_rebuild_mends_a_damaged_index(directory: Path) -> None:
+def test_rebuild_repairs_a_damaged_index(directory: Path) -> None:
     (entries,) = (directory / "index" / "entries").iterdir()
     _flip_byte(entries, 48 * 3 + 9)
     assert run_here("rebuild", directory).returncode == 0

@@ -99,7 +99,7 @@ def test_the_official_client_with_its_keys_is_served(served):
 
 
 @pytest.mark.parametrize("keys", [("shop-ak", "wrong-secret-key"), ("nobody", SECRET), ()])
-def test_the_official_client_with_wrong_keys_is_told(served, keys, caplog):
+def test_the_official_client_with_wrong_keys_is_refused(served, keys, caplog):
     producer = Producer(ClientConfiguration(served.endpoint, Credentials(*keys)), ())
     start(producer)
     try:
@@ -235,7 +235,7 @@ def test_our_async_client_works_over_tls(served):
     asyncio.run(run())
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused_at_once(served):
+def test_a_certificate_of_an_unknown_authority_is_refused_at_once(served):
     with (
         tidemill.Client(f"https://{served.tls_endpoint}", token=TOKEN, retry_for="1h") as client,
         pytest.raises(UnreachableError, match=r"name a certificate to trust"),
@@ -353,7 +353,9 @@ def test_with_auth_any_address_will_do_and_the_rate_is_kept(tmp_path):
         served.stop()
 
 
-def test_who_may_not_look_is_told_what_became_of_a_send_and_of_a_move(served, monkeypatch, capsys) -> None:
+def test_a_caller_without_look_gets_the_answers_of_a_send_and_of_a_reschedule(
+    served, monkeypatch, capsys
+) -> None:
     monkeypatch.setenv("TIDEMILL_ENDPOINT", served.endpoint)
     monkeypatch.setenv("TIDEMILL_TOKEN", BLIND)
     assert main.run(["status"]) == 1

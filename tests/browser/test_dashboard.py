@@ -251,7 +251,7 @@ def test_a_broker_that_asks_who_you_are(browser, visit, tmp_path) -> None:
         served.stop()
 
 
-def test_a_port_nobody_serves_is_no_dashboard(browser) -> None:
+def test_a_port_without_a_server_is_no_dashboard(browser) -> None:
     page = browser.new_page()
     with pytest.raises(Exception, match="ERR_CONNECTION_REFUSED"):
         page.goto(f"http://127.0.0.1:{free_port()}/")

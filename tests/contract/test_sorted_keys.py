@@ -101,7 +101,7 @@ def test_keys_of_another_width_are_refused(disk: Disk, tmp_path: Path) -> None:
     keys.close()
 
 
-def test_a_machine_without_rocksdict_is_told_what_to_install(
+def test_without_rocksdict_the_error_says_what_to_install(
     disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)

@@ -42,25 +42,25 @@ def test_every_complaint_becomes_one_line(error: Exception, said: str) -> None:
 
 
 @pytest.mark.slow
-def test_another_python_is_told_before_spark_is_started(tmp_path: Path) -> None:
+def test_another_python_is_reported_before_spark_is_started(tmp_path: Path) -> None:
     said = f"workers run Python 3.99 and the driver runs Python {OWN_VERSION}"
     with pytest.raises(StorageError, match=said):
         require_same_python(str(other_python(tmp_path)))
 
 
 @pytest.mark.slow
-def test_a_python_without_tidemill_is_told(tmp_path: Path) -> None:
+def test_a_python_without_tidemill_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="workers cannot import tidemill; install tidemill for the Python"):
         require_same_python(str(bare_python(tmp_path)))
 
 
 @pytest.mark.slow
-def test_a_python_that_ends_is_told(tmp_path: Path) -> None:
+def test_a_python_that_ends_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="ended with code 3"):
         require_same_python(str(wrapped_python(tmp_path, "exit 3")))
 
 
-def test_a_python_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_python_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"PYSPARK_PYTHON names .*nowhere, which does not run here"):
         require_same_python(str(tmp_path / "nowhere"))
 

@@ -49,7 +49,9 @@ def test_executors_of_a_cluster_turn_the_wheel(world: World, name: str) -> None:
     assert world.broker.status().pipeline.takeovers == 0
 
 
-def test_a_worker_of_the_cluster_dies_and_nobody_notices(world: World, cluster: Standalone) -> None:
+def test_a_worker_of_the_cluster_dies_and_messages_still_come_in_time(
+    world: World, cluster: Standalone
+) -> None:
     played = world.begin("a-worker-dies")
     played.send([(f"m{i}".encode(), 100_000 + i) for i in range(50)])
     cluster.workers[0].kill()

@@ -49,6 +49,6 @@ def test_no_request_makes_it_fail(app) -> None:
 
 @given(st.binary(max_size=200))
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
-def test_no_bytes_make_the_batch_door_fail(app, content) -> None:
+def test_no_bytes_make_the_batch_endpoint_fail(app, content) -> None:
     with AsgiCaller(app) as http:
         assert http.post("/v1/send-batch", content=b"TMB1" + content).status_code in (200, 400)

@@ -152,7 +152,7 @@ def test_chains_of_every_shape_are_walked_whole(tmp_path):
 
 @given(st.integers(0, 39), st.integers(-5, 60))
 @settings(max_examples=examples(60), deadline=None)
-def test_a_link_that_leads_nowhere_is_told_and_never_walked_for_ever(at, wrong_index):
+def test_a_link_that_leads_nowhere_is_reported_and_never_followed_for_ever(at, wrong_index):
     with tempfile.TemporaryDirectory() as folder:
         log = TimerLog(RealDisk(), Path(folder) / "log", 52 * 10 + 16)
         units = np.zeros(40, UNIT)

@@ -68,7 +68,7 @@ def test_history_has_lateness_and_runner(client, read) -> None:
     )
 
 
-def test_wrong_reads_are_told_in_words(spark, read, served) -> None:
+def test_wrong_reads_are_reported_in_words(spark, read, served) -> None:
     told = {
         "unknown column 'nope'": lambda: read("tidemill_pending", columns="key,nope"),
         "topic 'missing' does not exist": lambda: read("tidemill", topic="missing").count(),

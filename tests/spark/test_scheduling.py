@@ -91,7 +91,7 @@ def test_delays_are_taken_as_texts_numbers_and_intervals(spark, client, write) -
     assert all(now_ms + 5_400_000 <= at < now_ms + 5_400_000 + 120_000 for at in due)
 
 
-def test_wrong_writes_are_told_in_words(spark, write, served) -> None:
+def test_wrong_writes_are_reported_in_words(spark, write, served) -> None:
     good = spark.sql("SELECT 'k' AS key, 'x' AS body, 1000L AS delay")
     told = {
         "unknown columns ['colour']": lambda: write(good.withColumn("colour", F.lit("red")), topic="t"),

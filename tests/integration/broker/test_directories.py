@@ -84,7 +84,7 @@ def test_a_data_directory_may_hold_other_files_too(small: SmallBroker):
     assert small.bodies("t") == [b"x"]
 
 
-def test_one_that_lost_its_identity_is_told_so_and_not_called_a_strangers(small: SmallBroker):
+def test_a_directory_that_lost_its_identity_is_named_as_such_and_not_as_foreign(small: SmallBroker):
     small.send("t", b"x")
     small.close()
     (small.directory / "NOTES.md").write_text("ours")

@@ -48,7 +48,7 @@ def shard(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("note", ["pid SELF started 0", "", "pid 999999999 started 5", "nonsense"])
-def test_whoever_holds_a_shard_is_ended_whatever_its_note_says(shard: Path, note: str) -> None:
+def test_the_process_that_holds_a_shard_is_ended_whatever_its_note_says(shard: Path, note: str) -> None:
     with _holder(shard, note) as process:
         free_shard(RealDisk(), shard, epoch=2)
         assert process.wait(10) == -9

@@ -363,7 +363,7 @@ def test_many_senders_and_cancellers_at_once_agree_with_the_log(tmp_path):
         assert not broker.check(tmp_path / "scratch")
 
 
-def test_a_log_without_any_file_is_told_from_a_new_directory(tmp_path):
+def test_a_log_without_any_file_is_not_taken_for_a_new_directory(tmp_path):
     with open_broker(tmp_path / "data") as broker:
         broker.send([Draft("orders", b"x", delay_ms=DAY_MS)])
     for segment in (tmp_path / "data" / "log").glob("*.log"):

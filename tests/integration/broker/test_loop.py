@@ -133,7 +133,9 @@ def test_the_longest_pause_after_errors_is_one_that_the_system_clock_takes(clock
 @pytest.mark.parametrize(
     ("fault", "lines", "traces"), [(ValueError("no"), 12, 1), (DiskFullError("no"), 5, 0)]
 )
-def test_what_fails_is_told_and_a_full_disk_without_trace_or_end(clock, health, caplog, fault, lines, traces):
+def test_what_fails_is_reported_and_a_full_disk_without_a_traceback_or_an_end(
+    clock, health, caplog, fault, lines, traces
+):
     def step(_now_ms: int) -> int:
         raise fault
 
@@ -162,7 +164,7 @@ class _Ended(BaseException):
         (_Ended("no"), Remedy.REOPEN),
     ],
 )
-def test_a_fault_after_which_nobody_knows_the_disk_or_that_ends_the_thread_stops_the_broker(
+def test_a_fault_that_leaves_the_disk_unknown_or_ends_the_thread_stops_the_broker(
     clock, health, fault, remedy, caplog
 ):
     stopped: queue.Queue[bool] = queue.Queue()

@@ -91,7 +91,7 @@ def test_it_is_starting_until_it_says_that_it_is_ready(start) -> None:
     assert _wait_for(process, "ready").problem == ""
 
 
-def test_why_it_ended_is_told_once_and_it_is_tried_again(start, clock, caplog) -> None:
+def test_the_reason_of_its_end_is_reported_once_and_it_is_started_again(start, clock, caplog) -> None:
     process = start(_CHILD + "report('failed', why='no space')")
     assert _wait_for(process, "stopped").problem == "no space"
     for _ in range(3):
@@ -101,7 +101,7 @@ def test_why_it_ended_is_told_once_and_it_is_tried_again(start, clock, caplog) -
     assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
 
 
-def test_what_it_waits_for_is_told_while_it_starts(start, caplog) -> None:
+def test_what_it_waits_for_is_reported_while_it_starts(start, caplog) -> None:
     process = start(_stays("report('waiting', why='no workers')\nreport('alive')"))
     _wait("it says why", lambda: process.state() == PipelineState("starting", "no workers"))
     assert "no workers" in caplog.text
@@ -135,7 +135,7 @@ def test_every_step_that_it_reports_is_timed(start) -> None:
     assert process.step_durations.sum_s == pytest.approx(0.34)
 
 
-def test_a_broker_that_stood_still_itself_ends_nobody(start, clock) -> None:
+def test_a_broker_that_stood_still_itself_ends_no_process(start, clock) -> None:
     process = start(_stays(_READY))
     _wait_for(process, "ready")
     first = process.pid
@@ -144,7 +144,7 @@ def test_a_broker_that_stood_still_itself_ends_nobody(start, clock) -> None:
     assert process.pid == first
 
 
-def test_what_keeps_it_from_starting_stops_nobody_else(start, clock, tmp_path, caplog) -> None:
+def test_what_keeps_it_from_starting_does_not_stop_the_broker(start, clock, tmp_path, caplog) -> None:
     """The broker runs the timer at once: what is wrong with Spark must not keep it from that."""
     (tmp_path / "spark.log").mkdir()
     process = start(_stays(_READY))

@@ -96,7 +96,7 @@ def test_bash_completes_commands_and_options(line: str, offered: set[str]) -> No
     ("line", "offered"),
     [("tidemill send --de", "--delay"), ("tidemill topics cr", "create"), ("tidemill se", "serve")],
 )
-def test_other_shells_are_told_commands_and_options(shell: str, line: str, offered: str) -> None:
+def test_other_shells_complete_commands_and_options(shell: str, line: str, offered: str) -> None:
     asked = {
         "_TIDEMILL_COMPLETE": f"complete_{shell}",
         "_TYPER_COMPLETE_ARGS": line,

@@ -138,7 +138,9 @@ def test_garbage_is_said_to_be_garbage(
     assert complaint.count("\n") == 1
 
 
-def test_a_kind_can_be_told(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_kind_of_a_file_can_be_given(
+    directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     copy = tmp_path / "copied"
     copy.write_bytes(_one(directory, "index/entries/*").read_bytes())
     assert "seq=0 " in _dumped(capsys, copy, "--as", "entries")

@@ -115,7 +115,7 @@ def narrow(tmp_path):
         yield served
 
 
-def test_what_is_refused_for_now_is_sent_again_and_holds_up_nobody(narrow) -> None:
+def test_what_is_refused_for_now_is_sent_again_and_delays_no_other_message(narrow) -> None:
     minute = [START_MS + 60_000 * number for number in range(4)]
     with tidemill.Client(narrow.endpoint) as client, ThreadPoolExecutor(2) as threads:
         first = client.send("t", b"first", at=minute[1] / 1_000)
@@ -304,7 +304,7 @@ def test_a_restarted_broker_is_waited_for_and_nothing_is_doubled(tmp_path) -> No
         served.stop()
 
 
-def test_nobody_there_says_what_to_do() -> None:
+def test_an_unreachable_broker_is_reported_with_what_to_do() -> None:
     with tidemill.Client("127.0.0.1:1", retry_for=0) as client:
         with pytest.raises(UnreachableError, match="tidemill serve"):
             client.status()
@@ -379,7 +379,7 @@ _WRONG = [
 
 
 @pytest.mark.parametrize(("wrong", "said"), _WRONG)
-def test_a_wrong_message_spoils_nobody_elses_send(served, wrong, said) -> None:
+def test_a_wrong_message_fails_no_other_send(served, wrong, said) -> None:
     async def scene() -> list[object]:
         async with tidemill.AsyncClient(served.endpoint) as client:
             sends = [client.send("t", b"x", **(wrong if n == 3 else {})) for n in range(8)]
@@ -400,7 +400,7 @@ def test_of_many_messages_the_wrong_one_is_refused_alone(client) -> None:
 
 
 @pytest.mark.parametrize("wrong", [Draft("t", None), Draft("t", "text"), Draft(None, b"x"), "text", None])  # type: ignore[arg-type]
-def test_a_draft_that_is_none_is_refused_and_holds_up_nobody(client, served, wrong) -> None:
+def test_a_draft_that_is_none_is_refused_and_delays_no_other(client, served, wrong) -> None:
     with pytest.raises(RequestError, match="must be"):
         client.send_draft(wrong)
 

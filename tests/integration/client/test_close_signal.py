@@ -10,7 +10,7 @@ import pytest
 from tidemill.client.transport.close_signal import Closing
 
 
-def test_who_waits_is_told() -> None:
+def test_a_close_wakes_every_waiter() -> None:
     closing, told = Closing(), []
     waiting = [threading.Thread(target=lambda: told.append(closing.wait(120))) for _ in range(3)]
     for thread in waiting:
@@ -24,7 +24,7 @@ def test_who_waits_is_told() -> None:
     assert closing.wait(120)  # and who comes later does not wait
 
 
-def test_nobody_waits_longer_than_it_wants_to() -> None:
+def test_a_wait_ends_at_its_timeout() -> None:
     closing = Closing()
     assert not closing.wait(0.001)
     assert not closing.is_set() and not closing._locks

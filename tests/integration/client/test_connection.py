@@ -103,7 +103,7 @@ def test_a_broken_answer_is_a_lost_connection(script) -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_port_without_tls_is_told_at_once_and_not_tried_again(is_async) -> None:
+def test_a_port_without_tls_is_reported_at_once_and_not_tried_again(is_async) -> None:
     server = Scripted([b"HTTP/1.1 400 Bad Request\r\n\r\n", None])
     endpoint = f"https://{server.endpoint}"
 

@@ -107,7 +107,7 @@ def test_what_would_be_answered_untruly_the_second_time_is_not_asked_again(clien
         )
 
 
-def test_tasks_are_told_so_too(client, losing) -> None:
+def test_tasks_get_the_same_error(client, losing) -> None:
     client.send("t", b"x", delay="60s", key="k")
 
     async def act() -> None:

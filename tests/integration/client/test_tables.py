@@ -141,7 +141,7 @@ def test_a_wrong_row_has_its_own_error_and_the_others_are_stored(client, wrong, 
     assert client.status().sent == 2
 
 
-def test_a_wrong_row_among_many_loses_nobodys_handle(client) -> None:
+def test_a_wrong_row_among_many_loses_no_handle_of_another(client) -> None:
     count = 9_000
     bodies = pa.array([None if n == 8_500 else "x" for n in range(count)])
     answers = client.schedule(pa.table({"body": bodies, "delay_ms": [60_000] * count}), topic="t")
@@ -285,7 +285,7 @@ def test_objects_with_other_members_than_their_neighbours_are_properties(client)
     }
 
 
-def test_errors_are_told_however_the_rows_came(client, served) -> None:
+def test_errors_are_reported_however_the_rows_came(client, served) -> None:
     rows = [{"body": "a"}, {"body": None}]
     assert list(client.schedule(rows, topic="t").errors) == [1]
 
@@ -296,7 +296,7 @@ def test_errors_are_told_however_the_rows_came(client, served) -> None:
     assert asyncio.run(schedule()) == [1]
 
 
-def test_a_broker_that_never_had_a_flight_door_is_told_at_once(served) -> None:
+def test_a_broker_that_never_had_a_flight_endpoint_is_reported_at_once(served) -> None:
     with tidemill.Client(served.endpoint) as client:
         client._flight._closing = None  # a caller that waits for a retry fails
         with pytest.raises(tidemill.UnreachableError, match="no Flight endpoint"):

@@ -82,7 +82,7 @@ def way_to():
         yield way
 
 
-def test_the_first_goes_by_the_port_and_names_the_door(way_to) -> None:
+def test_the_first_send_goes_by_the_port_and_learns_the_socket(way_to) -> None:
     door = Door(_OK, _OK)
     way = way_to(door.name)
     assert [_ask(way) for _ in range(3)] == [b"port", b"door", b"door"]
@@ -100,7 +100,7 @@ def test_tasks_go_the_same_way() -> None:
     assert asyncio.run(ask_thrice()) == [b"port", b"door", b"door"]
 
 
-def test_a_door_that_is_gone_is_passed_without_an_error(way_to) -> None:
+def test_a_socket_that_is_gone_is_passed_without_an_error(way_to) -> None:
     door = Door(_OK)
     way = way_to(door.name)
     assert [_ask(way), _ask(way)] == [b"port", b"door"]
@@ -114,7 +114,7 @@ def test_an_answer_that_is_lost_is_asked_for_again_by_the_port(way_to) -> None:
     assert [_ask(way) for _ in range(3)] == [b"port"] * 3
 
 
-def test_who_has_waited_long_enough_is_told_so_and_the_next_goes_by_the_port(way_to) -> None:
+def test_a_send_that_timed_out_fails_and_the_next_goes_by_the_port(way_to) -> None:
     door = Door(b"", _OK)  # says nothing
     way = way_to(door.name)
     _ask(way)
@@ -123,7 +123,7 @@ def test_who_has_waited_long_enough_is_told_so_and_the_next_goes_by_the_port(way
     assert _ask(way) == b"port"
 
 
-def test_the_door_of_another_user_is_left_alone(monkeypatch, way_to) -> None:
+def test_the_socket_of_another_user_is_not_used(monkeypatch, way_to) -> None:
     door = Door(_OK)
     way = way_to(door.name)
     monkeypatch.setattr(short_way, "_ROOT", -1)
@@ -168,7 +168,7 @@ def test_a_name_that_is_none_of_ours_is_not_followed(name) -> None:
     assert not KnownSocket(_NEAR).is_new(name)
 
 
-def test_a_door_that_failed_is_tried_again_after_a_while_or_under_another_name(monkeypatch) -> None:
+def test_a_socket_that_failed_is_tried_again_after_a_while_or_under_another_name(monkeypatch) -> None:
     now_s = 100.0
     monkeypatch.setattr(short_way, "stopwatch_s", lambda: now_s)
     door = KnownSocket(_NEAR)

@@ -44,7 +44,7 @@ def test_a_doze_never_ends_before_its_moment_and_does_not_last_when_the_clock_wa
     assert stopwatch_s() - started_s < 0.5
 
 
-def test_simulated_time_moves_only_forward_and_only_when_told() -> None:
+def test_simulated_time_moves_only_forward_and_only_by_advance() -> None:
     clock = SimulatedClock(1_000)
     assert clock.is_simulated
     clock.advance_to(40 * 86_400_000)

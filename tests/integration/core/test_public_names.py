@@ -35,7 +35,7 @@ def test_every_error_is_exported_and_is_a_tidemill_error() -> None:
     assert issubclass(tidemill.ForbiddenError, tidemill.RequestError)
 
 
-def test_a_type_checker_is_told_the_same_names() -> None:
+def test_a_type_checker_sees_the_same_names() -> None:
     imported = {
         name.asname
         for part in ast.parse(_STUB.read_text()).body

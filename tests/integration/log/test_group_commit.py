@@ -157,7 +157,7 @@ def test_who_is_covered_by_a_sync_under_way_starts_none(log, disk):
     assert disk.sync_count == 1
 
 
-def test_after_a_failed_sync_everyone_is_told_and_nothing_is_acknowledged(log, disk):
+def test_after_a_failed_sync_every_waiter_fails_and_nothing_is_acknowledged(log, disk):
     commit = GroupCommit(log, in_flight_max=1)
     waiters = Waiters(commit)
     safe = log.synced_end

@@ -53,7 +53,7 @@ def test_a_batch_is_bounded_in_count_and_bytes() -> None:
     assert [[len(item) for item in batch] for batch in batches] == [[1, 1, 1], [1, 8], [20], [1]]
 
 
-def test_an_error_reaches_all_of_its_batch_and_nobody_else() -> None:
+def test_an_error_reaches_all_of_its_batch_and_no_other() -> None:
     def fail_on_zero(items: Sequence[int]) -> list[int]:
         if 0 in items:
             raise ValueError("zero")
@@ -71,7 +71,7 @@ def test_an_error_reaches_all_of_its_batch_and_nobody_else() -> None:
         asyncio.run(main())
 
 
-def test_a_waiter_that_gave_up_disturbs_nobody() -> None:
+def test_a_waiter_that_gave_up_disturbs_no_other() -> None:
     async def main() -> int:
         batcher: Batcher[int, int] = Batcher(list, executor, in_flight_max=1, batch_max=100)
         gone, stays = batcher.submit(1), batcher.submit(2)
@@ -95,7 +95,7 @@ def test_after_a_crowd_the_next_waits_for_company_but_not_after_a_few(before, le
         assert asyncio.run(main()) == left_waiting
 
 
-def test_whoever_waited_for_company_goes_when_the_pause_is_over() -> None:
+def test_a_call_that_waited_for_others_goes_when_the_pause_is_over() -> None:
     async def main() -> list[int]:
         batcher: Batcher[int, int] = Batcher(list, executor, in_flight_max=1, batch_max=100, pause_s=0.01)
         await asyncio.gather(*map(batcher.submit, range(4)))

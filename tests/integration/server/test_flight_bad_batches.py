@@ -147,7 +147,7 @@ def test_offsets_that_point_elsewhere_are_refused_in_every_column_of_every_call(
     assert small.broker.status().pending == 0
 
 
-def test_nobody_is_asked_about_topics_that_cannot_be_read(small) -> None:
+def test_permissions_are_not_asked_for_topics_that_cannot_be_read(small) -> None:
     class Asked:
         name = ""
 
@@ -177,7 +177,7 @@ def test_a_message_that_arrow_cannot_take_apart_is_refused_in_words(client) -> N
 
 
 @pytest.mark.parametrize("fault", [pa.ArrowIndexError, pa.ArrowCapacityError, SystemError])
-def test_what_arrow_cannot_do_is_told_in_words(small, client, monkeypatch, fault) -> None:
+def test_what_arrow_cannot_do_is_reported_in_words(small, client, monkeypatch, fault) -> None:
     def fail(*arguments: object) -> None:
         raise fault("strange")
 

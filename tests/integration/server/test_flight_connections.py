@@ -117,7 +117,7 @@ def _announce(door: FlightServer, path: str) -> tuple[Http2, int]:
 
 
 @pytest.mark.parametrize("path", [_PUT, _GET])
-def test_whoever_has_too_much_gathered_is_closed_and_nobody_else(door, path) -> None:
+def test_a_connection_with_too_much_gathered_is_closed_and_no_other(door, path) -> None:
     limit = FlightConnections(door.port, 100, door.traffic, message_bytes_max=MIB)
     with contextlib.ExitStack() as stack:
         early = stack.enter_context(_connect(door))
@@ -226,7 +226,7 @@ def _found(limit: FlightConnections) -> list[_Connection]:
     return list(limit._sockets.values())
 
 
-def test_whoever_is_silent_for_too_long_is_closed(door) -> None:
+def test_a_connection_that_is_silent_for_too_long_is_closed(door) -> None:
     with _connect(door) as connection:
         assert FlightConnections(door.port, 100).look() == 0
         assert FlightConnections(door.port, 100, silence_ms_max=-1).look() == 1
@@ -480,7 +480,7 @@ def test_whom_the_server_works_for_stays_however_silent(narrow) -> None:
         _wait_for_end(connection)
 
 
-def test_nobody_gives_way_while_there_is_room(narrow) -> None:
+def test_no_connection_is_closed_below_the_limit(narrow) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(_CALLS * 3 // 4):
             _begin_put(stack, _client(stack, narrow))
@@ -489,7 +489,7 @@ def test_nobody_gives_way_while_there_is_room(narrow) -> None:
         assert _stores(_client(stack, narrow))
 
 
-def test_whoever_waited_longest_goes_first() -> None:
+def test_the_connection_that_waited_longest_is_closed_first() -> None:
     traffic = FlightTraffic()
     with contextlib.ExitStack() as stack:
         for caller in ("first 1", "second 2", "first 1"):

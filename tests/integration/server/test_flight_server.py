@@ -407,7 +407,7 @@ def test_flights_and_schemas_are_listed(small, client) -> None:
         b'{"table": "history", "key": "k"}',
     ],
 )
-def test_a_wrong_ticket_is_told(client, ticket) -> None:
+def test_a_wrong_ticket_is_reported(client, ticket) -> None:
     with pytest.raises(flight.FlightServerError) as caught:
         client.do_get(flight.Ticket(ticket)).read_all()
     assert "code" in json.loads(caught.value.extra_info)
@@ -498,7 +498,7 @@ def test_calls_and_batches_of_one_client_are_counted(small) -> None:
             _get(client, table="pending")
 
 
-def test_more_calls_at_once_than_are_carried_are_told_to_come_again(small) -> None:
+def test_more_calls_at_once_than_the_limit_are_told_to_retry_later(small) -> None:
     with _door(small, limits=FlightLimits(calls_max=1)) as client:
         writer, answers = client.do_put(flight.FlightDescriptor.for_path("t"), _batch(1).schema)
         writer.write_batch(_batch(1))

@@ -63,7 +63,7 @@ def test_a_file_that_is_gone_for_a_moment_changes_nothing(pairs, live, caplog) -
         check_certificate(cert.with_name("nowhere.pem"), key)
 
 
-def test_envoy_is_told_where_the_key_is_and_never_what_it_says(pairs, tmp_path) -> None:
+def test_envoy_gets_the_path_of_the_key_and_never_its_content(pairs, tmp_path) -> None:
     cert, key = pairs[0]
     told = secret_for_envoy(tmp_path, cert, key)
     path = tmp_path / "tls" / "live" / "secret.json"

@@ -21,7 +21,7 @@ def _listen_as_the_door_does(port: int) -> socket.socket:
     return door
 
 
-def test_the_door_listens_on_a_held_port_and_alone_hears_who_comes():
+def test_the_server_alone_gets_the_connections_of_a_reserved_port():
     with hold_port(HERE, 0) as port:
         for _ in range(2):  # a broker process and the one after it
             with _listen_as_the_door_does(port) as door, socket.create_connection((HERE, port)) as caller:
@@ -31,7 +31,7 @@ def test_the_door_listens_on_a_held_port_and_alone_hears_who_comes():
                 heard.close()
 
 
-def test_nobody_else_gets_a_held_port_while_no_door_listens():
+def test_no_other_program_gets_a_reserved_port_while_no_server_listens():
     with hold_port(HERE, 0) as port:
         with pytest.raises(StorageError, match=r"Address already in use; choose another --tls-port"):
             with hold_port(HERE, port, "--tls-port"):
@@ -44,7 +44,7 @@ def test_nobody_else_gets_a_held_port_while_no_door_listens():
         assert again == port
 
 
-def test_a_port_on_which_a_door_listens_is_not_held():
+def test_a_port_on_which_a_server_listens_is_not_reserved():
     with _listen_as_the_door_does(0) as door:
         port = door.getsockname()[1]
         with pytest.raises(StorageError, match="choose another --port"):

@@ -320,7 +320,7 @@ def test_who_reads_late_but_reads_is_served_on(small, call, monkeypatch) -> None
     listener.close(_PATIENCE_S)
 
 
-def test_one_that_is_refused_in_part_gives_its_errors_to_nobody_else(small, tmp_path) -> None:
+def test_errors_of_a_request_that_is_refused_in_part_reach_no_other_request(small, tmp_path) -> None:
     class FullDesk(SendBatchService):
         def store_allowed(self, columns, refusals):
             raise DiskFullError("no space")
@@ -382,7 +382,7 @@ def test_a_caller_is_asked_who_it_is_with_every_request(small, tmp_path, call) -
     listener.close(_PATIENCE_S)
 
 
-def test_nobody_is_taken_for_the_one_before_wherever_the_line_stands(small, tmp_path, call) -> None:
+def test_a_caller_is_not_taken_for_the_one_before_on_its_connection(small, tmp_path, call) -> None:
     file = tmp_path / "auth.toml"
     file.write_text(_FILE)
     file.chmod(0o600)
@@ -397,7 +397,7 @@ def test_nobody_is_taken_for_the_one_before_wherever_the_line_stands(small, tmp_
     listener.close(_PATIENCE_S)
 
 
-def test_who_comes_too_often_is_told_to_wait(small, call) -> None:
+def test_a_caller_over_its_rate_is_told_to_retry_later(small, call) -> None:
     listener = UnixListener(SendBatchService(small.broker), Guard(rates=Rates(1, now_s=lambda: 0.0)), 8081)
     caller = call(listener)
     assert [caller.send(_drafts("orders"))[0] for _ in range(3)] == [200, 200, 429]

@@ -63,7 +63,7 @@ def test_a_checkpoint_syncs_and_encodes_without_the_writer_lock(small, noted):
     assert all(is_free for _, is_free in noted), noted
 
 
-def test_what_is_settled_while_a_checkpoint_is_encoded_is_told_by_the_log_alone(small, monkeypatch):
+def test_what_is_settled_while_a_checkpoint_is_encoded_is_in_the_log_alone(small, monkeypatch):
     receipts = [small.send("orders", b"%d" % i, delay_ms=FAR_MS) for i in range(40)]
     real = index_checkpoint.NotedIndexes.encode
 
@@ -128,7 +128,7 @@ def test_what_is_alive_is_counted_a_bounded_part_at_a_time(small, monkeypatch):
     assert small.broker.store.log.head == 0, "most is alive"
 
 
-def test_the_near_floor_moves_past_everything_a_bounded_part_at_a_time(small, monkeypatch):
+def test_the_near_lower_bound_moves_past_everything_a_bounded_part_at_a_time(small, monkeypatch):
     monkeypatch.setattr(message_store, "_FLOOR_ROWS", 4)
     for i in range(30):
         small.send("orders", delay_ms=1_000 if i == 20 else FAR_MS)

@@ -216,7 +216,7 @@ def test_find_shows_a_damaged_message_by_key_timed_or_not(small):
     assert small.broker.views.find("t", "not it") == []
 
 
-def test_the_story_of_a_damaged_message_is_told_as_far_as_it_is_known(small):
+def test_the_history_of_a_damaged_message_is_shown_as_far_as_it_is_known(small):
     receipt = small.send("t", b"x", delay_ms=HOUR_MS)
     damage_message(small, 0)
     story = small.broker.views.messages.story("t", receipt.id)

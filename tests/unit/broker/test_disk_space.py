@@ -77,7 +77,7 @@ def test_the_warning_comes_before_the_refusal_though_no_time_passes(make_small, 
         assert said() == [LOW, FULL]
 
 
-def test_a_disk_too_small_for_a_first_message_is_told_at_the_start(make_small, said, caplog):
+def test_a_disk_too_small_for_a_first_message_is_reported_at_the_start(make_small, said, caplog):
     small = make_small()
     small.close()
     small.disk.capacity_bytes = small.disk.allocated_bytes(small.directory) + 16 * KIB
@@ -107,7 +107,7 @@ def test_a_disk_too_small_for_a_first_message_is_told_at_the_start(make_small, s
     small.disk.capacity_bytes = None
 
 
-def test_a_disk_that_is_low_at_the_start_is_told_with_its_figures(make_small, said, caplog):
+def test_a_disk_that_is_low_at_the_start_is_reported_with_its_figures(make_small, said, caplog):
     small = make_small(store=replace(STORE, segment_bytes=1024 * KIB, ballast_bytes=1024 * KIB))
     small.send("t")
     small.close()
@@ -127,7 +127,7 @@ def test_a_disk_that_is_low_at_the_start_is_told_with_its_figures(make_small, sa
     small.disk.capacity_bytes = None
 
 
-def test_what_comes_and_goes_at_the_line_is_told_once(make_small, said):
+def test_what_comes_and_goes_at_the_limit_is_reported_once(make_small, said):
     small = make_small()
     small.send("t")
     used = small.disk.allocated_bytes(small.directory)
@@ -156,7 +156,7 @@ def test_the_smallest_disk_is_one_number_wherever_it_is_named():
         assert "1 GiB" in (root / page).read_text(), page
 
 
-def test_a_directory_that_goes_under_an_open_broker_is_told_and_that_it_came_back(small, said, tmp_path):
+def test_a_directory_that_goes_under_an_open_broker_is_reported_and_that_it_came_back(small, said, tmp_path):
     room = small.broker.store.disk_space
     said.forget()
     small.directory.rename(tmp_path / "elsewhere")

@@ -60,7 +60,7 @@ def test_what_belongs_to_the_attempt_and_not_to_the_message_tells_nothing_apart(
     assert again.id == first.id
 
 
-def test_many_single_sends_are_told_apart_too(small) -> None:
+def test_many_single_sends_are_distinguished_too(small) -> None:
     ones = [replace(_FIRST, id=f"made-{number}", body=b"one") for number in range(12)]
     others = [replace(draft, body=b"other") for draft in ones]
     small.broker.send_each(ones)

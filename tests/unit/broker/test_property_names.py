@@ -61,7 +61,7 @@ def test_other_names_are_the_senders(small, name) -> None:
     assert [dict(d.message.properties) for d in small.broker.receive("t", "g")] == [{name: "2"}] * 2
 
 
-def test_what_the_broker_adds_can_be_told_from_the_senders_and_left_out_to_send_on(small) -> None:
+def test_what_the_broker_adds_differs_from_the_senders_properties_and_is_left_out_to_send_on(small) -> None:
     small.broker.receiver.set_group("g", attempts_max=2)
     carried = {"__born_host": "10.0.0.1", "__trace": "t", "__gzip": "1"}
     sent = Draft("t", b"x", delay_ms=1, id="i", message_group="m", properties={"own": "1"}, carried=carried)

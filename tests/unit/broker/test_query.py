@@ -148,7 +148,7 @@ def test_the_story_of_a_message_from_its_send_to_its_settling(small) -> None:
     assert [(g.group, g.standing) for g in settled.groups] == [("g", "settled")]
 
 
-def test_a_cancelled_message_and_one_nobody_knows(small) -> None:
+def test_a_cancelled_message_and_an_unknown_one(small) -> None:
     (receipt,) = small.broker.send([Draft("a", b"x", deliver_at_ms=START_MS + HOUR_MS)])
     (other,) = small.broker.send([Draft("a", b"y", deliver_at_ms=START_MS + HOUR_MS)])
     small.advance(1_000)
@@ -187,7 +187,7 @@ def test_a_message_moved_on_by_retention_says_so(small) -> None:
     assert "kept" in [event.what for event in story.history]
 
 
-def test_ids_that_repeat_are_told_apart_by_seq(small) -> None:
+def test_ids_that_repeat_are_distinguished_by_seq(small) -> None:
     first = small.send("a", b"1", id="same", deliver_at_ms=START_MS + HOUR_MS)
     small.broker.cancel([first.handle])
     small.advance(2 * HOUR_MS)  # after which the same id is another message

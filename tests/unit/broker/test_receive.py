@@ -86,7 +86,7 @@ def test_large_messages_come_in_smaller_numbers_and_none_is_left_out(small):
 
 @pytest.mark.parametrize("queues", [1, 3])
 @pytest.mark.parametrize("message_group", ["", "ordered"])
-def test_one_of_the_largest_comes_alone_and_stands_in_nobodys_way(small, queues, message_group):
+def test_one_of_the_largest_comes_alone_and_delays_no_other(small, queues, message_group):
     small.broker.topics.create("work", queue_count=queues)
     small.broker.receiver.set_group("g", is_fifo=bool(message_group), attempts_max=3)
     large = b"L" * BODY_BYTES_MAX

@@ -20,7 +20,7 @@ def verbs(small):
     return small.broker.transactions
 
 
-def test_nobody_sees_a_half_until_it_is_committed(small, verbs):
+def test_a_transactional_message_is_invisible_until_it_is_committed(small, verbs):
     verbs.begin([Draft("t", b"body", id="x", keys=("k",), tag="a", properties={"p": "q"})])
     assert small.bodies("t") == []
     assert small.broker.status().pending == 0

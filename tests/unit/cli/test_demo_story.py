@@ -17,7 +17,7 @@ from tidemill.cli.demo.story import (
 )
 
 
-def test_every_fate_is_told() -> None:
+def test_every_outcome_occurs() -> None:
     fates = Counter(order.fate for order in orders())
     assert set(fates) == set(Fate)
     assert sum(fates.values()) == ORDER_COUNT

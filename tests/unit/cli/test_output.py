@@ -122,7 +122,7 @@ def test_an_empty_forecast_says_what_to_do() -> None:
     assert line == "nothing falls due within 1h; try a longer --horizon"
 
 
-def test_reading_the_log_is_told_and_ends_with_the_next_event(capsys: pytest.CaptureFixture[str]) -> None:
+def test_reading_the_log_is_shown_and_ends_with_the_next_event(capsys: pytest.CaptureFixture[str]) -> None:
     facts = {"host": "h", "port": 1, "tls_port": None, "flight_port": 2, "pipeline": "embedded"}
     with Story() as story:
         story.tell("opening", {"done": 1, "total": 2})

@@ -76,7 +76,7 @@ def test_a_limit_of_a_tick_that_is_no_count_is_refused_in_one_line(
         ("lead = 1\n", "too short"),
     ],
 )
-def test_a_mistake_in_the_file_is_told(
+def test_a_mistake_in_the_file_is_reported(
     planned: _Planned, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, words: str
 ) -> None:
     assert main.run(["serve", "--data", str(tmp_path / "data"), "--config", _file(tmp_path, content)]) == 2

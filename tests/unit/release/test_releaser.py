@@ -126,7 +126,7 @@ def test_a_fifo_group_keeps_its_order_across_near_and_far(small):
     assert far.handle.seq == 0
 
 
-def test_a_fifo_group_waits_for_ready_files_that_nobody_has_told_of_yet(small):
+def test_a_fifo_group_waits_for_ready_files_that_are_not_announced_yet(small):
     """Another process steps the shards: its files are there a while before the broker takes notice."""
     small.send("t", b"second", deliver_at_ms=START_MS + 40_001, message_group="g")
     small.send("t", b"first", deliver_at_ms=START_MS + 40_000, message_group="g")

@@ -57,7 +57,7 @@ def rig(small):
     return _Rig(small)
 
 
-def test_those_that_nobody_can_answer_for_keep_no_other_waiting(rig):
+def test_transactions_without_a_producer_delay_no_other(rig):
     rig.begin("dead", 300)
     rig.begin("live", 1)
     producer = rig.producer("b", "live")

@@ -248,7 +248,7 @@ def test_a_delivery_has_what_clients_insist_on() -> None:
     }
 
 
-def test_how_often_a_message_was_rolled_is_told_only_where_it_is_known() -> None:
+def test_how_often_a_message_was_rolled_is_shown_only_where_it_is_known() -> None:
     stored = _stored(draft_of(_message()))
     for rolls, told in ((None, None), (0, "0"), (24, "24")):
         delivery = Delivery("orders", "g", 2, 7, 3, 9_000, "r", 5_002, Via.SPARK, rolls, stored)

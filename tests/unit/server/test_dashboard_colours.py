@@ -63,7 +63,7 @@ def _series(colours: dict[str, str]) -> list[str]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("eye", _EYES)
-def test_series_can_be_told_apart(scheme, eye) -> None:
+def test_series_can_be_distinguished(scheme, eye) -> None:
     seen = {colour: _lab(_EYES[eye] @ _linear(colour)) for colour in _series(_scheme(scheme))}
     for one, other in combinations(seen, 2):
         assert np.linalg.norm(seen[one] - seen[other]) >= _DIFFERENCE_MIN, (one, other)

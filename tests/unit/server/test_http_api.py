@@ -331,7 +331,7 @@ def test_groups_are_set_listed_and_reset(http, small) -> None:
     assert len(_receive(http)) == 1
 
 
-def test_the_batch_door_answers_each_message(http) -> None:
+def test_the_batch_endpoint_answers_each_message(http) -> None:
     drafts = [
         Draft("orders", b"1", delay_ms=1_000, id="a"),
         Draft("bad topic", b"2", id="b"),
@@ -347,7 +347,7 @@ def test_the_batch_door_answers_each_message(http) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"TMB1", b"TMB1\xff\xff\xff\xff", b"TMB1\x02\0\0\0[]", b"x" * 100])
-def test_the_batch_door_refuses_garbage(http, content) -> None:
+def test_the_batch_endpoint_refuses_garbage(http, content) -> None:
     answer = http.post("/v1/send-batch", content=content)
     assert (answer.status_code, answer.json()["code"]) == (400, "bad-request")
 
@@ -443,7 +443,7 @@ def test_every_refusal_is_counted_once(http, small) -> None:
     assert counted("illegal-topic", lambda: _send(http)) == 0
 
 
-def test_what_is_no_json_is_told(http) -> None:
+def test_what_is_no_json_is_refused_in_words(http) -> None:
     form = http.post("/v1/messages", data={"topic": "t"}).json()["message"]
     assert "`Content-Type: application/json`" in form
     broken = http.post("/v1/messages", content=b"{bad", headers={"content-type": "application/json"})

@@ -196,7 +196,7 @@ class TestReloading:
             authority.user_of_token("Bearer very-secret-token")
 
     @pytest.mark.parametrize("content", [b'[users.a]\ntoken = "very-secret-token', b"\xff\xfe", None])
-    def test_a_broken_file_changes_nothing_and_is_told_once(self, authority, path, content, caplog):
+    def test_a_broken_file_changes_nothing_and_is_reported_once(self, authority, path, content, caplog):
         if content is None:
             path.unlink()
         else:
@@ -210,7 +210,7 @@ class TestReloading:
         path.write_text(_FILE.replace("users.shop", "users.store"))
         assert authority.user_of_token("Bearer very-secret-token").name == "store"
 
-    def test_with_a_wrong_file_at_a_start_again_nobody_gets_in_until_it_is_right(self, path, caplog):
+    def test_with_a_wrong_file_at_a_restart_every_caller_is_refused_until_it_is_right(self, path, caplog):
         path.write_text("no toml")
         with pytest.raises(RequestError, match="cannot use the permissions file"):
             Authority(path)
@@ -222,7 +222,7 @@ class TestReloading:
         path.write_text(_FILE)
         assert authority.user_of_token("Bearer very-secret-token").name == "shop"
 
-    def test_a_file_that_others_can_read_is_told(self, path, caplog):
+    def test_a_file_that_others_can_read_is_reported(self, path, caplog):
         os.chmod(path, 0o644)
         Authority(path)
         assert "chmod 600" in caplog.text

@@ -170,7 +170,7 @@ def test_a_message_is_shown_to_those_who_may_look_at_its_topic(app):
     assert _ask(app, "GET", path, "shop").status_code == 403
 
 
-def test_callers_are_told_who_they_are(app):
+def test_callers_see_their_own_name_and_permissions(app):
     shop = _ask(app, "GET", "/v1/me").json()
     assert (shop["user"], shop["may"]["cancel"], shop["may"]["admin"]) == ("shop", True, False)
     assert not any(_ask(app, "GET", "/v1/me", "mute").json()["may"].values())
@@ -359,14 +359,14 @@ def test_two_users_at_once_are_not_mixed_up(app):
     assert app.runner.run(run()) == [403, 200] * 20
 
 
-def test_over_the_rate_is_told_to_come_back(app):
+def test_a_caller_over_its_rate_is_told_when_to_retry(app):
     app.guard = Guard(rates=Rates(1))
     statuses = [_ask(app, "GET", "/v1/topics", None).status_code for _ in range(4)]
     assert statuses == [200, 200, 429, 429]
     assert _ask(app, "GET", "/healthz", None).status_code == 200
 
 
-def test_beside_answers_that_nobody_reads_no_large_one_is_begun_and_short_ones_go_on(app):
+def test_beside_answers_that_are_not_read_no_large_one_is_begun_and_short_ones_go_on(app):
     large = {"topic": "orders", "body": "x" * 300_000, "keys": ["k"]}
     assert _ask(app, "POST", "/v1/messages", json=large).status_code == 200
     look = "/v1/topics/orders/find?key=k"

@@ -141,7 +141,7 @@ def test_only_so_many_answers_with_bodies_are_made_at_once() -> None:
 @pytest.mark.parametrize(
     ("method", "size", "status"), [("GET", 300_000, 429), ("POST", 300_000, 200), ("GET", 200_000, 200)]
 )
-def test_what_is_done_is_told_whatever_waits_and_so_is_what_is_short(method, size, status) -> None:
+def test_what_is_done_is_answered_whatever_waits_and_so_is_what_is_short(method, size, status) -> None:
     app = FastAPI()
     app.add_api_route("/answer", lambda: "x" * size, methods=[method])
 

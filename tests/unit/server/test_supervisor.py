@@ -84,7 +84,7 @@ def test_one_that_never_comes_is_given_up(said: Said, tmp_path: Path) -> None:
     assert len(said) == supervising._SLOW_STARTS_MAX - 1
 
 
-def test_one_that_ends_by_itself_before_the_door_opens_is_given_up_at_once(
+def test_one_that_ends_by_itself_before_the_server_starts_is_given_up_at_once(
     said: Said, tmp_path: Path
 ) -> None:
     with pytest.raises(StorageError, match="server failed to start"):

@@ -68,7 +68,7 @@ class _Deaf:
 
 
 @pytest.mark.parametrize("size", [10, 10 * KIB, 200 * KIB])
-def test_who_talks_and_never_reads_is_not_told_more_and_more(small, size):
+def test_a_client_that_never_reads_is_not_sent_more_and_more(small, size):
     async def run() -> _Deaf:
         opened, client = Gateway(small.broker), _Deaf(20_000, size)
         await client.talk(opened)
@@ -115,7 +115,7 @@ def test_many_who_do_not_read_are_bounded_together_and_small_answers_go_out(smal
     assert modest.told == 1
 
 
-def test_who_is_refused_its_settings_is_told_why_and_the_stream_ends(small):
+def test_refused_settings_are_answered_with_the_reason_and_the_stream_ends(small):
     command = service.TelemetryCommand()
     command.settings.subscription.group.name = "no such name!"  # as is one that the permissions forbid
     asked = [{"type": "http.request", "body": frame(command.SerializeToString()), "more_body": True}]

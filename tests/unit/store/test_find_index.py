@@ -63,7 +63,7 @@ def test_it_knows_just_what_was_added(tmp_path_factory, parts, data) -> None:
     st.lists(st.integers(0, 1 << 40)),
     st.lists(st.tuples(st.integers(0, (1 << 43) - 1), st.integers(0, 65_535))),
 )
-def test_refs_of_requests_and_of_messages_are_told_apart(seqs, frames):
+def test_refs_of_requests_and_of_messages_are_distinguished(seqs, frames):
     offsets = [offset * 8 for offset, _ in frames]
     places = [offset << 16 | row for offset, (_, row) in zip(offsets, frames, strict=True)]
     refs = [*seqs, *(int(PLACE_BIT) | place for place in places), *map(request_ref, offsets)]

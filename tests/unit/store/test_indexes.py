@@ -197,7 +197,7 @@ def test_a_message_sent_back_settles_its_delivery(feed):
     assert effects.publication is not None
 
 
-def test_near_ones_that_wait_are_found_again_from_the_floor(feed):
+def test_near_ones_that_wait_are_found_again_from_the_lower_bound(feed):
     near = replace(_MESSAGE, flags=1)
     feed.put(near, _MESSAGE, near, near)
     feed.cancel(0)

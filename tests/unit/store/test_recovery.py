@@ -143,7 +143,7 @@ def test_the_answers_after_a_kill_are_the_answers_before(small):
     assert set(small.broker.cancel(handles)) == {"already-cancelled"}
 
 
-def test_progress_is_told_while_the_log_is_read(small):
+def test_progress_is_reported_while_the_log_is_read(small):
     for i in range(50):
         small.send("orders", b"%d" % i, delay_ms=100_000)
     small.kill()

@@ -183,7 +183,7 @@ def test_the_head_is_not_cut_above_a_message_in_a_consumers_hands(small):
     assert _cut(small) > 0
 
 
-def test_a_lease_that_is_prolonged_after_the_cut_harms_nobody(small):
+def test_a_lease_that_is_extended_after_the_cut_harms_no_other(small):
     for i in range(80):
         small.send("work", b"%d" % i)
     deliveries = small.broker.receive("work", "g", count=80, invisible_ms=1_000)

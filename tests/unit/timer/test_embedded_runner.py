@@ -49,7 +49,7 @@ def test_an_entry_from_the_future_calls_at_once():
     assert call(rows=2, stored_at=NOW + 300_000).is_called_for
 
 
-def test_with_a_short_lead_nobody_is_called_before_the_whole_slot_is_within_it():
+def test_with_a_short_lead_no_step_is_due_before_the_whole_slot_is_within_it():
     for now in range(NOW, NOW + 12_000, 100):
         answer = call_for_step(ShardPositions(0, None, 1_010), now, 2_000, 1_000, rows_max=10)
         assert answer.is_called_for == (target_tick(now, 2_000, 1_000) > 1_010)

@@ -223,7 +223,7 @@ def test_an_epoch_below_the_cursors_is_stale_even_if_the_target_file_is_older(sh
     assert shard.step(START + 1).is_stale
 
 
-def test_a_second_engine_on_a_shard_is_refused_and_told_who_is_at_work(shard):
+def test_a_second_engine_on_a_shard_is_refused_with_the_holder(shard):
     second = ShardEngine(RealDisk(), shard.directory, 0, SMALL, shard.entries, runner=Runner.SPARK)
     with pytest.raises(DirectoryLockedError) as refused:
         second.open(0)

@@ -85,7 +85,7 @@ def test_the_stores_own_cursor_counts_where_its_file_is_behind(rocks_shard, monk
     assert [seq for _, seq in shard.run(START + 9)] == [1]
 
 
-def test_keys_of_a_step_that_did_not_end_are_given_to_nobody(rocks_shard, monkeypatch):
+def test_keys_of_a_step_that_did_not_end_are_not_handed_over(rocks_shard, monkeypatch):
     shard = rocks_shard
     monkeypatch.setattr("tidemill.log.sorted_keys._SLICE_KEYS", 2)
     shard.run(START)

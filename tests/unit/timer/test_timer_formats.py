@@ -164,7 +164,7 @@ def test_golden_cursor_target_and_header_decode():
 
 
 @pytest.mark.parametrize("at", [5, 9, 13, 20, 50, 70, 100])
-def test_a_damaged_ready_file_is_told(at):
+def test_a_damaged_ready_file_is_reported(at):
     data = bytearray(encode_ready(*GOLDEN_READY))
     data[at] ^= 0xFF
     with pytest.raises((CorruptionError, NewerFormatError)):
@@ -184,7 +184,7 @@ def test_a_ready_file_that_tells_more_than_is_known_is_refused():
 
 
 @pytest.mark.parametrize("at", range(36))
-def test_a_damaged_target_is_told(at):
+def test_a_damaged_target_is_reported(at):
     data = bytearray(encode_target(GOLDEN_TARGET))
     data[at] ^= 0x01
     with pytest.raises(CorruptionError):
