@@ -162,8 +162,8 @@ def write_and_rename(disk: Disk, temporary: Path, path: Path, parts: Iterable[By
         disk.sync_dir(path.parent)
 
 
-class _told_apart:
-    """Turns the operating system's complaint into the error that says who must act."""
+class _translated:
+    """Translates an `OSError` into the error that says who must act."""
 
     __slots__ = ("_path",)
 
@@ -188,7 +188,7 @@ class _told_apart:
 class _RealFile:
     def __init__(self, path: Path, create: bool) -> None:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        with _told_apart(path):
+        with _translated(path):
             self._fd = os.open(path, flags, 0o644)
         self.path = path
         self._writable_map: mmap.mmap | None = None
@@ -197,7 +197,7 @@ class _RealFile:
         return os.fstat(self._fd).st_size
 
     def read(self, offset: int, length: int) -> bytes:
-        with _told_apart(self.path):
+        with _translated(self.path):
             data = os.pread(self._fd, length, offset)
             if len(data) == length or not data:
                 return data
@@ -209,7 +209,7 @@ class _RealFile:
             return b"".join(parts)
 
     def write(self, offset: int, data: Bytes) -> None:
-        with _told_apart(self.path):
+        with _translated(self.path):
             written = os.pwrite(self._fd, data, offset)
             if written == len(data):
                 return
@@ -231,15 +231,15 @@ class _RealFile:
     def map(self, length: int) -> ByteArray:
         if length == 0:
             return np.empty(0, np.uint8)
-        with _told_apart(self.path):
+        with _translated(self.path):
             return np.frombuffer(mmap.mmap(self._fd, length, prot=mmap.PROT_READ), np.uint8)
 
     def preallocate(self, length: int) -> None:
-        with _told_apart(self.path):
+        with _translated(self.path):
             os.posix_fallocate(self._fd, 0, length)
 
     def truncate(self, length: int) -> None:
-        with _told_apart(self.path):
+        with _translated(self.path):
             os.ftruncate(self._fd, length)
 
     def sync(self) -> None:
@@ -289,26 +289,26 @@ class RealDisk:
 
     def names(self, directory: Path) -> list[str]:
         try:
-            with _told_apart(directory):
+            with _translated(directory):
                 return sorted(os.listdir(directory))
         except FileNotFoundError:
             return []
 
     def make_dir(self, directory: Path) -> None:
-        with _told_apart(directory):
+        with _translated(directory):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def rename(self, source: Path, target: Path) -> None:
-        with _told_apart(target):
+        with _translated(target):
             os.replace(source, target)
 
     def remove(self, path: Path) -> None:
-        with _told_apart(path):
+        with _translated(path):
             path.unlink(missing_ok=True)
 
     def remove_tree(self, directory: Path) -> None:
         if directory.exists():
-            with _told_apart(directory):
+            with _translated(directory):
                 shutil.rmtree(directory)
 
     def sync_dir(self, directory: Path) -> None:
@@ -346,10 +346,10 @@ class RealDisk:
         return found.st_dev, found.st_ino
 
     def lock(self, path: Path, note: str) -> LockHandle:
-        with _told_apart(path):
+        with _translated(path):
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         held = lock_file(fd, path, "stop it first or choose another directory")
-        with suppress(DiskFullError), _told_apart(path):  # the lock holds without the note
+        with suppress(DiskFullError), _translated(path):  # the lock holds without the note
             os.ftruncate(fd, 0)
             os.pwrite(fd, note.encode(), 0)
         return held

@@ -98,18 +98,18 @@ class RocksKeys:
         self._key_bytes = key_bytes
         _require_readable(directory)
         access = AccessType.read_only(False) if read_only else AccessType.read_write()
-        with self._told_apart():
+        with self._translated():
             self._db: Rdict | None = Rdict(str(directory), _options(), access_type=access)
 
     def note(self) -> bytes | None:
-        with self._told_apart():
+        with self._translated():
             found = self._open_db.get(_NOTE_KEY)
         return found if isinstance(found, bytes) else None
 
     def scan(self, first: bytes, end: bytes, count_max: int) -> KeyRows:
         parts: list[bytes] = []
         left = count_max
-        with self._told_apart():
+        with self._translated():
             keys = self._open_db.keys(from_key=first, read_opt=_reading_below(end))
             while left and (part := b"".join(islice(keys, min(left, _SLICE_KEYS)))):  # type: ignore[arg-type]
                 parts.append(part)
@@ -126,13 +126,13 @@ class RocksKeys:
         rows = keys.view(np.dtype((np.void, self._key_bytes)))
         # The note goes with the last slice, in one batch with it.
         starts = range(0, max(1, len(rows)), _SLICE_KEYS)
-        with self._told_apart():
+        with self._translated():
             for start in starts:
                 self._put(rows[start : start + _SLICE_KEYS], note if start == starts[-1] else None)
             self._sync()
 
     def drop(self, first: bytes, end: bytes) -> None:
-        with self._told_apart():
+        with self._translated():
             self._open_db.delete_range(first, end)
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ class RocksKeys:
             return
         db, self._db = self._db, None  # it is closed even if that fails, and must not be closed again
         try:
-            with self._told_apart():
+            with self._translated():
                 db.close()
         except DiskFullError:
             return  # it could not tidy up; what was written is in RocksDB's own log, and synced
@@ -167,7 +167,7 @@ class RocksKeys:
 
     def _require_end(self, last: bytes, end: bytes) -> None:
         """rocksdict's iterators end in silence at a damaged block; only this one says why it stopped."""
-        with self._told_apart():
+        with self._translated():
             has_more = self._has_key_behind(last, end)
         if has_more:
             raise CorruptionError(f"{self._directory} ends a scan early; delete the timer directory")
@@ -184,29 +184,26 @@ class RocksKeys:
             del cursor  # else the error would hold it, and it the files, as long as a caller has the error
 
     @contextmanager
-    def _told_apart(self) -> Iterator[None]:
-        """Turn RocksDB's complaint into the error that says who must act."""
+    def _translated(self) -> Iterator[None]:
+        """Translate RocksDB's error into the one that says who must act."""
         try:
             yield
         except Exception as error:
             # rocksdict knows no kinds of errors but this one, and says in words what happened.
             if type(error) is not Exception:
                 raise
-            raise self._named(str(error)) from error
+            raise self._error_of(str(error)) from error
 
-    def _named(self, complaint: str) -> Exception:
-        where = f"{self._directory}: {complaint}"
-        if "lock hold by" in complaint or "While lock file" in complaint:
+    def _error_of(self, message: str) -> Exception:
+        where = f"{self._directory}: {message}"
+        if "lock hold by" in message or "While lock file" in message:
             return DirectoryLockedError(f"{where}; stop the process that has it open")
-        if "No space left" in complaint or "Disk quota exceeded" in complaint:
+        if "No space left" in message or "Disk quota exceeded" in message:
             return DiskFullError("no space left on the disk; free space on that disk")
-        if "While fdatasync" in complaint or "While fsync" in complaint:
+        if "While fdatasync" in message or "While fsync" in message:
             return SyncFailedError(f"{where}; check the disk, then start again")
         # Not found: what a damaged file of options names. A missing file is "No such file".
-        if (
-            complaint.startswith(("Corruption", "Invalid argument", "NotFound"))
-            or "No such file" in complaint
-        ):
+        if message.startswith(("Corruption", "Invalid argument", "NotFound")) or "No such file" in message:
             return CorruptionError(f"{where}; delete the timer directory to rebuild it")
         return DiskError(f"{where}; check the disk and its permissions")
 
@@ -220,7 +217,7 @@ def _options() -> Options:
     options.set_max_write_buffer_number(_BUFFERS_MAX)
     options.set_max_background_jobs(2)
     options.set_compression_type(DBCompressionType.lz4())
-    # Its own diary: little of it, and no statistics.
+    # RocksDB's log for people: two small files, and no statistics.
     options.set_max_log_file_size(1 * MIB)
     options.set_keep_log_file_num(2)
     options.set_stats_dump_period_sec(0)

@@ -1,7 +1,7 @@
 """What keeps the pipeline from running, in one line that says what is wrong and what to do.
 
 Owns the translation of errors of Spark, Java and sockets into one-line texts. Whatever it does
-not know it passes on as the first line of the complaint; the whole of it is in spark.log.
+not know it passes on as the first line of the error; all of it is in spark.log.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OTHER_PYTHON = (
     "Spark's workers run Python {workers} and the driver runs Python {driver}; set PYSPARK_PYTHON to a "
     "Python {driver} that has tidemill installed"
 )
-# What a complaint holds, and what to say instead; the first that fits. \1 is a group of the pattern.
+# A pattern of an error, and the text for it; the first that matches counts. \1 is a group of the pattern.
 _KNOWN = (
     (
         r"JAVA_GATEWAY_EXITED",

@@ -15,7 +15,7 @@ from tidemill.pipeline.step import step_function
 from tidemill.pipeline.wire import OUTCOME_SCHEMA, spark_columns
 
 # The heap is bounded apart from these. The serial collector is the smallest, has no trouble with values of a
-# megabyte, and needs no cores of its own. Java only moves packed values about: compiling that to the utmost
+# megabyte, and needs no cores of its own. Java only moves packed values about: compiling that fully
 # took a third of the work of a start, and gains nothing afterwards.
 _JAVA_OPTIONS = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "

@@ -91,5 +91,5 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def _micro_batch() -> str:
     context = TaskContext.get()
-    told = [context.getLocalProperty(name) for name in (_QUERY, _BATCH)] if context is not None else []
-    return "-".join(text for text in told if text) if all(told) else ""
+    named = [context.getLocalProperty(name) for name in (_QUERY, _BATCH)] if context is not None else []
+    return "-".join(text for text in named if text) if all(named) else ""

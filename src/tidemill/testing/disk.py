@@ -100,20 +100,20 @@ class FaultyDisk:
         With it, what was not synced is kept, lost or torn by the seed. Locks are let go either way.
         """
         with self._faults.lock:
-            heir = FaultyDisk(plan=plan, capacity_bytes=self.capacity_bytes, real=self._real)
-            heir._faults.random = self._faults.random
-            heir._faults.trace.extend(self.trace)
-            heir._faults.trace.append("power cut" if power_cut else "kill")
-            heir._key_directories = self._key_directories
+            left = FaultyDisk(plan=plan, capacity_bytes=self.capacity_bytes, real=self._real)
+            left._faults.random = self._faults.random
+            left._faults.trace.extend(self.trace)
+            left._faults.trace.append("power cut" if power_cut else "kill")
+            left._key_directories = self._key_directories
             for keys in self._keys:
                 keys.leave(power_cut=power_cut, random=self._faults.random)
             if power_cut:
                 self._lose_unsynced()
-                heir._spaces = self._spaces
+                left._spaces = self._spaces
             else:
-                heir._take_over(self)
+                left._take_over(self)
             self.close()
-            return heir
+            return left
 
     def close(self) -> None:
         """Let go of all files and locks; the disk is dead afterwards."""

@@ -74,7 +74,7 @@ class EmbeddedRunner:
         self._idle = None
         self.is_stale = False
         self._far_scan = FarScan(self._entries)
-        self._drop_strangers()
+        self._drop_surplus_shards()
         try:
             for shard in range(self._settings.shards):
                 engine = ShardEngine(
@@ -160,7 +160,7 @@ class EmbeddedRunner:
                 self.figures.add(Runner.EMBEDDED, outcome.work)
         return has_reached or self.is_stale
 
-    def _drop_strangers(self) -> None:
+    def _drop_surplus_shards(self) -> None:
         """Remove the shards of an older, larger number; the others absorb their messages again."""
         known = {shard_directory(self._timer_directory, shard) for shard in range(self._settings.shards)}
         for directory in shard_directories(self._disk, self._timer_directory):

@@ -65,14 +65,14 @@ class _Waiting:
 
     next_due_tick: int | None = None
     seqs: list[U64] = field(default_factory=list)
-    strangers: int = 0
+    foreign_count: int = 0
 
     def see(self, keys: TimerKeys, tick_ms: int, shard: int, shards: int) -> None:
         if self.next_due_tick is None and len(keys):
             self.next_due_tick = int(keys["due_ms"][0]) // tick_ms
         seqs = keys["seq"].astype(np.uint64)
         self.seqs.append(seqs)
-        self.strangers += int((seqs % shards != shard).sum())
+        self.foreign_count += int((seqs % shards != shard).sum())
 
 
 def _check_keys(
@@ -87,8 +87,8 @@ def _check_keys(
         waiting.see(part[part["seq"] < cursor.seq], settings.tick_ms, shard, settings.shards)
     if waiting.next_due_tick != cursor.next_due_tick:
         yield f"the next due tick is {waiting.next_due_tick}, the cursor says {cursor.next_due_tick}"
-    if waiting.strangers:
-        yield f"{waiting.strangers} keys belong to another shard"
+    if waiting.foreign_count:
+        yield f"{waiting.foreign_count} keys belong to another shard"
     seqs = np.concatenate(waiting.seqs) if waiting.seqs else np.empty(0, np.uint64)
     if len(np.unique(seqs)) < len(seqs):
         yield "a seq waits twice"
