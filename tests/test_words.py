@@ -39,7 +39,19 @@ _PHRASES = {
 _BANNED = re.compile(rf"\b({'|'.join(_PHRASES)})\b", re.IGNORECASE)
 
 # Packages of `src/tidemill` that are clean, and other directories of Python.
-_PACKAGES = ("core", "log", "store", "timer", "release", "broker", "pipeline", "server", "spark", "testing")
+_PACKAGES = (
+    "cli",
+    "core",
+    "log",
+    "store",
+    "timer",
+    "release",
+    "broker",
+    "pipeline",
+    "server",
+    "spark",
+    "testing",
+)
 _DIRECTORIES = ("benchmarks", "docs", "examples", "scripts", "tests")
 
 # Documents and what else people read.

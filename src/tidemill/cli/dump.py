@@ -181,7 +181,7 @@ def _lines(kind: FileKind, file: Path, data: ByteArray, messages_max: int) -> It
 
 
 def _lock_lines(data: bytes) -> Iterator[Line]:
-    """Who took the lock last; whether it is still held only the kernel knows."""
+    """The last holder of the lock; whether it is still held only the kernel knows."""
     yield {"what": "lock", "last_taken_by": data.decode("utf-8", "replace").strip()}
 
 

@@ -35,8 +35,8 @@ _INTERRUPTED = 130
 # Typer may bring its own copy of click, so the family of usage errors is taken from Typer itself.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
-# The request was sound, but not for what it met there: a failure. Any other wrong request is bad usage.
-_MET_OTHERWISE = (
+# The request was valid but did not fit the state of the broker: a failure. Others are bad usage.
+_NOT_POSSIBLE_NOW = (
     UnknownTopicError,
     TopicExistsError,
     TopicInUseError,
@@ -49,7 +49,7 @@ _MET_OTHERWISE = (
 )
 
 _SERVE = "serve"
-_MISSING = "Missing command"  # a family of commands was named, none of it
+_MISSING = "Missing command"  # only a group of commands was named
 _COMPLETING = "_TIDEMILL_COMPLETE"
 _LINES = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 
@@ -65,7 +65,7 @@ def main() -> None:
         _drop_stdout()
     except OSError as error:  # a full disk, a stdout that is open for reading only
         _drop_stdout()
-        if code == 0:  # else it has said what is wrong
+        if code == 0:  # else the error is printed already
             code = _complain(f"standard output cannot be written: {error.strerror or error}", _FAILED)
     sys.exit(code)
 
@@ -78,12 +78,12 @@ def run(arguments: Sequence[str], app: typer.Typer | None = None, name: str = "t
     except _UsageError as error:
         return _complain(_usage_text(error), _BAD_USAGE)
     except TidemillError as error:
-        is_bad_usage = isinstance(error, RequestError) and not isinstance(error, _MET_OTHERWISE)
+        is_bad_usage = isinstance(error, RequestError) and not isinstance(error, _NOT_POSSIBLE_NOW)
         return _complain(str(error), _BAD_USAGE if is_bad_usage else _FAILED)
-    except BrokenPipeError:  # `tidemill dump FILE | head` has seen enough
+    except BrokenPipeError:  # as in `tidemill dump FILE | head`
         _drop_stdout()
         return 0
-    except SystemExit as stop:  # the same, where click has met it first and made a failure of it
+    except SystemExit as stop:  # the same, where click caught it first
         if not isinstance(stop.__context__, BrokenPipeError):
             raise
         _drop_stdout()
@@ -97,13 +97,13 @@ def run(arguments: Sequence[str], app: typer.Typer | None = None, name: str = "t
 
 
 def _wanted(arguments: Sequence[str]) -> str:
-    """The command that is named, also by a shell that asks how its line could go on."""
+    """The command that is named, also in the line of a shell that asks for completions."""
     words = _line_to_complete()[1:] if _COMPLETING in os.environ else arguments
     return next((word for word in words if not word.startswith("-")), "")
 
 
 def _line_to_complete() -> list[str]:
-    """What stands on the shell's line so far; bash has another name for it than zsh, fish and PowerShell."""
+    """The shell's line so far; bash names the variable differently than zsh, fish and PowerShell."""
     return next((os.environ[name].split() for name in _LINES if name in os.environ), [])
 
 
@@ -141,20 +141,20 @@ def _complain(text: str, code: int) -> int:
 
 
 def _do_without_stdout(command: str) -> None:
-    """Standard output was closed before we began: a broker serves all the same, any other command refuses.
+    """Standard output was closed at the start: `serve` runs without it, any other command refuses.
 
-    What it would say would be lost, and what it receives must not count as delivered when nobody saw it.
+    Its output would be lost, and messages that were not printed must not count as delivered.
     """
     if command != _SERVE:
         sys.exit(_complain("standard output is closed; send it to a file, or to /dev/null", _FAILED))
-    # So that no file of the broker gets the number that its children take for their output.
+    # Else a file of the broker could get descriptor 1, which its children use for output.
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - as long as the process
 
 
 def _drop_stdout() -> None:
-    """Nobody reads our output any more: let what is buffered go nowhere instead of failing at exit."""
+    """The reader has closed the pipe: discard what is buffered instead of failing at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

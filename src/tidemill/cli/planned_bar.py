@@ -17,19 +17,19 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 
 from tidemill.core.clock import stopwatch_s
 
-# From here on a step is drawn ever more slowly: it may take longer than was thought.
+# From here on a step is drawn ever more slowly: it may take longer than expected.
 _SURE_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
     text: str
-    seconds: float  # that it takes, roughly
+    seconds: float  # estimated
 
 
 @dataclass(slots=True)
 class Plan:
-    """Steps one after another, and how far they are. Seconds are of any clock that only goes forward."""
+    """Steps in order, and the progress. Seconds are those of a monotonic clock."""
 
     steps: Sequence[PlannedStep]
     begun_s: float
@@ -50,14 +50,14 @@ class Plan:
         return f"{self._number + 1} of {len(self.steps)}: {self.steps[self._number].text}"
 
     def share(self, now_s: float) -> float:
-        """How much of the whole is done, from 0 to 1."""
+        """The share that is done, from 0 to 1."""
         if self._number >= len(self.steps):
             return 1.0
         done = self._planned_s(0, self._number) + self._here_s() * self._share_here(now_s)
         return done / max(self._planned_s(0, len(self.steps)), 1e-9)
 
     def left_s(self, now_s: float) -> float:
-        """Seconds that are left, as far as anybody can tell."""
+        """The estimated remaining seconds."""
         if self._number >= len(self.steps):
             return 0.0
         here_s = self._here_s() * (1 - self._share_here(now_s))
@@ -81,13 +81,13 @@ class Plan:
         return sum(step.seconds for step in self.steps[first:end])
 
     def _pace(self) -> float:
-        """What the steps that are done took, to what was planned for them."""
+        """The time of finished steps relative to their plan."""
         planned_s = self._planned_s(0, self._number)
         return (self._step_begun_s - self.begun_s) / planned_s if planned_s else 1.0
 
 
 class _PlannedProgress(Progress):
-    """Asks the plan how far it is whenever it draws."""
+    """Reads the plan whenever it draws."""
 
     plan: Plan
 
@@ -95,7 +95,7 @@ class _PlannedProgress(Progress):
         now_s = stopwatch_s()
         for task in self.tasks:
             share = self.plan.share(now_s)
-            task.completed = 100 if share == 1 else min(share * 100, 99)  # 100 % is said when it is so
+            task.completed = 100 if share == 1 else min(share * 100, 99)  # 100 % only at the end
             task.description = self.plan.text
             task.fields["rate"] = f"{self.plan.percent_per_minute(now_s):.0f} %/min"
             task.fields["left"] = _clock_text(self.plan.left_s(now_s))
@@ -104,7 +104,7 @@ class _PlannedProgress(Progress):
 
 @contextmanager
 def planned_bar(steps: Sequence[PlannedStep], screen: Console | None = None) -> Iterator[Callable[[], None]]:
-    """A bar on stderr while the block runs; the block calls what it is given after each step."""
+    """A bar on stderr while the block runs; the block calls the yielded function after each step."""
     screen = screen or Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),

@@ -105,7 +105,7 @@ def _require_whole_log(disk: Disk, directory: Path) -> None:
 
 
 def _begin_consumers_again(disk: Disk, directory: Path) -> str:
-    """Make the consumers' state anew if it is lost; says what was done."""
+    """Create the consumers' state again if it is lost; returns what was done, as text."""
     consumers, aside = directory / CONSUMERS_NAME, directory / f"{CONSUMERS_NAME}{_ASIDE}"
     if not _are_lost(disk, consumers):
         return "the consumers' state is there and stays as it is"
@@ -140,7 +140,7 @@ def _put_aside(disk: Disk, directory: Path) -> None:
     for name in _DERIVED:
         aside = directory / f"{name}{_ASIDE}"
         if disk.exists(directory / name):
-            disk.remove_tree(aside)  # an earlier rebuild was cut short
+            disk.remove_tree(aside)  # of an earlier rebuild that was interrupted
             disk.rename(directory / name, aside)
     disk.sync_dir(directory)
 

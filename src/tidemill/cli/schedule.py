@@ -115,7 +115,7 @@ def _dataset(file: Path) -> Any:
 
 
 def _row_count(dataset: Any) -> int:
-    """How many rows there are, for the bar alone; 0 where the file breaks off further on."""
+    """How many rows there are, for the bar; 0 for a damaged file."""
     import pyarrow as pa
 
     try:
@@ -125,7 +125,7 @@ def _row_count(dataset: Any) -> int:
 
 
 def _parts(dataset: Any) -> Iterator[Any]:
-    """Tables of at most some 100,000 rows, in the file's order."""
+    """Tables of some 100,000 rows, in the file's order."""
     import pyarrow as pa
 
     is_csv = dataset.format.default_extname == "csv"
@@ -139,7 +139,7 @@ def _parts(dataset: Any) -> Iterator[Any]:
 
 
 def _typed(part: Any) -> Any:
-    """A part of a CSV file with its times, levels and flags as such, where all that are given are."""
+    """A part of a CSV file with its times, levels and flags parsed, where all values allow it."""
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import csv
@@ -157,7 +157,7 @@ def _typed(part: Any) -> Any:
 
 
 def _cast_to_one_of(texts: Any, kinds: Sequence[Any]) -> Any:
-    """The texts as the first kind that fits all of them; if none does as they are, to be read one by one."""
+    """The texts as the first type that fits all of them; unchanged if none does."""
     import pyarrow as pa
 
     for kind in kinds:
@@ -169,12 +169,12 @@ def _cast_to_one_of(texts: Any, kinds: Sequence[Any]) -> Any:
 
 
 def _cause(error: Exception) -> str:
-    """What is wrong with the file, without all that pyarrow was about to do with it."""
+    """The cause in an error of pyarrow, without its context."""
     return str(error).rsplit("Invalid: ", 1)[-1]
 
 
 def _repeats_in(answers: Scheduled) -> int:
-    """How many were there before; of a part that was stored as a table its column says it."""
+    """How many were stored before."""
     import pyarrow.compute as pc
 
     count = 0

@@ -31,7 +31,7 @@ from tidemill.core.errors import RequestError, StorageError
 from tidemill.server.process.serve_plan import ServePlan
 
 LevelsOption = Annotated[
-    str | None, typer.Option(help="Delay of each level, with s m h d. [as last time; at first 1s 5s … 2h]")
+    str | None, typer.Option(help="Delay of each level, with s m h d. [as before; first 1s 5s … 2h]")
 ]
 PortOption = Annotated[
     int, typer.Option(min=0, max=PORT_MAX, help="Port for gRPC and HTTP; 0 takes a free one.")
@@ -50,9 +50,7 @@ RollWindowOption = Annotated[
 DuePerTickOption = Annotated[
     int | None, typer.Option(help="Messages of one topic that may fall due in one tick; 0: no limit. [0]")
 ]
-TimerStoreOption = Annotated[
-    str | None, typer.Option(help="What keeps the timers: wheel or rocksdb. [wheel]")
-]
+TimerStoreOption = Annotated[str | None, typer.Option(help="The timer store: wheel or rocksdb. [wheel]")]
 
 
 def serve(
@@ -65,7 +63,7 @@ def serve(
         bool, typer.Option("--insecure", help="Allow an address reachable from other machines.")
     ] = False,
     auto_create: Annotated[
-        bool, typer.Option("--auto-create", help="Make a topic when a gRPC client asks for it.")
+        bool, typer.Option("--auto-create", help="Create a topic when a gRPC client asks for it.")
     ] = False,
     pipeline: Annotated[str, typer.Option(help="What runs the timer: spark or embedded.")] = "spark",
     spark_master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
@@ -78,7 +76,7 @@ def serve(
     durability: Annotated[str | None, typer.Option(help="sync or async. [sync]")] = None,
     commits_in_flight: Annotated[int | None, typer.Option(help="Commits that may overlap. [4]")] = None,
     retention: Annotated[str | None, typer.Option(help="How long messages are kept. [3d]")] = None,
-    max_delay: Annotated[str | None, typer.Option(help="The longest delay taken. [3650d]")] = None,
+    max_delay: Annotated[str | None, typer.Option(help="The longest delay accepted. [3650d]")] = None,
     due_per_tick_max: DuePerTickOption = None,
     levels: LevelsOption = None,
     clock: Annotated[str, typer.Option(help="system or simulated.")] = "system",
@@ -128,7 +126,7 @@ def _settings(config: Path | None, flags: dict[str, Any]) -> BrokerSettings:
 
 
 def _check(data: Path, pipeline: str, clock: str, server: str) -> None:
-    """Refuse what cannot be served before a port is held, or a certificate made in the directory."""
+    """Refuse wrong arguments before a port is bound or a certificate is created."""
     from tidemill.broker.identity import require_usable
     from tidemill.log.disk import RealDisk
 
@@ -142,7 +140,7 @@ def _check(data: Path, pipeline: str, clock: str, server: str) -> None:
 
 
 def _server(wanted: str) -> str:
-    """The server to use; another one than Envoy, with a line that says why, where Envoy cannot run."""
+    """The server to use: Hypercorn, with a line that says why, where Envoy cannot run."""
     from tidemill.server.process.shared_python import missing_package
 
     if wanted == "hypercorn" or (package := missing_package()) is None:
@@ -155,7 +153,7 @@ def _server(wanted: str) -> str:
 
 
 def _pipeline_command(data: Path, settings: BrokerSettings, master: str) -> tuple[tuple[str, ...], str]:
-    """How to start Spark; nothing, with a warning and the reason, on a machine that cannot run it."""
+    """The command of Spark; empty, with a warning and the reason, on a machine that cannot run it."""
     from tidemill.server.process.pipeline_command import check_master, pipeline_command, why_not_spark
 
     check_master(master)
@@ -176,10 +174,10 @@ async def _run(plan: ServePlan) -> int:
 
 
 def _ignore_signals() -> None:
-    """All is stopped: from here on a further signal would only spoil the exit code."""
+    """From here on another signal would only change the exit code."""
     loop, numbers = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     for number in numbers:
-        loop.remove_signal_handler(number)  # else the loop puts back the default when it closes
+        loop.remove_signal_handler(number)  # else the loop restores the default when it closes
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)

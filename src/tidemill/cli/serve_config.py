@@ -20,7 +20,7 @@ _NOT_IN_A_FILE = {"config", "help"}
 
 
 def _take_options(context: typer.Context, path: Path | None) -> Path | None:
-    """Let the options that a file names be the defaults of this command."""
+    """Make the options in a file the defaults of this command."""
     if path is not None:
         content = _content(path)
         options = {str(option.name) for option in context.command.params} - _NOT_IN_A_FILE
@@ -44,14 +44,14 @@ ConfigOption = Annotated[
 
 
 def settings_in(path: Path | None) -> BrokerSettings:
-    """The broker's settings in a file that was looked at before; those of a new broker if there is none."""
+    """The broker's settings in the file, which is checked already; the defaults if there is none."""
     if path is None:
         return BrokerSettings()
     return settings_from({name: value for name, value in _content(path).items() if name in setting_names()})
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """What the file says, by names as Python writes them."""
+    """The content of the file, with the names of Python."""
     try:
         content = tomllib.loads(path.read_text())
     except (OSError, tomllib.TOMLDecodeError, UnicodeError) as error:

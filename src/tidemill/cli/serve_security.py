@@ -15,7 +15,7 @@ CONNECTIONS_MAX = 10_000
 
 AuthOption = Annotated[
     Path | None,
-    typer.Option("--auth", help="Permissions file (TOML): who may do what; read again on change."),
+    typer.Option("--auth", help="Permissions file (TOML); read again on change."),
 ]
 PORT_MAX = 65_535
 TlsPortOption = Annotated[
@@ -30,13 +30,13 @@ MaxConnectionsOption = Annotated[
     int, typer.Option("--max-connections", min=1, help="Connections at once; more are closed.")
 ]
 RateOption = Annotated[
-    float, typer.Option("--rate-per-client", min=0, help="Calls a second from one client; 0: no limit.")
+    float, typer.Option("--rate-per-client", min=0, help="Calls per second from one client; 0: no limit.")
 ]
 
 BackupDirOption = Annotated[
     Path | None,
     typer.Option(
-        "--backup-dir", help="The only place for backups. [anywhere, if only this machine can call]"
+        "--backup-dir", help="The only directory for backups. [anywhere, if only this machine can connect]"
     ),
 ]
 
@@ -55,7 +55,7 @@ def checked_auth(path: Path | None) -> str:
 def tls_fields(
     data: Path, host: str, port: int | None, cert: Path | None, key: Path | None
 ) -> Iterator[dict[str, Any]]:
-    """What the plan says of TLS, with the port held and the certificate in place."""
+    """The TLS fields of the plan, with the port bound and the certificate in place."""
     if (cert is None) != (key is None):
         raise usage("--tls-cert and --tls-key go together")
     if port is None:

@@ -20,7 +20,7 @@ _COMPLAINTS = ("failed", "restarting", "away")
 
 
 class Story:
-    """Hears the supervisor's events. Use as a context manager."""
+    """Prints the supervisor's events. Use as a context manager."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -34,7 +34,7 @@ class Story:
             return
         self._end_bar()
         if text := text_of(event, facts):
-            # One line on stderr, as every command complains.
+            # One line on stderr, like the errors of every command.
             screen = Console(stderr=True) if event in _COMPLAINTS else console()
             screen.print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -52,7 +52,7 @@ class Story:
 
 
 def text_of(event: str, facts: dict[str, Any]) -> str:
-    """An event in words; nothing for one that people need not know."""
+    """The text of an event; empty for one that is not printed."""
     match event:
         case "opened":
             tls = f" and :{facts['tls_port']} (TLS)" if facts["tls_port"] else ""
@@ -79,7 +79,7 @@ def text_of(event: str, facts: dict[str, Any]) -> str:
 
 
 def _left(pending: int, next_due_ms: int | None, open_transactions: int) -> str:
-    """What waits for the next start."""
+    """What is pending at the end."""
     words = "nothing is pending"
     if pending and next_due_ms is not None:
         due = f"due at {format_time(next_due_ms)}"

@@ -41,7 +41,7 @@ def sql(
     query: Annotated[str, typer.Argument(help="SELECT … FROM pending, history or messages.")],
     endpoint: EndpointOption = None,
     is_json: JsonOption = False,
-    is_csv: Annotated[bool, typer.Option("--csv", help="CSV with a head, for programs.")] = False,
+    is_csv: Annotated[bool, typer.Option("--csv", help="CSV with a header line.")] = False,
     limit: Annotated[
         int | None, typer.Option(min=1, help=f"At most this many rows. [{_SHOWN} as a table, else all]")
     ] = None,
@@ -53,7 +53,7 @@ def sql(
     if problem := why_not_spark(""):
         raise StorageError(f"a query needs Spark, and {problem[0].lower()}{problem[1:]}")
     with connect(endpoint) as client:
-        client.tables.schema({"table": "pending"})  # a broker that is away shows before Spark is started
+        client.tables.schema({"table": "pending"})  # reports an unreachable broker before Spark is started
     is_table = not (is_json or is_csv)
     shown = limit or (_SHOWN if is_table else None)
     table = _answer(query, broker_of(endpoint), None if shown is None else shown + 1)
@@ -71,8 +71,8 @@ def sql(
 
 
 def _answer(query: str, broker: Broker, rows_max: int | None) -> pa.Table:
-    """What Spark says, as an Arrow table."""
-    from tidemill.spark.session import ask  # here, because Spark is not everywhere and takes long to import
+    """The result from Spark, as an Arrow table."""
+    from tidemill.spark.session import ask  # here, because Spark is optional and slow to import
 
     options = {"endpoint": broker.endpoint, "insecure": str(broker.is_insecure).lower()}
     options |= {name: value for name in ("token", "ca") if (value := getattr(broker, name))}
@@ -85,7 +85,7 @@ def _answer(query: str, broker: Broker, rows_max: int | None) -> pa.Table:
 
 @contextmanager
 def _waiting() -> Iterator[None]:
-    """A spinner on standard error while Spark works; nothing where nobody looks."""
+    """A spinner on standard error while Spark works; nothing where it is not a terminal."""
     # On a descriptor of its own: standard error is turned away from the terminal meanwhile.
     with os.fdopen(os.dup(2), "w", buffering=1) as errors:
         screen = Console(file=errors)
@@ -131,7 +131,7 @@ def print_json(table: pa.Table) -> None:
 
 
 def print_csv(table: pa.Table) -> None:
-    """A head, and a line for each row."""
+    """A header, and a line for each row."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(table.column_names)
     writer.writerows([_csv_cell(value) for value in row.values()] for row in _rows(table))

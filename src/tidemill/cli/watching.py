@@ -21,7 +21,7 @@ Look = Callable[[], RenderableType]
 
 
 def watch(screen: Console, look: Look, pause: threading.Event | None = None) -> None:
-    """Show what `look` sees until interrupted or `pause` is set."""
+    """Show what `look` returns until interrupted or `pause` is set."""
     pause = pause or threading.Event()
     last = picture = look()
     try:
@@ -37,7 +37,7 @@ def watch(screen: Console, look: Look, pause: threading.Event | None = None) -> 
                         raise
                     picture = Group(Text(f"{error}\nRetrying every second.", "bold red"), last)
     except KeyboardInterrupt:
-        return  # how a live picture is left
+        return  # the usual end of a live view
 
 
 def _show(screen: Console, live: Live, picture: RenderableType) -> None:
@@ -48,5 +48,5 @@ def _show(screen: Console, live: Live, picture: RenderableType) -> None:
 
 
 def _may_pass(error: TidemillError) -> bool:
-    """Whether the broker may be there again shortly: it does not answer, or it is just opening."""
+    """Whether the error may pass: the broker does not answer, or is still starting."""
     return isinstance(error, UnreachableError) or type(error) is TidemillError

@@ -24,7 +24,7 @@ from tidemill.timer.target import raise_epoch
 
 _CANCEL_BATCH = 1 << 14
 _ABSORB_RUNS = 3
-# What a message takes in all files together, roughly.
+# Roughly what a message takes in all files.
 _BYTES_EACH = 500
 _MIB = 1 << 20
 
@@ -46,7 +46,7 @@ def touch_memory(path: Path, size: int) -> None:
 
 
 def measure_bulk(directory: Path, scale: Scale) -> dict[str, float]:
-    """bulk_send_per_s, absorb_per_s (the middle of three) and cancel_per_s."""
+    """bulk_send_per_s, absorb_per_s (the median of three) and cancel_per_s."""
     touch_memory(directory / "warm-up", scale.bulk_count * _BYTES_EACH)
     with Broker(directory / "bulk") as broker:
         batches = list(tables(scale.bulk_count, broker.clock.now_ms()))

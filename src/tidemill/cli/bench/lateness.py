@@ -1,6 +1,6 @@
 """Measures how late messages are in their topic: a million at once, and a few hundred at rest.
 
-When a message counts as there is said in `watcher.py`.
+`watcher.py` defines when a message counts as visible.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def measure_burst(directory: Path, scale: Scale) -> dict[str, float]:
     settings = BrokerSettings(lead_ms=_LEAD_MS)
     with Broker(directory / "burst", settings) as broker:
         watcher = Watcher(broker)
-        # Room to send them, and for the wheel to hand them over a lead before their time.
+        # Time to send them, and for the wheel to hand them over a lead before they are due.
         due_ms = broker.clock.now_ms() + 2 * _LEAD_MS + scale.burst_count // 100
         for start in range(0, scale.burst_count, BATCH_ROWS):
             rows = min(BATCH_ROWS, scale.burst_count - start)

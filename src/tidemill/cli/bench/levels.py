@@ -67,7 +67,7 @@ def levels(data: DataOption = None, is_json: JsonOption = False, quick: QuickOpt
 
 
 def _plan(quick: bool) -> list[PlannedStep]:
-    """The steps, and about how many seconds each takes."""
+    """The steps and their estimated seconds."""
     stores = [PlannedStep(f"the timer store {store}", 3 if quick else 35) for store in StoreKind]
     return [
         PlannedStep("levels", 2 if quick else 40),

@@ -8,12 +8,12 @@ _MIB = 1 << 20
 
 
 def anonymous_mb() -> float:
-    """Memory that no file stands behind."""
+    """Memory that is not backed by a file."""
     return _number("/proc/self/status", "RssAnon:") * 1024 / _MIB
 
 
 def written_bytes() -> int:
-    """Bytes this process has had written to files, or will have once the kernel gets to it."""
+    """Bytes this process has written to files, also those that the kernel has yet to write."""
     return _number("/proc/self/io", "write_bytes:")
 
 

@@ -62,7 +62,7 @@ def pipeline(
 
 
 def _plan(scale: _Scale) -> list[PlannedStep]:
-    """The steps, and about how many seconds each takes."""
+    """The steps and their estimated seconds."""
     return [
         PlannedStep("starting Spark", _START_S),
         PlannedStep("absorbing", _START_S + scale.middle / 500_000),
@@ -88,7 +88,7 @@ def _at_rest(rig: PipelineRig, scale: _Scale) -> dict[str, float]:
     small_ms = median(rig.step_ms(_SMALL_STEP) for _ in range(scale.small_steps))
     before_s, begun_s = rig.cpu_s(), stopwatch_s()
     threading.Event().wait(scale.idle_s)
-    # Process by process: one that Spark ends for idleness takes its whole time with it.
+    # By process: the time of a worker that Spark ends for idleness is gone with it.
     spent_s = sum(now_s - before_s.get(pid, 0.0) for pid, now_s in rig.cpu_s().items())
     idle = spent_s / (stopwatch_s() - begun_s)
     return {"pipeline_small_step_ms": small_ms, "pipeline_idle_core_percent": 100 * idle}

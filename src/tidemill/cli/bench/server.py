@@ -31,7 +31,7 @@ from tidemill.core.limits import HOUR_MS
 
 _IN_FLIGHT = 64
 _THREADS = 32
-# Due while the load goes on, so that releasing them is part of it.
+# Due during the load, so that releasing them is part of it.
 _HALF_LOAD_DELAY_MS = 2_000
 _RELEASING = "send_p99_ms_while_releasing"
 
@@ -52,8 +52,12 @@ def server(
     data: DataOption = None,
     is_json: JsonOption = False,
     quick: QuickOption = False,
-    ghz: Annotated[bool, typer.Option("--ghz", help="load gRPC with ghz, which must be on the path")] = False,
-    http_server: Annotated[str, typer.Option("--server", help="what serves the port, as for serve")] = "auto",
+    ghz: Annotated[
+        bool, typer.Option("--ghz", help="Load gRPC with ghz, which must be on the path.")
+    ] = False,
+    http_server: Annotated[
+        str, typer.Option("--server", help="What serves the port, as for `serve`.")
+    ] = "auto",
 ) -> None:
     """Measure a served broker: gRPC, the Python client, Flight. Some minutes."""
     if ghz and shutil.which("ghz") is None:
@@ -79,7 +83,7 @@ def server(
 
 
 def _plan(scale: _Scale) -> list[PlannedStep]:
-    """The steps, and about how many seconds each takes."""
+    """The steps and their estimated seconds."""
     start_s = 3.0  # a broker, or the processes that load it
     return [
         PlannedStep("a waiting consumer", start_s + scale.rest_count / 10),
@@ -99,7 +103,7 @@ def _measure_speed(
     *,
     with_ghz: bool,
 ) -> None:
-    """As fast as it goes, one after another, on one broker."""
+    """Maximum rates, one after another, on one broker."""
     with Client(endpoint) as client:
         figures["consumer_late_p99_ms"] = measure_consumer(endpoint, scale.rest_count)
         next_step()

@@ -3,7 +3,7 @@
 Run as `python -m tidemill.cli.bench.server_child ENDPOINT TOPIC IN_FLIGHT SECONDS RATE DELAY_MS`; it prints a
 line when it is ready, waits for one on standard input, and prints a JSON object at the end. A RATE of 0 is as
 fast as it goes. Requests are made beforehand; each message has an id of its own and 100 bytes; every answer
-is decoded and looked at.
+is decoded and checked.
 
 A client library would take more of the two cores than the broker that is measured. So this one speaks just
 enough HTTP/2 for a server it knows: no compression of headers, one request a stream, flow control kept.
@@ -32,8 +32,8 @@ _AT_ONCE = 256
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 _END_STREAM, _ACK, _END_HEADERS = 1, 1, 4
-_WINDOW = 65_535  # what a connection may send before it hears of more room
-_ROOM_FOR_ANSWERS = (1 << 31) - 1 - _WINDOW
+_WINDOW = 65_535  # what a connection may send before a WINDOW_UPDATE
+_ANSWER_WINDOW = (1 << 31) - 1 - _WINDOW
 _MESSAGE_PREFIX = struct.Struct(">BI")
 
 
@@ -68,18 +68,18 @@ class _Connection:
         self._is_good: dict[int, bool] = {}
         self.late_s: list[float] = []
         self.good = self.bad = 0
-        room = struct.pack(">I", _ROOM_FOR_ANSWERS)
-        self.socket.sendall(_PREFACE + _frame(_SETTINGS, 0, 0, b"") + _frame(_WINDOW_UPDATE, 0, 0, room))
+        window = struct.pack(">I", _ANSWER_WINDOW)
+        self.socket.sendall(_PREFACE + _frame(_SETTINGS, 0, 0, b"") + _frame(_WINDOW_UPDATE, 0, 0, window))
 
     @property
     def in_flight(self) -> int:
         return len(self._due_s)
 
-    def has_room(self, size: int) -> bool:
+    def has_window(self, size: int) -> bool:
         return len(self._due_s) < self._in_flight_max and self._window >= size
 
     def request(self, body: bytes, due_s: float) -> bytes:
-        """The frames of one call, which counts as sent."""
+        """The frames of one call; it counts as sent."""
         stream, self._next_stream = self._next_stream, self._next_stream + 2
         self._due_s[stream] = due_s
         self._window -= len(body)
@@ -88,7 +88,7 @@ class _Connection:
         )
 
     def drain(self) -> None:
-        """Take what has come."""
+        """Read the answers that have arrived."""
         came = self.socket.recv(_READ_BYTES)
         if not came:
             raise StorageError("the broker closed a connection under load")
@@ -112,7 +112,7 @@ class _Connection:
         elif kind in (_SETTINGS, _PING) and not flags & _ACK:
             self.socket.sendall(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
         elif kind == _GOAWAY:
-            raise StorageError("the broker sent a client away under load")
+            raise StorageError("the broker sent GOAWAY under load")
         if stream and (kind == _RESET or (kind in (_DATA, _HEADERS) and flags & _END_STREAM)):
             self.late_s.append(stopwatch_s() - self._due_s.pop(stream))
             is_good = self._is_good.pop(stream, False)
@@ -131,7 +131,7 @@ class Generator:
             self._selector.register(connection.socket, selectors.EVENT_READ, connection)
 
     def run(self, requests: list[bytes], seconds: float, rate: float) -> float:
-        """Send until the time is over; returns how long it took with the last answer."""
+        """Send until the time is over; returns the seconds until the last answer."""
         begun_s = stopwatch_s()
         sent = 0
         while True:
@@ -141,7 +141,7 @@ class Generator:
             if not is_over:
                 end = min(len(requests), int((now_s - begun_s) * rate) + 1) if rate else sent + _AT_ONCE
                 sent += self._fill(requests[sent:end], begun_s, sent, rate)
-                if rate and sent >= end:  # else there is no room before an answer has come: that wakes us
+                if rate and sent >= end:  # else the window is full, and an answer ends the wait
                     wait_s = min(wait_s, begun_s + sent / rate - stopwatch_s())
             elif not any(connection.in_flight for connection in self._connections):
                 return stopwatch_s() - begun_s
@@ -151,11 +151,11 @@ class Generator:
                 raise StorageError("the broker did not answer all calls; the figures would mean nothing")
 
     def _fill(self, requests: list[bytes], begun_s: float, first: int, rate: float) -> int:
-        """Send as many as there is room for; a paced one counts from when it should have gone."""
+        """Send as many as the windows allow; a paced call counts from the time it was planned for."""
         sent = 0
         for connection in self._connections:
             frames = []
-            while sent < len(requests) and connection.has_room(len(requests[sent])):
+            while sent < len(requests) and connection.has_window(len(requests[sent])):
                 due_s = begun_s + (first + sent) / rate if rate else stopwatch_s()
                 frames.append(connection.request(requests[sent], due_s))
                 sent += 1
@@ -190,7 +190,7 @@ def requests_of(topic: str, count: int, delay_ms: int) -> list[bytes]:
 def main(endpoint: str, topic: str, in_flight: int, seconds: float, rate: float, delay_ms: int) -> None:
     requests = requests_of(topic, int(seconds * (rate or _PER_SECOND_MAX)) + 1, delay_ms)
     generator = Generator(endpoint, in_flight)
-    gc.freeze()  # what the collector does meanwhile would count as the broker's
+    gc.freeze()  # a collection would count as the broker's time
     gc.disable()
     print("ready", flush=True)
     sys.stdin.readline()

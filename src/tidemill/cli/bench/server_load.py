@@ -1,7 +1,7 @@
-"""Load on the gRPC door: by our own generator (`door_child.py`), or by `ghz` where that is asked for.
+"""Load on the gRPC endpoint: by the generator of `server_child.py`, or by `ghz` on request.
 
 Both send single durable messages of 100 bytes, each with an id of its own. `ghz` makes each request from a
-template, which costs as much as the broker does for it; on two cores it then measures half of itself.
+template, which costs as much CPU as the broker needs; on two cores it then measures half of itself.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _PATIENCE_S = 120
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a load generator saw."""
+    """The result of a load generator."""
 
     sent: int
     took_s: float
-    late_ms: list[float]  # from the moment each should have gone to its answer
+    late_ms: list[float]  # from the planned time of each to its answer
 
     @property
     def per_s(self) -> float:
@@ -47,7 +47,7 @@ def load(
     delay_ms: int,
     with_ghz: bool = False,
 ) -> Load:
-    """Send for some seconds; a rate of 0 is as fast as it goes."""
+    """Send for some seconds; a rate of 0 is as fast as possible."""
     by = _by_ghz if with_ghz else _by_ourselves
     return by(endpoint, topic, in_flight, seconds, rate, delay_ms)
 
@@ -57,7 +57,7 @@ def _by_ourselves(
 ) -> Load:
     numbers = [in_flight, seconds, rate, delay_ms]
     command = [sys.executable, "-m", "tidemill.cli.bench.server_child", endpoint, topic, *map(str, numbers)]
-    # A terminal's Ctrl-C is for us alone: we end it.
+    # A terminal's Ctrl-C is for the parent, which ends the child.
     child = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -104,7 +104,7 @@ def _by_ghz(endpoint: str, topic: str, in_flight: int, seconds: float, rate: flo
 
 
 def _protoset() -> bytes:
-    """The service's descriptors with all they stand on, as ghz reads them."""
+    """The service's descriptors with their dependencies, as ghz reads them."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet  # type: ignore[import-untyped]
 
     from tidemill.server.grpc.protocol import service

@@ -51,7 +51,7 @@ class TimerFigure:
 TIMER_FIGURES = (
     TimerFigure("absorb_per_s", "absorbed, durable", "/s"),
     TimerFigure("absorb_written_bytes", "written to absorb one", "B"),
-    TimerFigure("disk_bytes", "disk for one that waits", "B"),
+    TimerFigure("disk_bytes", "disk for one that is pending", "B"),
     TimerFigure("due_per_s", "handed over", "/s"),
     TimerFigure("month_written_bytes", "written for one that waits thirty days, beside absorbing it", "B"),
     TimerFigure("month_s", "spent on the whole load in those thirty days", "s"),

@@ -1,7 +1,7 @@
 """Watches a topic of a broker in the same process, and notes when each message became visible.
 
 A message counts as there when its queue row is visible and consumers were woken. The watcher waits for that
-wake-up and reads the clock, so its own way out of the wait is part of what it notes.
+wake-up and reads the clock, so its own wake-up time is included.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _DUE_SPAN_MS = 39 * HOUR_MS
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much each measurement takes on."""
+    """The size of each measurement."""
 
     bulk_count: int  # messages for send, absorb and cancel
     cancel_count: int
@@ -34,7 +34,7 @@ class Scale:
     pending_count: int  # for reopening, memory and index bytes
     few_count: int  # the small end of the memory measurement
     tail_count: int  # the last of the pending ones, sent just before the kill
-    tidy_s: int  # how long the broker may tidy up; it gives memory back every ten seconds
+    tidy_s: int  # how long the broker may tidy up; it returns memory every ten seconds
 
 
 FULL = Scale(32 * BATCH_ROWS, 4 * BATCH_ROWS, 1_000_000, 300, 10_000_000, 10_000, 200_000, 22)

@@ -25,10 +25,10 @@ _DRIVER = "tidemill.pipeline.driver"
 TOPIC = "order-timeouts"
 GROUP = "order-closer"
 _POLL_MS = 200
-_INVISIBLE_MS = 3_000  # what is lost on its way to us by the kill comes again after this
+_INVISIBLE_MS = 3_000  # what the kill loses on its way to the consumer is delivered again after this
 _PAUSE_S = 0.02
 _LOOK_S = 0.05
-_SPARK_PATIENCE_MS = 180_000  # it takes ten times as long on a small machine that is busy
+_SPARK_PATIENCE_MS = 180_000  # on a small, busy machine it takes ten times as long
 _TAKEOVER_PATIENCE_MS = 5_000
 _BACK_S = 10.0  # how long the consumer may take to find the new broker
 
@@ -100,10 +100,10 @@ class Stage:
         self.pending_at_stop = self.pending_at_start = 0
         self.stopped_from_ms = self.stopped_until_ms = 0
         self.is_on_spark = pipeline == "spark"
-        self.spark_start_ms: int | None = None  # from the broker's start until Spark turned the wheel
-        self.takeover_ms: int | None = None  # from Spark's end until the broker turned it
+        self.spark_start_ms: int | None = None  # from the broker's start until Spark ran the timer
+        self.takeover_ms: int | None = None  # from Spark's end until the broker ran it
         self.was_spark_too_slow = False  # the broker had taken over before Spark was killed
-        self.machine_late_ms = 0  # how long this machine kept a thread waiting that only had to look round
+        self.machine_late_ms = 0  # how long this machine kept a thread waiting that was ready to run
         self._takeovers_at_begin = 0
         self._lock = threading.Lock()  # protects records and events
         self._leaves = threading.Event()
@@ -116,7 +116,7 @@ class Stage:
         self._consumer = threading.Thread(target=self._close_orders, daemon=True)
 
     def begin(self) -> None:
-        """Wait until Spark turns the wheel, if it is to; then the story's time begins."""
+        """Wait until Spark runs the timer, if it should; then the story's time begins."""
         if self.is_on_spark:
             self.spark_start_ms = self._wait_for_runner("spark", _SPARK_PATIENCE_MS)
             self._takeovers_at_begin = self._takeovers()
@@ -124,7 +124,7 @@ class Stage:
         self._consumer.start()
 
     def _wait_for_runner(self, runner: str, patience_ms: int) -> int | None:
-        """Wait until this one turns the wheel; how many milliseconds that took, None if it does not."""
+        """Wait until this one runs the timer; returns the milliseconds that took, None if it does not."""
         from_ms = self.clock.now_ms()
         while self._client.status().runner != runner:
             if self.clock.now_ms() > from_ms + patience_ms:
@@ -249,7 +249,7 @@ class Stage:
         self._is_heard.wait(_BACK_S)
         self.stopped_until_ms = self.clock.now_ms()
         self.is_up = True
-        # Nobody sent or cancelled meanwhile, so whatever waited then waits still or was released since.
+        # Nothing was sent or cancelled meanwhile: what was pending then is pending now, or was released.
         self.pending_at_start = after.pending + after.released - before.released
         stopped_s = (self.stopped_until_ms - self.stopped_from_ms) / 1000
         self._tell(f"the broker is back after {stopped_s:.1f} s; all {self.pending_at_start} are still there")
@@ -263,7 +263,7 @@ class Stage:
             return all(r.is_cancelled or r.closings for r in self.records.values())
 
     def wait_until(self, after_ms: int) -> None:
-        """Wait until so long after the beginning, and note how late the machine let us wake up."""
+        """Wait until this time after the beginning; notes how late the thread ran."""
         self.clock.wait(self._leaves, self.begun_ms + after_ms)
         self.machine_late_ms = max(self.machine_late_ms, self.since_begin_ms() - after_ms)
 
@@ -271,7 +271,7 @@ class Stage:
         return self.clock.now_ms() - self.begun_ms
 
     def was_delayed_by_the_kill(self, closing: Closing) -> bool:
-        """True if it fell due while the broker was dead, or was lost on its way to us and came again."""
+        """True if it fell due while the broker was down, or was lost by the kill and delivered again."""
         return self.stopped_from_ms <= closing.due_ms <= self.stopped_until_ms or closing.attempt > 1
 
     def _tell(self, text: str) -> None:

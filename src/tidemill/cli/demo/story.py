@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 ORDER_COUNT = 40
-LEAD_MS = 6_000  # the wheel is turned so far ahead; an order with less time than this needs no wheel
+LEAD_MS = 6_000  # the timer works this far ahead; an order with less time does not go through the wheel
 TICK_MS = 100
-SPARK_STOP_AT_MS = 11_500  # Spark is killed here: the broker must turn the wheel itself
+SPARK_STOP_AT_MS = 11_500  # Spark is killed here: the broker must run the timer itself
 STOP_AT_MS = 16_000  # the broker is killed here
-STOPPED_FOR_MS = 600  # it is away for at least so long: the supervisor pauses, then starts another
+STOPPED_FOR_MS = 600  # it is down for at least this long: the supervisor pauses, then starts another
 
 _PLACED_EVERY_MS = 90
 _SHORTEST_MS = 7_000

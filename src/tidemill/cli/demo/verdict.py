@@ -17,7 +17,7 @@ from tidemill.cli.demo.story import Fate
 from tidemill.core.model import CancelAnswer, Via
 
 ON_TIME_MS = 500  # generous; the table shows what it really was
-_PROCESSES_IN_A_ROW = 3  # releaser, door and shop: a busy machine may keep each of them waiting
+_PROCESSES_IN_A_ROW = 3  # releaser, endpoint and shop: a busy machine may keep each of them waiting
 
 _PATH_NAMES = {Via.SPARK: "through Spark", Via.NEAR: "near", Via.EMBEDDED: "through the takeover"}
 _PAYMENTS = {Fate.UNPAID: 0, Fate.EXTENDED: 0, Fate.PAID: 1, Fate.PAID_TWICE: 2, Fate.TOO_LATE: 1}
@@ -43,7 +43,7 @@ class Verdict:
 
 
 def judge(stage: Stage, broker: Broker) -> Verdict:
-    """Look at everything once more: at the records, and at the directory that the stage has left."""
+    """Check the records, and the data directory that the stage left."""
     records = list(stage.records.values())
     in_topic = _in_topic(broker)
     closings = [closing for record in records for closing in record.closings]
@@ -99,7 +99,7 @@ def _answers(records: list[Record]) -> Claim:
 
 
 def _are_true(record: Record) -> bool:
-    """Whether every answer agrees with what became of the order; before its time only a cancel will do."""
+    """Whether every answer agrees with the outcome of the order."""
     is_cancelled = False
     for payment in record.payments:
         match payment.answer:
@@ -121,7 +121,7 @@ def _are_true(record: Record) -> bool:
 def _extended(records: list[Record]) -> Claim:
     asked = [r for r in records if r.order.fate is Fate.EXTENDED]
     moved = [r for r in asked if r.is_extended and len(r.closings) == 1 and r.closings[0].due_ms == r.due_ms]
-    # Only if the broker took very long to come back: whoever asked in vain did so after the order's time.
+    # Only if the broker took very long to come back: a refused request came after the order's time.
     late = [r for r in asked if not r.is_extended and r.was_extended_too_late and len(r.closings) == 1]
     seen = f"{len(moved)} of {len(asked)} moved" + (f", {len(late)} asked too late" if late else "")
     return Claim("more time was given when asked for", len(moved) + len(late) == len(asked), seen)
@@ -155,7 +155,7 @@ def _paths(stage: Stage, closings: list[Closing]) -> Claim:
 
 
 def by_path(stage: Stage) -> list[tuple[str, list[int]]]:
-    """Each way that messages took, and how late they were, but for those that the kill held up."""
+    """Each path of messages and their lateness, without those that the kill delayed."""
     names = _PATH_NAMES if stage.is_on_spark else {**_PATH_NAMES, Via.EMBEDDED: "through the wheel"}
     closings = [closing for record in stage.records.values() for closing in record.closings]
     return [
