@@ -18,7 +18,22 @@ from tidemill.core.clock import SimulatedClock
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import *
 from tidemill.core.lazy import lazy_dir, lazy_names
-from tidemill.core.model import CancelAnswer, Delivery, Draft, Handle, Once, SendResult
+from tidemill.core.model import CancelAnswer, Delivery, Draft, Handle, Once, PendingMessage, SendResult
+
+_ANSWERS = (
+    "Backup",
+    "BrokerStatus",
+    "DamagedMessage",
+    "DeadLetter",
+    "FoundMessage",
+    "GroupInfo",
+    "Holds",
+    "Message",
+    "Minute",
+    "Moved",
+    "NackResult",
+    "TopicInfo",
+)
 
 __getattr__ = lazy_names(
     __name__,
@@ -27,7 +42,7 @@ __getattr__ = lazy_names(
         "Broker": "tidemill.broker.broker:Broker",
         "Client": "tidemill.client.client:Client",
         "EmbeddedBroker": "tidemill.embedded.embedded_broker:EmbeddedBroker",
-        "Message": "tidemill.client.answers:Message",
+        **{name: f"tidemill.client.answers:{name}" for name in _ANSWERS},
         "Worker": "tidemill.client.worker:Worker",
         "open": "tidemill.embedded.embedded_broker:open_embedded",
     },
@@ -43,12 +58,13 @@ __all__ = [
     "Draft",
     "EmbeddedBroker",
     "Handle",
-    "Message",
     "Once",
+    "PendingMessage",
     "SendResult",
     "SimulatedClock",
     "Worker",
     "open",
+    *_ANSWERS,
     *errors.__all__,
 ]
 

@@ -1,5 +1,16 @@
 from tidemill.broker.broker import Broker as Broker
+from tidemill.client.answers import Backup as Backup
+from tidemill.client.answers import BrokerStatus as BrokerStatus
+from tidemill.client.answers import DamagedMessage as DamagedMessage
+from tidemill.client.answers import DeadLetter as DeadLetter
+from tidemill.client.answers import FoundMessage as FoundMessage
+from tidemill.client.answers import GroupInfo as GroupInfo
+from tidemill.client.answers import Holds as Holds
 from tidemill.client.answers import Message as Message
+from tidemill.client.answers import Minute as Minute
+from tidemill.client.answers import Moved as Moved
+from tidemill.client.answers import NackResult as NackResult
+from tidemill.client.answers import TopicInfo as TopicInfo
 from tidemill.client.async_client import AsyncClient as AsyncClient
 from tidemill.client.client import Client as Client
 from tidemill.client.worker import Worker as Worker
@@ -12,24 +23,37 @@ from tidemill.core.model import Delivery as Delivery
 from tidemill.core.model import Draft as Draft
 from tidemill.core.model import Handle as Handle
 from tidemill.core.model import Once as Once
+from tidemill.core.model import PendingMessage as PendingMessage
 from tidemill.core.model import SendResult as SendResult
 from tidemill.embedded.embedded_broker import EmbeddedBroker as EmbeddedBroker
 from tidemill.embedded.embedded_broker import open_embedded as open  # noqa: A004 - the name people look for
 
 __all__ = [
     "AsyncClient",
+    "Backup",
     "Broker",
     "BrokerSettings",
+    "BrokerStatus",
     "CancelAnswer",
     "Client",
+    "DamagedMessage",
+    "DeadLetter",
     "Delivery",
     "Draft",
     "EmbeddedBroker",
+    "FoundMessage",
+    "GroupInfo",
     "Handle",
+    "Holds",
     "Message",
+    "Minute",
+    "Moved",
+    "NackResult",
     "Once",
+    "PendingMessage",
     "SendResult",
     "SimulatedClock",
+    "TopicInfo",
     "Worker",
     "open",
 ]
