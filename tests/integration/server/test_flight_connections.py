@@ -18,11 +18,11 @@ from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import TooManyRequestsError
 from tidemill.core.model import Draft
 from tidemill.server.flight.flight_connections import FlightConnections, _Connection
-from tidemill.server.flight.flight_limits import FlightLimits
 from tidemill.server.flight.flight_server import FlightServer
 from tidemill.server.flight.flight_traffic import (
     BATCH_BYTES,
     OUT_BYTES_MAX,
+    FlightLimits,
     FlightTraffic,
     caller_at,
     caller_of,

@@ -18,8 +18,8 @@ from tidemill.client.transport.retrying import RetryPolicy
 from tidemill.core.errors import UnauthorizedError
 from tidemill.core.limits import FRAME_ROWS_MAX
 from tidemill.core.model import Draft, Handle
-from tidemill.server.flight.flight_limits import FlightLimits
 from tidemill.server.flight.flight_server import FlightServer
+from tidemill.server.flight.flight_traffic import FlightLimits
 from tidemill.server.security.permissions import Patterns, Rule, User, Verb
 from tidemill.server.security.rates import Rates
 

@@ -22,7 +22,7 @@ from tidemill.core.errors import (
     TooManyRequestsError,
     UnauthorizedError,
 )
-from tidemill.server.flight.flight_limits import FlightLimits
+from tidemill.server.flight.flight_traffic import FlightLimits
 from tidemill.server.rejects import REJECTS
 from tidemill.server.security.authority import Authority
 

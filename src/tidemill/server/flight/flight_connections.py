@@ -10,7 +10,7 @@ handed over (`flight_traffic.py`) are in memory. Closed are
 - while all of them together hold too much, the one with most;
 - while too many response bytes are unread, those of clients that do not read;
 - a connection from which nothing has arrived for a quarter of an hour;
-- while nearly all calls are in use (`flight_limits.py`), the connections of clients that keep calls waiting
+- while nearly all calls are in use (`flight_traffic.py`), the connections of clients that keep calls waiting
   for ten seconds, the longest wait first, and after them those from which nothing arrived for as long, or
   less than the minimum rate of an incomplete message (`body_budget.py`), and for which the server does no
   work: a call whose first message is incomplete is not visible here.
@@ -39,8 +39,7 @@ from dataclasses import dataclass
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.limits import MIB
 from tidemill.server.body_budget import RATE_BYTES, RATE_SECONDS
-from tidemill.server.flight.flight_limits import FlightLimits
-from tidemill.server.flight.flight_traffic import FlightTraffic, Handed, caller_at
+from tidemill.server.flight.flight_traffic import FlightLimits, FlightTraffic, Handed, caller_at
 
 logger = logging.getLogger(__name__)
 

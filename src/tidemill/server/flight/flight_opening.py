@@ -21,8 +21,8 @@ import pyarrow as pa
 from tidemill.broker.broker import Broker
 from tidemill.core.errors import StorageError, TidemillError
 from tidemill.server.flight.flight_connections import FlightConnections
-from tidemill.server.flight.flight_limits import CALLS_MAX, FlightLimits
 from tidemill.server.flight.flight_server import FlightServer
+from tidemill.server.flight.flight_traffic import CALLS_MAX, FlightLimits
 from tidemill.server.process.serve_plan import FLIGHT_PORT, ServePlan
 from tidemill.server.security.authority import Authority
 from tidemill.server.security.live_certificate import check_certificate

@@ -44,7 +44,6 @@ from tidemill.server.flight.flight_auth import (
     authorization_of,
     refusal_of,
 )
-from tidemill.server.flight.flight_limits import FlightLimits
 from tidemill.server.flight.flight_requests import (
     cancel_columns,
     command_of,
@@ -55,7 +54,7 @@ from tidemill.server.flight.flight_requests import (
     ticket_content,
     wanted_of,
 )
-from tidemill.server.flight.flight_traffic import FlightTraffic, caller_of
+from tidemill.server.flight.flight_traffic import FlightLimits, FlightTraffic, caller_of
 from tidemill.server.security.authority import Authority
 from tidemill.server.security.caller import (
     CANCEL,

@@ -12,6 +12,10 @@ Invariant: unread bytes and batches being made never exceed the bound together, 
 batch that is being made; a single batch may, when there is nothing else.
 
 A client is the address and port of its connection, written as `caller_of` does.
+
+`FlightLimits` bounds the number of calls: each holds a thread of the server while it lasts. Further calls are
+refused before anything of them is read. It reports when nearly all are in use, so that idle clients can be
+disconnected first. Calls, and the batches within them, count against the rates shared with other endpoints.
 """
 
 from __future__ import annotations
@@ -22,13 +26,15 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import TooManyRequestsError
 from tidemill.core.limits import KIB, MIB
+from tidemill.server.security.rates import Rates
 
+CALLS_MAX = 256
 OUT_BYTES_MAX = 256 * MIB
 # The size of a batch that is being made is unknown: some 16 MiB of bodies, and the columns beside them.
 BATCH_BYTES = 32 * MIB
@@ -190,6 +196,40 @@ class FlightTraffic:
                 found.add(caller)
                 over -= size
         return found
+
+
+class FlightLimits:
+    """Lets calls in or refuses them. Thread-safe."""
+
+    def __init__(self, rates: Rates | None = None, calls_max: int = CALLS_MAX) -> None:
+        self._rates = rates
+        self._calls_max = calls_max
+        self._lock = threading.Lock()  # protects _calls
+        self._calls = 0
+
+    def enter(self) -> None:
+        """A call begins; `TooManyRequestsError` if there are enough."""
+        with self._lock:
+            if self._calls >= self._calls_max:
+                raise TooManyRequestsError(
+                    f"call limit reached: {self._calls} Flight calls are in flight; retry later"
+                )
+            self._calls += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._calls -= 1
+
+    @property
+    def crowd(self) -> int:
+        """How many calls are above three quarters of the limit; silent clients are then disconnected."""
+        return max(0, self._calls - self._calls_max * 3 // 4)
+
+    def spend(self, user: str, context: Any) -> None:
+        """Count a call or a batch of it; `TooManyRequestsError` if its client comes too often."""
+        if self._rates is not None:
+            address, _, _ = caller_of(context.peer()).partition(" ")
+            self._rates.spend(f"user {user}" if user else f"address {address}")
 
 
 def caller_of(peer: str) -> str:
