@@ -1,7 +1,7 @@
 # The commands for developers and CI. `make` alone lists them.
 
 SEEDS ?= 2000
-QUICK_SEEDS := TIDEMILL_SEEDS=20 TIDEMILL_DAMAGE_SEEDS=5
+QUICK_SEEDS := TIDEMILL_SEEDS=20 TIDEMILL_DAMAGE_SEEDS=3
 SUITES ?= bookworm trixie
 BIN := .venv/bin
 READY := .venv/.ready

@@ -196,6 +196,7 @@ def test_an_empty_table_is_nothing(small):
     assert small.log_end == end
 
 
+@pytest.mark.slow
 def test_more_rows_and_bytes_than_a_frame_holds_are_stored_in_several(small):
     count = FRAME_ROWS_MAX + 10
     table = pa.table({"body": pa.array([b"x"] * count), "delay_ms": np.full(count, 3)})

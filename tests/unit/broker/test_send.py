@@ -7,7 +7,7 @@ import pytest
 
 from helpers.small_broker import START_MS
 from tidemill.core.errors import RequestError, UnknownTopicError, WrongMessageTypeError
-from tidemill.core.model import NO_OFFSET, NO_QUEUE, Draft, Once, SendResult, TopicType
+from tidemill.core.model import Draft, Once, SendResult, TopicType
 
 HOUR_MS = 3_600_000
 
@@ -105,7 +105,7 @@ def test_a_message_that_waits_has_no_place_in_a_queue_nor_has_a_repeat_of_it(sma
     # A repeat is answered as the first send was, though the message has gone into its queue since.
     after = small.send("orders", **fields)
     assert [r.is_repeat for r in (first, again, once, after)] == [False, True, True, True]
-    assert {(r.queue, r.offset) for r in (first, again, once, after)} == {(NO_QUEUE, NO_OFFSET)}
+    assert {(r.queue, r.offset) for r in (first, again, once, after)} == {(None, None)}
 
 
 @pytest.mark.parametrize("fields", [{}, {"delay_ms": 5_000}])

@@ -306,6 +306,7 @@ def test_where_time_passes_by_itself_nothing_is_swept_while_all_is_well(make_sma
     assert len(small.in_topic("t")) == 60
 
 
+@pytest.mark.slow
 def test_what_no_scan_finds_is_scanned_ever_more_seldom_and_shows_in_waits(make_small, monkeypatch):
     small = make_small(queues_per_topic=1, clock=_PassingClock(START_MS))
     small.is_timer_damaged = True
