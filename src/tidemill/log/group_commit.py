@@ -65,6 +65,11 @@ class GroupCommit:
                 self._in_flight += 1
                 self._claimed_end = max(self._claimed_end, self._log.written_end)
             self._lead()
+            if self._is_safe(end):
+                return
+
+    def _is_safe(self, end: int) -> bool:
+        return self._failure is None and self._log.synced_end >= end
 
     def _must_wait(self, end: int) -> bool:
         if self._failure is not None or self._log.synced_end >= end or self._in_flight == 0:
