@@ -22,6 +22,9 @@ def usage(text: str) -> typer.BadParameter:
     return typer.BadParameter(text)
 
 
+_YEAR_2100_MS = 4_102_444_800_000  # relative times are checked as if it was then
+
+
 @dataclass(frozen=True, slots=True)
 class Time:
     """A time in Unix milliseconds or, if it is relative (`+30m`, `now`), after the broker's present time."""
@@ -56,7 +59,7 @@ def time(text: str) -> Time:
     """A time: ISO 8601, Unix seconds, `now`, or `+30m`."""
     try:
         parsed = Time(parse_time_ms(text, 0), text.strip().lower()[:1] in ("+", "n"))
-        format_time(parsed.ms)
+        format_time(parsed.ms + (_YEAR_2100_MS if parsed.is_relative else 0))
     except RequestError as error:
         raise usage(str(error)) from error
     except (OverflowError, ValueError) as error:

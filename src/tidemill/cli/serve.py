@@ -5,40 +5,60 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from tidemill.cli.arguments import usage
 from tidemill.cli.serve_config import ConfigOption, settings_in
-from tidemill.cli.serve_security import (
-    CONNECTIONS_MAX,
-    PORT_MAX,
-    AuthOption,
-    BackupDirOption,
-    MaxConnectionsOption,
-    RateOption,
-    TlsCertOption,
-    TlsKeyOption,
-    TlsPortOption,
-    checked_auth,
-    tls_fields,
-)
 from tidemill.cli.serve_story import Story
 from tidemill.core.config import BrokerSettings, setting_names, settings_from
 from tidemill.core.errors import RequestError, StorageError
 from tidemill.server.process.serve_plan import ServePlan
 
+_CONNECTIONS_MAX = 10_000
+
+AuthOption = Annotated[
+    Path | None,
+    typer.Option("--auth", help="Permissions file (TOML); read again on change."),
+]
+_PORT_MAX = 65_535
+TlsPortOption = Annotated[
+    int | None,
+    typer.Option(
+        "--tls-port", min=0, max=_PORT_MAX, help="A second port with TLS; 0 takes a free one. [off]"
+    ),
+]
+TlsCertOption = Annotated[
+    Path | None, typer.Option("--tls-cert", help="Certificate, PEM. [self-signed, in the data directory]")
+]
+TlsKeyOption = Annotated[Path | None, typer.Option("--tls-key", help="The certificate's key, PEM.")]
+MaxConnectionsOption = Annotated[
+    int, typer.Option("--max-connections", min=1, help="Connections at once; more are closed.")
+]
+RateOption = Annotated[
+    float, typer.Option("--rate-per-client", min=0, help="Calls per second from one client; 0: no limit.")
+]
+
+BackupDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--backup-dir", help="The only directory for backups. [anywhere, if only this machine can connect]"
+    ),
+]
 LevelsOption = Annotated[
     str | None, typer.Option(help="Delay of each level, with s m h d. [as before; first 1s 5s … 2h]")
 ]
 PortOption = Annotated[
-    int, typer.Option(min=0, max=PORT_MAX, help="Port for gRPC and HTTP; 0 takes a free one.")
+    int, typer.Option(min=0, max=_PORT_MAX, help="Port for gRPC and HTTP; 0 takes a free one.")
 ]
 FlightPortOption = Annotated[
     int | None,
-    typer.Option(min=-1, max=PORT_MAX, help="Port for Arrow Flight; 0 takes a free one, -1 is none. [8082]"),
+    typer.Option(min=-1, max=_PORT_MAX, help="Port for Arrow Flight; 0 takes a free one, -1 is none. [8082]"),
 ]
 ServerOption = Annotated[
     str, typer.Option("--server", help="What serves the port: envoy, hypercorn, or auto: Envoy if it runs.")
@@ -84,7 +104,7 @@ def serve(
     tls_port: TlsPortOption = None,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
-    max_connections: MaxConnectionsOption = CONNECTIONS_MAX,
+    max_connections: MaxConnectionsOption = _CONNECTIONS_MAX,
     rate_per_client: RateOption = 0.0,
     backup_dir: BackupDirOption = None,
     server: ServerOption = "auto",
@@ -101,7 +121,7 @@ def serve(
     require_guarded(host, is_guarded=insecure or auth is not None)
     timer = _pipeline_command(data, settings, spark_master) if pipeline == "spark" else ((), "")
     security: dict[str, Any] = {
-        "auth_file": checked_auth(auth),
+        "auth_file": _checked_auth(auth),
         "flight_port": flight_port,
         "rate_per_client": rate_per_client,
         "backup_dir": str(backup_dir.absolute()) if backup_dir is not None else "",
@@ -109,8 +129,41 @@ def serve(
         "server": _server(server),
     }
     plan = ServePlan(str(data), host, port, auto_create, clock, *timer, settings, **security)
-    with hold_port(host, port) as held, tls_fields(data, host, tls_port, tls_cert, tls_key) as tls:
+    with hold_port(host, port) as held, _tls_fields(data, host, tls_port, tls_cert, tls_key) as tls:
         return asyncio.run(_run(replace(plan, port=held, **tls)))
+
+
+def _checked_auth(path: Path | None) -> str:
+    """The permissions file's full path; refused if it cannot be used."""
+    if path is None:
+        return ""
+    from tidemill.server.security.authority import read_permissions
+
+    read_permissions(path)
+    return str(path.absolute())
+
+
+@contextmanager
+def _tls_fields(
+    data: Path, host: str, port: int | None, cert: Path | None, key: Path | None
+) -> Iterator[dict[str, Any]]:
+    """The TLS fields of the plan, with the port bound and the certificate in place."""
+    if (cert is None) != (key is None):
+        raise usage("--tls-cert and --tls-key go together")
+    if port is None:
+        if cert is not None:
+            raise usage("--tls-cert needs --tls-port")
+        yield {}
+        return
+    from tidemill.server.process.reserved_port import hold_port
+    from tidemill.server.security.certificate import own_certificate
+    from tidemill.server.security.live_certificate import check_certificate
+
+    with hold_port(host, port, "--tls-port") as held:
+        if cert is None or key is None:
+            cert, key = own_certificate(data, host)
+        check_certificate(cert, key)
+        yield {"tls_port": held, "tls_cert": str(cert.absolute()), "tls_key": str(key.absolute())}
 
 
 def _settings(config: Path | None, flags: dict[str, Any]) -> BrokerSettings:

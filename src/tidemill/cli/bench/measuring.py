@@ -1,4 +1,4 @@
-"""What every bench has: its options, a place to work in with enough space, and ways to wait."""
+"""What the benches share: options, a directory with enough space, waits, and what this process uses."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tidemill.broker.broker import Broker
 from tidemill.cli.child_processes import wait_for
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import RequestError
+from tidemill.core.limits import MIB
 from tidemill.log.disk import RealDisk
 from tidemill.timer.target import read_cursor, shard_directories
 
@@ -62,3 +63,18 @@ def in_threads(count: int, work: Callable[[int], None]) -> float:
     with ThreadPoolExecutor(count) as pool:
         list(pool.map(work, range(count)))
     return stopwatch_s() - begun_s
+
+
+def anonymous_mb() -> float:
+    """Memory that is not backed by a file."""
+    return _number("/proc/self/status", "RssAnon:") * 1024 / MIB
+
+
+def written_bytes() -> int:
+    """Bytes this process has written to files, also those that the kernel has yet to write."""
+    return _number("/proc/self/io", "write_bytes:")
+
+
+def _number(path: str, label: str) -> int:
+    lines = Path(path).read_text().splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith(label)), 0)

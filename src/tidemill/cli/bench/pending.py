@@ -16,8 +16,7 @@ import threading
 from pathlib import Path
 
 from tidemill.broker.broker import Broker
-from tidemill.cli.bench.measuring import wait_until_absorbed
-from tidemill.cli.bench.own_usage import anonymous_mb
+from tidemill.cli.bench.measuring import anonymous_mb, wait_until_absorbed
 from tidemill.cli.bench.workload import TOPIC, Scale, tables
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import StorageError

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tidemill.cli.bench.own_usage import anonymous_mb, written_bytes
+from tidemill.cli.bench.measuring import anonymous_mb, written_bytes
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import StorageError
 from tidemill.core.limits import DAY_MS, HOUR_MS, MINUTE_MS
