@@ -59,10 +59,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def served(shared: Served) -> Served:
     """The server of the whole file, whose topics are empty."""
     with tidemill.Client(shared.endpoint) as ours:
-        for topic in ours.topics():
-            ours.delete_topic(topic.name)
+        for topic in ours.topics.list():
+            ours.topics.delete(topic.name)
         for name in ("orders", "payments"):
-            ours.create_topic(name)
+            ours.topics.create(name)
     return shared
 
 
