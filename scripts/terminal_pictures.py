@@ -85,7 +85,7 @@ def traffic(endpoint: str, stopping: threading.Event) -> None:
         while not stopping.wait(0.1):
             for number in range(int(chance.integers(5, 40))):
                 delay_ms = int(chance.integers(500, 9_000))
-                receipt = client.send("order-timeouts", b"close if unpaid", delay=delay_ms)
+                receipt = client.send("order-timeouts", b"close if unpaid", delay=delay_ms / 1_000)
                 if number % 7 == 0:
                     client.cancel(receipt.handle)
 

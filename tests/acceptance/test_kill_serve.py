@@ -138,7 +138,7 @@ class _Load:
         return entries
 
     def _send_ours(self, body: str, dice: random.Random) -> Entry:
-        receipt = self._client.send(_TOPIC, body, delay=dice.randrange(0, 3_000))
+        receipt = self._client.send(_TOPIC, body, delay=dice.randrange(0, 3_000) / 1_000)
         assert receipt.handle is not None
         if dice.random() < 0.5:
             return Entry(is_acknowledged=True)

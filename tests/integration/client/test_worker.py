@@ -65,7 +65,7 @@ def test_a_function_that_raises_gets_its_message_again(app, served) -> None:
     attempts, errors, done = [], [], threading.Event()
     app._on_error = lambda message, error: errors.append(type(error))
 
-    @app.on("t", first_retry=1)
+    @app.on("t", first_retry="1ms")
     def fails_twice(message: tidemill.Message) -> None:
         attempts.append(message.attempt)
         if len(attempts) < 3:
@@ -136,7 +136,7 @@ def test_messages_of_a_group_that_keeps_order_come_one_after_the_other(app, serv
     seen: dict[str, list[str]] = {"a": [], "b": []}
     running, done = [], threading.Semaphore(0)
 
-    @app.on("line", first_retry=1)
+    @app.on("line", first_retry="1ms")
     def handle(message: tidemill.Message) -> None:
         assert message.message_group not in running
         running.append(message.message_group)
