@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 from rich.console import RenderableType
 
-from tidemill.broker.query.damage_views import DamagedView, damage_views
+from tidemill.broker.query.damage_views import damage_views
 from tidemill.cli.arguments import usage
 from tidemill.cli.connecting import EndpointOption, JsonOption, connect
 from tidemill.cli.data_directory import open_quietly, require_data_directory, shape_of
@@ -59,7 +59,7 @@ def damaged(
         return _answer(found, frames).print(is_json or has_bytes)
 
 
-def _answer(found: Sequence[DamagedMessage | DamagedView], frames: dict[int, bytes]) -> Answer:
+def _answer(found: Sequence[DamagedMessage], frames: dict[int, bytes]) -> Answer:
     fields = [asdict(one) | {"handle": None if one.handle is None else str(one.handle)} for one in found]
     for one in fields:
         if one["log_offset"] in frames:
@@ -67,7 +67,7 @@ def _answer(found: Sequence[DamagedMessage | DamagedView], frames: dict[int, byt
     return Answer(fields, lambda: _shown(found), not found)
 
 
-def _shown(found: Sequence[DamagedMessage | DamagedView]) -> Iterator[RenderableType]:
+def _shown(found: Sequence[DamagedMessage]) -> Iterator[RenderableType]:
     if not found:
         yield "no message with damaged bytes is known"
         return
@@ -75,7 +75,7 @@ def _shown(found: Sequence[DamagedMessage | DamagedView]) -> Iterator[Renderable
     yield "they are not delivered; see handles and all that is known with --json"
 
 
-def _row(one: DamagedMessage | DamagedView) -> tuple[str, ...]:
+def _row(one: DamagedMessage) -> tuple[str, ...]:
     numbers = ("" if number is None else str(number) for number in (one.queue, one.offset, one.seq))
     due = "" if one.deliver_at_ms is None else format_time(one.deliver_at_ms)
     return (one.state, one.topic, *numbers, due, Path(one.file).name, str(one.position))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tidemill.core.model import CancelAnswer, Handle, PendingMessage, TopicType
+from tidemill.core.model import DamagedMessage as DamagedMessage
 
 Pending = PendingMessage  # as the broker has it
 
@@ -75,28 +76,6 @@ class FoundMessage:
     offset: int | None = None  # in its queue; None: in none
     released_at_ms: int | None = None
     is_damaged: bool = False  # its bytes are: only what the index knows is given
-
-
-@dataclass(frozen=True, slots=True)
-class DamagedMessage:
-    """A message whose bytes in the broker's log are damaged, as far as it is known without them."""
-
-    topic: str
-    state: str  # pending, released, sent (at once), or open (a transaction)
-    queue: int
-    offset: int | None  # in its queue; None: in none
-    seq: int | None  # None: not timed
-    message_id: str  # empty where it is not known
-    id_hash: str  # of topic and id, in hexadecimal; empty where it is not known
-    handle: Handle | None  # cancels it, if it waits
-    deliver_at_ms: int | None
-    stored_at_ms: int | None
-    released_at_ms: int | None
-    size: int | None
-    file: str
-    position: int  # byte of the file at which its frame begins
-    log_offset: int
-    row: int  # which message of its frame it is, from 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,6 +184,28 @@ class PendingMessage:
     body_bytes: int | None = None  # None where the bytes are damaged
 
 
+@dataclass(frozen=True, slots=True)
+class DamagedMessage:
+    """A message whose bytes in the commit log are damaged, as far as it is known without them."""
+
+    topic: str
+    state: str  # pending, released, sent (at once), or open (a transaction)
+    queue: int
+    offset: int | None  # in its queue; None: in none
+    seq: int | None  # None: not timed
+    message_id: str  # empty where it is not known
+    id_hash: str  # of topic and id, in hexadecimal; empty where it is not known
+    handle: Handle | None  # cancels it, if it waits
+    deliver_at_ms: int | None
+    stored_at_ms: int | None
+    released_at_ms: int | None
+    size: int | None
+    file: str
+    position: int  # byte of the file at which its frame begins
+    log_offset: int
+    row: int  # which message of its frame it is, from 0
+
+
 @frozen
 class Delivery:
     """A message handed to a consumer, and the token to settle it with."""

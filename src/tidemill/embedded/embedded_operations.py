@@ -182,12 +182,7 @@ class EmbeddedOperations(Operations):
         )
 
     async def damaged(self, limit: int) -> list[DamagedMessage]:
-        views = damage_views(self._broker.store, self._broker.id, limit)
-        handles = [None if view.handle is None else Handle.parse(view.handle) for view in views]
-        return [
-            DamagedMessage(**asdict(view) | {"handle": handle})
-            for view, handle in zip(views, handles, strict=True)
-        ]
+        return damage_views(self._broker.store, self._broker.id, limit)
 
     # -- topics, groups, dead letters -------------------------------------------------------------
 

@@ -88,10 +88,6 @@ class CommitLog(IndexAccess):
     def __exit__(self, *_: object) -> None:
         self.lock.release()
 
-    @property
-    def end(self) -> int:
-        return self._log.written_end
-
     # -- messages ---------------------------------------------------------------------------------
 
     def append(self, messages: NewMessages, now_ms: int, *, more_bytes: Sequence[int] = ()) -> Appended:

@@ -34,8 +34,8 @@ class DamageCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class DamagedMessage:
-    """A message whose bytes are damaged."""
+class DamagedRow:
+    """What the indexes say of a message whose bytes are damaged."""
 
     frame: DamagedFrameError
     place: int
@@ -80,13 +80,13 @@ def held_by_damage(store: MessageStore) -> int | None:
     )
 
 
-def damaged_messages(store: MessageStore) -> Iterator[DamagedMessage]:
+def damaged_messages(store: MessageStore) -> Iterator[DamagedRow]:
     """Every message in a frame that is known to be damaged, in the order of the log."""
     for frame in store.damaged.since(store.log.head):
         yield from _timed(store, frame)
         for (topic_id, queue_id), offsets, rows in _rows_of(store, frame.offset):
             for offset, row in zip(offsets.tolist(), rows, strict=True):
-                yield DamagedMessage(
+                yield DamagedRow(
                     frame=frame,
                     place=int(row["place"]),
                     topic_id=topic_id,
@@ -100,7 +100,7 @@ def damaged_messages(store: MessageStore) -> Iterator[DamagedMessage]:
                 )
         for half in list(store.open_transactions.values()):
             if half.place >> 16 == frame.offset:
-                yield DamagedMessage(
+                yield DamagedRow(
                     frame=frame,
                     place=half.place,
                     topic_id=half.topic_id,
@@ -127,7 +127,7 @@ def frames_between(store: MessageStore, start: int, stop: int) -> list[int]:
     return offsets
 
 
-def _timed(store: MessageStore, frame: DamagedFrameError) -> Iterator[DamagedMessage]:
+def _timed(store: MessageStore, frame: DamagedFrameError) -> Iterator[DamagedRow]:
     for seq in _seqs_of(store, frame.offset).tolist():
         with store.read():
             ledger = store.ledger
@@ -141,7 +141,7 @@ def _timed(store: MessageStore, frame: DamagedFrameError) -> Iterator[DamagedMes
             found = store.queues.find_seq(queue, int(entry["deliver_at_ms"]), seq)
             if found is not None and int(found[1]["place"]) >> 16 != frame.offset:
                 continue  # its bytes went along with the release
-        yield DamagedMessage(
+        yield DamagedRow(
             frame=frame,
             place=int(entry["place"]),
             topic_id=queue[0],

@@ -5,7 +5,8 @@ saved with the index checkpoint. Reading one topic's horizon touches only its ow
 are pending is kept beside them, because it is asked every second.
 
 Which minutes have a count is kept by blocks of minutes as well, so that the few that are past are found
-without looking at the many to come.
+without looking at the many to come. Counts by tick (`TickCounts`) are kept only while a limit asks for them,
+and not saved: a broker that wants them counts what is pending when the store opens.
 
 Invariants: no count is negative or zero; the sum over all is the number of pending messages, and the sum over
 a topic's minutes is what is kept for the topic; a block counts the minutes in it that have a count.
@@ -19,7 +20,6 @@ import numpy as np
 
 from tidemill.core.limits import MINUTE_MS
 from tidemill.log.arrays import I64, U32
-from tidemill.store.tick_counts import TickCounts
 
 _MINUTE_BITS = 32
 _BLOCK_BITS = 8  # minutes of a block: a little over four hours
@@ -185,3 +185,37 @@ def _counted(packed: I64) -> tuple[I64, I64]:
         return present + low, counts[present]
     values, sorted_counts = np.unique(packed, return_counts=True)
     return values, sorted_counts
+
+
+_TICK_BITS = 40  # ticks of 100 ms until the year 5454
+
+
+class TickCounts:
+    """Pending messages by topic and tick. Changed and read under the log writer's lock."""
+
+    def __init__(self, tick_ms: int) -> None:
+        self.tick_ms = tick_ms
+        self._counts: dict[int, int] = {}
+
+    def add(self, topic_ids: U32, deliver_at_ms: I64, sign: int) -> None:
+        """Count messages in (`sign` 1) or out (-1)."""
+        keys, counts = np.unique(self.keys(topic_ids, deliver_at_ms), return_counts=True)
+        for key, count in zip(keys.tolist(), counts.tolist(), strict=True):
+            left = self._counts.get(key, 0) + sign * count
+            if left:
+                self._counts[key] = left
+            else:
+                self._counts.pop(key, None)
+
+    def count(self, topic_id: int, deliver_at_ms: int) -> int:
+        """How many of a topic are due in the tick of a time."""
+        return self._counts.get(topic_id << _TICK_BITS | deliver_at_ms // self.tick_ms, 0)
+
+    def count_of(self, key: int) -> int:
+        """The same by the key of a topic and a tick."""
+        return self._counts.get(key, 0)
+
+    def keys(self, topic_ids: I64 | U32, deliver_at_ms: I64) -> I64:
+        """The keys of topics and ticks."""
+        keys: I64 = topic_ids.astype(np.int64) << _TICK_BITS | deliver_at_ms // self.tick_ms
+        return keys

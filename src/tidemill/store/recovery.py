@@ -33,7 +33,6 @@ Progress = Callable[[int, int], None]  # bytes of log read, bytes to read
 class Recovered:
     """What recovery did."""
 
-    replayed_frames: int
     checkpoint_offset: int
     settlements: list[tuple[int, Settlement]]  # each with the offset of its frame
 
@@ -67,7 +66,6 @@ def recover(
         queues.clear()
     indexes.find.open(log.head)
     must_start = content is None
-    replayed = 0
     settlements: list[tuple[int, Settlement]] = []
     start = min(indexes.find.covers, reflected)
     for frame in _found_frames(log, indexes, start, reflected):
@@ -84,14 +82,13 @@ def recover(
             queues.set_base(base)
             must_start = False
         effects = indexes.apply(frame)
-        replayed += 1
         if effects.publication is not None:
             queues.publish(effects.publication)
         if effects.forgotten_topic_id is not None:
             queues.forget(effects.forgotten_topic_id)
         settlements.extend((frame.offset, settlement) for settlement in effects.settlements)
     indexes.entries.cut_tail(indexes.ledger.next_seq)
-    return Recovered(replayed, reflected, settlements)
+    return Recovered(reflected, settlements)
 
 
 def settlements_in(log: SegmentedLog, from_offset: int, end: int) -> list[tuple[int, Settlement]]:

@@ -8,53 +8,38 @@ What the index knows of such a message is put in the place of its content (`mess
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import islice
 
-from tidemill.core.model import NO_OFFSET, NO_SEQ, NO_TIME_MS, Handle, MessageType, StoredMessage
+from tidemill.core.model import (
+    NO_OFFSET,
+    NO_SEQ,
+    NO_TIME_MS,
+    DamagedMessage,
+    Handle,
+    MessageType,
+    StoredMessage,
+)
 from tidemill.log.arrays import Rows
-from tidemill.store.damaged_messages import DamagedMessage, damaged_messages
+from tidemill.store.damaged_messages import DamagedRow, damaged_messages
 from tidemill.store.formats.entry_format import FLAG_FIFO, row_of
 from tidemill.store.message_store import MessageStore
 
 TopicFilter = Callable[[str], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class DamagedView:
-    """A message whose bytes are damaged, as far as it is known without them."""
-
-    topic: str
-    state: str  # pending, released, sent (at once), or open (a transaction)
-    queue: int
-    offset: int | None  # in its queue; None: in none
-    seq: int | None  # None: not timed
-    message_id: str  # empty where it is not known
-    id_hash: str  # of topic and id, in hexadecimal; empty where it is not known
-    handle: str | None  # cancels it, if it waits
-    deliver_at_ms: int | None
-    stored_at_ms: int | None
-    released_at_ms: int | None
-    size: int | None
-    file: str
-    position: int  # byte of the file at which its frame begins
-    log_offset: int
-    row: int  # which message of its frame it is, from 0
-
-
 def damage_views(
     store: MessageStore, broker_id: str, limit: int, accepts_topic: TopicFilter = lambda _: True
-) -> list[DamagedView]:
+) -> list[DamagedMessage]:
     """The first `limit` in the order of the log, of topics that are accepted."""
     views = (_view(store, broker_id, message) for message in damaged_messages(store))
     return list(islice((view for view in views if accepts_topic(view.topic)), limit))
 
 
-def _view(store: MessageStore, broker_id: str, message: DamagedMessage) -> DamagedView:
+def _view(store: MessageStore, broker_id: str, message: DamagedRow) -> DamagedMessage:
     topic = store.topics.by_id(message.topic_id)
     name = topic.name if topic is not None else ""
     is_pending = message.state == "pending"
-    return DamagedView(
+    return DamagedMessage(
         topic=name,
         state=message.state,
         queue=message.queue_id,
@@ -62,7 +47,7 @@ def _view(store: MessageStore, broker_id: str, message: DamagedMessage) -> Damag
         seq=_known(message.seq, NO_SEQ),
         message_id=message.message_id,
         id_hash=f"{message.id_hash:016x}" if message.id_hash else "",
-        handle=str(Handle(broker_id, name, "", message.seq)) if is_pending else None,
+        handle=Handle(broker_id, name, "", message.seq) if is_pending else None,
         deliver_at_ms=_known(message.deliver_at_ms, NO_TIME_MS),
         stored_at_ms=_known(message.stored_at_ms, NO_TIME_MS),
         released_at_ms=_known(message.released_at_ms, NO_TIME_MS),

@@ -14,8 +14,8 @@ from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import TooManyRequestsError
 from tidemill.core.model import SEQ_MAX
 from tidemill.log.arrays import I64, Flags
+from tidemill.store.due_counts import TickCounts
 from tidemill.store.message_store import MessageStore
-from tidemill.store.tick_counts import TickCounts
 from tidemill.store.topics import Topic
 
 Planned = Counter[tuple[int, int]]  # by topic id and tick: what one call is about to store

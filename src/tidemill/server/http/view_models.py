@@ -83,7 +83,7 @@ class DamagedOut(Out):
     seq: int | None = Field(description="null: not timed")
     message_id: str = Field(description="empty where it is not known")
     id_hash: str = Field(description="hash of topic and id, in hexadecimal; empty where it is not known")
-    handle: str | None = Field(description="cancels it, if it waits")
+    handle: Annotated[str | None, AS_TEXT] = Field(description="cancels it, if it waits")
     deliver_at_ms: int | None
     stored_at_ms: int | None
     released_at_ms: int | None
