@@ -19,7 +19,7 @@ from tidemill.core.splitting import first_part
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
-_CROWD = 4  # so many at once are not one caller that sends one after the other
+_MANY = 4  # so many at once are not one caller that sends one after the other
 
 
 class Batcher(Generic[Item, Answer]):
@@ -80,7 +80,7 @@ class Batcher(Generic[Item, Answer]):
         self._items = self._items[count:]
         waiters, self._waiters = self._waiters[:count], self._waiters[count:]
         self._in_flight += 1
-        self._earliest_s = loop.time() + self._pause_s if count >= _CROWD else 0.0
+        self._earliest_s = loop.time() + self._pause_s if count >= _MANY else 0.0
         done = self._executor.submit(self._run, items)
         done.add_done_callback(
             lambda finished: loop.call_soon_threadsafe(self._done, loop, waiters, finished)

@@ -21,40 +21,40 @@ _SOON_S = 0.001
 
 
 class LongPolls:
-    """Waiting consumers of all endpoints. Lives on one event loop; only `ring` may be called from others."""
+    """Waiting consumers. Lives on one event loop; only `notify` may be called from other threads."""
 
     def __init__(self, notifier: QueueNotifier, has_news: Callable[[str, str], bool]) -> None:
         self._notifier = notifier
         self._has_news = has_news
         self._loop: asyncio.AbstractEventLoop | None = None  # of the first call
         self._waiting: dict[Key, deque[asyncio.Future[None]]] = {}
-        self._freed: dict[Key, int] = {}  # the bell when a key's messages were freed last
+        self._freed: dict[Key, int] = {}  # the count of announcements when a key's messages were freed last
         self._timers: dict[Key, asyncio.TimerHandle] = {}  # when a key's next lease ends
-        self._is_rung = False
+        self._is_scheduled = False
         self._is_closed = False
-        notifier.listener = self.ring
+        notifier.listener = self.notify
 
     @property
     def count(self) -> int:
         return sum(map(len, self._waiting.values()))
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Something became visible somewhere. Safe from any thread."""
         if self._loop is None or self._loop.is_closed():
             return
-        if not self._is_rung and not self._is_closed:
-            self._is_rung = True
-            self._loop.call_soon_threadsafe(self._look)
+        if not self._is_scheduled and not self._is_closed:
+            self._is_scheduled = True
+            self._loop.call_soon_threadsafe(self._wake_ready)
 
-    def _look(self) -> None:
-        self._is_rung = False
+    def _wake_ready(self) -> None:
+        self._is_scheduled = False
         freed = self._notifier.take_freed()
         self._freed.update(dict.fromkeys(freed, self._notifier.count))
         for key in list(self._waiting):
             if key in freed or self._has_news(*key):
-                self.nudge(key)
+                self.wake_one(key)
 
-    def look_in(self, key: Key, delay_s: float) -> None:
+    def wake_in(self, key: Key, delay_s: float) -> None:
         """The key's next lease ends then, as far as a look has shown: let one who waits look again."""
         loop = asyncio.get_running_loop()
         at_s = loop.time() + max(_SOON_S, delay_s)
@@ -63,13 +63,13 @@ class LongPolls:
             return
         if timer is not None:
             timer.cancel()
-        self._timers[key] = loop.call_at(at_s, self._look_at, key)
+        self._timers[key] = loop.call_at(at_s, self._wake_at, key)
 
-    def _look_at(self, key: Key) -> None:
+    def _wake_at(self, key: Key) -> None:
         del self._timers[key]
-        self.nudge(key)
+        self.wake_one(key)
 
-    def nudge(self, key: Key) -> None:
+    def wake_one(self, key: Key) -> None:
         """Wake the first who waits for this key."""
         queue = self._waiting.get(key)
         while queue:
@@ -81,16 +81,16 @@ class LongPolls:
             del self._waiting[key]
 
     @property
-    def bell(self) -> int:
+    def announced(self) -> int:
         """Note this before looking for messages, and hand it to `wait` when there were none."""
-        self._loop = asyncio.get_running_loop()  # before the count: from here on `ring` is heard
+        self._loop = asyncio.get_running_loop()  # before the count: from here on `notify` is effective
         return self._notifier.count
 
-    async def wait(self, key: Key, bell: int, timeout_s: float) -> None:
-        """Return when there may be something for this key that was not there at `bell`, or after a time."""
-        if self._is_closed or timeout_s <= 0 or self._freed.get(key, bell) > bell:
+    async def wait(self, key: Key, seen: int, timeout_s: float) -> None:
+        """Return when there may be something for this key that was not there at `seen`, or after a time."""
+        if self._is_closed or timeout_s <= 0 or self._freed.get(key, seen) > seen:
             return
-        if self._notifier.count != bell and self._has_news(*key):
+        if self._notifier.count != seen and self._has_news(*key):
             return
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
@@ -115,7 +115,7 @@ class LongPolls:
         self._timers.clear()
         for key in list(self._waiting):
             while key in self._waiting:
-                self.nudge(key)
+                self.wake_one(key)
 
     @property
     def is_closed(self) -> bool:

@@ -63,24 +63,24 @@ class Receiving:
         loop, key = asyncio.get_running_loop(), (wanted.topic, wanted.group)
         until_s = loop.time() + wait_s
         while True:
-            bell = self._polls.bell
+            seen = self._polls.announced
             async with self._takes:
                 found, visible_ms = await self._take_or_give_back(wanted)
                 await self._reserve(found)
             if visible_ms is not None:
-                self._polls.look_in(key, (visible_ms - self._broker.clock.now_ms()) / 1000)
+                self._polls.wake_in(key, (visible_ms - self._broker.clock.now_ms()) / 1000)
             left_s = until_s - loop.time()
             if found or left_s <= 0 or self._polls.is_closed:
                 if self._broker.receiver.has_news(*key):
-                    self._polls.nudge(key)
+                    self._polls.wake_one(key)
                 return found
             if on_wait is not None:
                 await on_wait()
             if self._broker.clock.is_simulated:  # leases end by a clock that this loop does not see
                 left_s = min(left_s, _SIMULATED_WAIT_S)
-            await self._polls.wait(key, bell, left_s)
+            await self._polls.wait(key, seen, left_s)
             if not await is_there():
-                self._polls.nudge(key)  # what woke this one is for another waiter
+                self._polls.wake_one(key)  # what woke this one is for another waiter
                 raise ClientGone
 
     async def _take_or_give_back(self, wanted: Wanted) -> _Taken:

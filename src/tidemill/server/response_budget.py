@@ -91,7 +91,7 @@ class Answer:
                 self.keep(size)
             except TooManyRequestsError as error:
                 self._is_refused = True
-                await error_response(error)({"type": "http"}, _hear_nothing, self._send)
+                await error_response(error)({"type": "http"}, _disconnected, self._send)
                 return
         body = event.get("body", b"")
         self.keep(len(body), is_certain=True)
@@ -137,5 +137,5 @@ def _announced(event: Event) -> int:
     return int(header(event, b"content-length") or 0)
 
 
-async def _hear_nothing() -> Event:
+async def _disconnected() -> Event:
     return {"type": "http.disconnect"}

@@ -43,7 +43,7 @@ def test_one_that_cannot_close_because_its_directory_went_says_so(
 ) -> None:
     plan, said = ServePlan(str(tmp_path / "data")), {}
     module = _module(plan, monkeypatch)
-    monkeypatch.setattr(module, "_tell", lambda what, **facts: said.update({what: facts}))
+    monkeypatch.setattr(module, "_report", lambda what, **facts: said.update({what: facts}))
     process = module.BrokerProcess(plan)
     broker = process._open_broker()
     broker.send([tidemill.Draft("orders", b"later", delay_ms=3_600_000)])

@@ -374,7 +374,7 @@ def _until(is_so) -> None:
 
 
 def _is_full(door: FlightServer) -> bool:
-    return door.limits.crowd == _CALLS - _CALLS * 3 // 4
+    return door.limits.excess == _CALLS - _CALLS * 3 // 4
 
 
 def _stores(client: flight.FlightClient) -> bool:
@@ -399,7 +399,7 @@ def test_silent_calls_give_way_when_nearly_all_are_taken(narrow) -> None:
         assert _watch(narrow, 3_600).look() == 0  # they have not been silent for so long
         # As many go as it takes, those who kept a call waiting the longest; the others stay.
         assert _watch(narrow, -1).look() == 2
-        _until(lambda: narrow.limits.crowd == 0)
+        _until(lambda: narrow.limits.excess == 0)
         assert _watch(narrow, -1).look() == 0
         assert _stores(late)
 
@@ -411,7 +411,7 @@ def test_one_connection_with_all_calls_gives_way_too(narrow) -> None:
             _begin_put(stack, client)
         _until(lambda: sum(narrow.traffic.waits(stopwatch_s(), -1).kept.values()) == _CALLS)
         assert _watch(narrow, -1).look() == 1
-        _until(lambda: narrow.limits.crowd == 0)
+        _until(lambda: narrow.limits.excess == 0)
         assert _stores(_client(stack, narrow))
 
 
@@ -425,7 +425,7 @@ def test_a_call_that_never_says_a_word_gives_way(narrow) -> None:
         _until(lambda: _is_full(narrow))
         assert narrow.traffic.waits(stopwatch_s(), -1).kept == {}
         assert not _stores(_client(stack, narrow))
-        _until(lambda: not _watch(narrow, -1).look() and narrow.limits.crowd == 0)
+        _until(lambda: not _watch(narrow, -1).look() and narrow.limits.excess == 0)
         assert _stores(_client(stack, narrow))
 
 
@@ -445,7 +445,7 @@ def test_a_first_message_that_trickles_gives_way(narrow) -> None:
             http2.flush()
         assert watch.look(now_s + 9) == 0
         assert watch.look(now_s + 11) == 2
-        _until(lambda: narrow.limits.crowd == 0)
+        _until(lambda: narrow.limits.excess == 0)
         assert _stores(_client(stack, narrow))
 
 
@@ -460,7 +460,7 @@ def test_those_who_do_not_read_give_way(small, narrow) -> None:
             http2.call(_GET, struct.pack(">BI", 0, len(message)) + message)
         _until(lambda: len(narrow.traffic.waits(stopwatch_s(), -1).kept) == _CALLS)
         assert _watch(narrow, -1).look() == 2
-        _until(lambda: narrow.limits.crowd == 0)
+        _until(lambda: narrow.limits.excess == 0)
         assert _client(stack, narrow).do_get(ticket).read_all().num_rows == 8
 
 

@@ -25,14 +25,14 @@ def _run(scene: Callable[[LongPolls, QueueNotifier, set[tuple[str, str]]], Await
 def test_an_announcement_wakes_the_first_of_those_it_concerns() -> None:
     async def scene(polls: LongPolls, notifier: QueueNotifier, news: set[tuple[str, str]]) -> None:
         keys = (_KEY, _KEY, _OTHER)
-        waits = [asyncio.create_task(polls.wait(key, polls.bell, _LONG_S)) for key in keys]
+        waits = [asyncio.create_task(polls.wait(key, polls.announced, _LONG_S)) for key in keys]
         await asyncio.sleep(0)  # each begins to wait at its first turn
         assert polls.count == 3
         news.add(_KEY)
         threading.Thread(target=notifier.announce).start()
         await waits[0]
         assert polls.count == 2
-        polls.nudge(_KEY)
+        polls.wake_one(_KEY)
         await waits[1]
         assert not waits[2].done()
         polls.close()
@@ -43,10 +43,10 @@ def test_an_announcement_wakes_the_first_of_those_it_concerns() -> None:
 
 def test_what_arrived_between_the_look_and_the_wait_is_not_missed() -> None:
     async def scene(polls: LongPolls, notifier: QueueNotifier, news: set[tuple[str, str]]) -> None:
-        bell = polls.bell
+        seen = polls.announced
         news.add(_KEY)
         notifier.announce()
-        await polls.wait(_KEY, bell, _LONG_S)
+        await polls.wait(_KEY, seen, _LONG_S)
 
     _run(scene)
 
@@ -54,11 +54,11 @@ def test_what_arrived_between_the_look_and_the_wait_is_not_missed() -> None:
 def test_news_that_were_there_at_the_look_do_not_spin() -> None:
     async def scene(polls: LongPolls, notifier: QueueNotifier, news: set[tuple[str, str]]) -> None:
         news.add(_KEY)  # there, but not to be had: an earlier message of its group is out
-        wait = asyncio.create_task(polls.wait(_KEY, polls.bell, _LONG_S))
+        wait = asyncio.create_task(polls.wait(_KEY, polls.announced, _LONG_S))
         await asyncio.sleep(0)
         assert polls.count == 1
         assert not wait.done()
-        polls.nudge(_KEY)
+        polls.wake_one(_KEY)
         await wait
 
     _run(scene)
@@ -66,8 +66,8 @@ def test_news_that_were_there_at_the_look_do_not_spin() -> None:
 
 def test_a_wait_ends_by_itself_and_leaves_nothing_behind() -> None:
     async def scene(polls: LongPolls, notifier: QueueNotifier, news: set[tuple[str, str]]) -> None:
-        await polls.wait(_KEY, polls.bell, 0.01)
-        cancelled = asyncio.create_task(polls.wait(_KEY, polls.bell, _LONG_S))
+        await polls.wait(_KEY, polls.announced, 0.01)
+        cancelled = asyncio.create_task(polls.wait(_KEY, polls.announced, _LONG_S))
         await asyncio.sleep(0)
         assert polls.count == 1
         cancelled.cancel()
@@ -79,7 +79,7 @@ def test_a_wait_ends_by_itself_and_leaves_nothing_behind() -> None:
 
 def test_what_is_freed_wakes_though_it_is_nothing_new() -> None:
     async def scene(polls: LongPolls, notifier: QueueNotifier, news: set[tuple[str, str]]) -> None:
-        waits = [asyncio.create_task(polls.wait(key, polls.bell, _LONG_S)) for key in (_KEY, _OTHER)]
+        waits = [asyncio.create_task(polls.wait(key, polls.announced, _LONG_S)) for key in (_KEY, _OTHER)]
         await asyncio.sleep(0)
         threading.Thread(target=notifier.announce, args=([_KEY],)).start()
         await waits[0]
@@ -92,21 +92,21 @@ def test_what_is_freed_wakes_though_it_is_nothing_new() -> None:
 
 def test_what_was_freed_between_the_look_and_the_wait_is_not_missed() -> None:
     async def scene(polls: LongPolls, notifier: QueueNotifier, news: set[tuple[str, str]]) -> None:
-        bell = polls.bell
+        seen = polls.announced
         notifier.announce([_KEY])
         await asyncio.sleep(0)  # the notification comes while no call waits
-        await polls.wait(_KEY, bell, _LONG_S)
+        await polls.wait(_KEY, seen, _LONG_S)
 
     _run(scene)
 
 
 def test_the_end_of_a_lease_wakes_the_first_though_it_came_before_the_lease() -> None:
     async def scene(polls: LongPolls, notifier: QueueNotifier, news: set[tuple[str, str]]) -> None:
-        waits = [asyncio.create_task(polls.wait(_KEY, polls.bell, _LONG_S)) for _ in range(2)]
+        waits = [asyncio.create_task(polls.wait(_KEY, polls.announced, _LONG_S)) for _ in range(2)]
         await asyncio.sleep(0)
-        polls.look_in(_KEY, 20.0)
-        polls.look_in(_KEY, 0.0)
-        polls.look_in(_KEY, 20.0)
+        polls.wake_in(_KEY, 20.0)
+        polls.wake_in(_KEY, 0.0)
+        polls.wake_in(_KEY, 20.0)
         await waits[0]
         assert not waits[1].done()
         polls.close()

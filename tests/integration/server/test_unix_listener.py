@@ -280,11 +280,11 @@ def test_a_text_that_cannot_be_stored_harms_only_its_own_request(small, monkeypa
 
 def test_who_does_not_read_holds_up_no_other(small, call) -> None:
     listener = UnixListener(SendBatchService(small.broker), Guard(), 8081)
-    deaf, other = call(listener), call(listener)
+    slow_reader, other = call(listener), call(listener)
     wrong = _request(b"no batch")
     said = 0
-    deaf.do_not_wait()
-    while deaf.could_say(wrong):
+    slow_reader.do_not_wait()
+    while slow_reader.could_say(wrong):
         said += 1
         assert said < 1_000_000
     assert other.send(_drafts("orders"))[0] == 200
@@ -356,10 +356,10 @@ def test_many_messages_of_many_requests_are_stored_in_parts(small, monkeypatch) 
 def test_who_does_not_read_for_long_is_sent_away(small, call, monkeypatch) -> None:
     monkeypatch.setattr("tidemill.server.unix.unix_connection.UNREAD_SECONDS", 0.05)
     listener = UnixListener(SendBatchService(small.broker), Guard(), 8081)
-    deaf = call(listener)
+    slow_reader = call(listener)
     with suppress(BrokenPipeError, ConnectionResetError):
         while True:  # a listener that lets it go on ends the test by the time-out of `say`
-            deaf.say(_request(b"no batch"))
+            slow_reader.say(_request(b"no batch"))
     assert call(listener).send(_drafts("orders"))[0] == 200
     listener.close(_PATIENCE_S)
 

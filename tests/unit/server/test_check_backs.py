@@ -67,8 +67,8 @@ def test_transactions_without_a_producer_delay_no_other(rig):
 
 
 def test_all_of_many_are_asked_about_in_turn_with_bounded_work(rig, monkeypatch):
-    monkeypatch.setattr(check_backs, "_LOOKED_AT_MAX", 50)
-    monkeypatch.setattr(check_backs, "_ASKED_MAX", 7)
+    monkeypatch.setattr(check_backs, "_SCANNED_MAX", 50)
+    monkeypatch.setattr(check_backs, "_CHECKED_MAX", 7)
     rig.begin("dead", 120)
     rig.begin("live", 60)
     producer = rig.producer("b", "live")

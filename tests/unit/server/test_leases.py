@@ -7,20 +7,20 @@ from tidemill.server.grpc.leases import LEASE_MS, Leases
 
 def test_a_living_client_keeps_what_it_holds() -> None:
     leases = Leases()
-    leases.heard("c", 0)
+    leases.seen("c", 0)
     leases.add(["r1", "r2"], "c", 0)
     assert leases.due(10_000).renew == []
-    leases.heard("c", 40_000)
+    leases.seen("c", 40_000)
     due = leases.due(40_000)
     assert (due.renew, due.give_back) == (["r1", "r2"], [])
     leases.drop(["r1"])
-    leases.heard("c", 80_000)
+    leases.seen("c", 80_000)
     assert leases.due(40_000 + LEASE_MS - 1_000).renew == ["r2"]
 
 
 def test_a_silent_client_loses_what_it_holds() -> None:
     leases = Leases()
-    leases.heard("c", 0)
+    leases.seen("c", 0)
     leases.add(["r1"], "c", 0)
     leases.due(40_000)
     due = leases.due(80_000)
@@ -31,8 +31,8 @@ def test_a_silent_client_loses_what_it_holds() -> None:
 def test_a_client_that_says_goodbye_leaves_what_it_holds() -> None:
     leases = Leases()
     for client in ("a", "b"):
-        leases.heard(client, 0)
+        leases.seen(client, 0)
         leases.add([f"of {client}"], client, 0)
-    assert leases.goodbye("a") == ["of a"]
+    assert leases.forget_client("a") == ["of a"]
     assert leases.holds("of b")
     assert not leases.holds("of a")

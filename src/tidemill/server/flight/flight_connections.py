@@ -72,7 +72,7 @@ class _Connection:
     counted: int = 0  # bytes received when the minimum rate was last kept
     counted_s: float | None = None  # and when that was
 
-    def kept_quiet_s(self, now_s: float) -> float:
+    def idle_s(self, now_s: float) -> float:
         """For how long it has sent nothing, or too little of a message that is not whole."""
         slow_s = 0.0 if self.counted_s is None or not self.gathered else now_s - self.counted_s
         return max(self.silent_ms / 1000, slow_s)
@@ -214,25 +214,25 @@ class FlightConnections:
 
     def _silent(self, kept: list[tuple[int, _Connection]], now_s: float) -> list[tuple[int, _Connection]]:
         """Connections that must give way to others, no more than are needed for that."""
-        crowd = self._limits.crowd
-        if not crowd:
+        excess = self._limits.excess
+        if not excess:
             return []
         waits = self._traffic.waits(now_s, self._patience_s)
         order = {caller: place for place, caller in enumerate(waits.kept)}
         keeping = sorted((p for p in kept if p[1].caller in order), key=lambda p: order[p[1].caller])
         others = [
             pair
-            for pair in sorted(kept, key=lambda pair: pair[1].kept_quiet_s(now_s), reverse=True)
-            if pair[1].kept_quiet_s(now_s) > self._patience_s
+            for pair in sorted(kept, key=lambda pair: pair[1].idle_s(now_s), reverse=True)
+            if pair[1].idle_s(now_s) > self._patience_s
             and pair[1].caller not in waits.working
             and pair[1].caller not in order
         ]
         found: list[tuple[int, _Connection]] = []
         for number, one in (*keeping, *others):
-            if crowd <= 0:
+            if excess <= 0:
                 break
             found.append((number, one))
-            crowd -= waits.kept.get(one.caller, 1)
+            excess -= waits.kept.get(one.caller, 1)
         return found
 
     # -- shutting ---------------------------------------------------------------------------------

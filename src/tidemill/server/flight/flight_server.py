@@ -70,7 +70,7 @@ from tidemill.server.security.permissions import User
 
 T = TypeVar("T")
 _STOP_SECONDS = 5.0
-_FAREWELL_SECONDS = 0.5  # for the last answers to be read
+_LAST_READ_SECONDS = 0.5  # for the last answers to be read
 _PUTS_MAX = 4
 _CANCEL = "cancel"
 ANSWER = pa.schema([("answer", pa.string())])
@@ -112,21 +112,21 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         ending = threading.Thread(target=self.shutdown, daemon=True)
         ending.start()
         until_s = stopwatch_s() + _STOP_SECONDS
-        ending.join(_FAREWELL_SECONDS)
+        ending.join(_LAST_READ_SECONDS)
         # A client that holds an idle stream open must not delay the stop.
         while ending.is_alive() and self.traffic.waits(now_s := stopwatch_s(), 0).working and now_s < until_s:
-            ending.join(_FAREWELL_SECONDS)
+            ending.join(_LAST_READ_SECONDS)
 
     # -- writing ----------------------------------------------------------------------------------
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Schedule every batch of the stream; answers each with its result."""
-        topic = _said(put_topic_of, descriptor)
+        topic = _translated(put_topic_of, descriptor)
         caller = caller_of(context.peer())
         with self.traffic.stream(caller):
             for number, (batch, _) in enumerate(self._batches(reader, caller)):
                 with self.traffic.handing(caller, batch.get_total_buffer_size()):
-                    result = _said(self._put, context, batch, topic, number)
+                    result = _translated(self._put, context, batch, topic, number)
                 content = _result_content(result, number)
                 with self.traffic.waiting(caller):  # who never reads its answers is waited for, too
                     writer.write(content)
@@ -136,7 +136,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         while True:
             try:
                 with self.traffic.waiting(caller):
-                    chunk = _said(_next_in, reader)
+                    chunk = _translated(_next_in, reader)
             except StopIteration:
                 return
             if chunk.data is not None:
@@ -154,7 +154,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Cancel every batch of the stream; answers each with a batch."""
-        said = _said(command_of, descriptor)
+        said = _translated(command_of, descriptor)
         verb, topic = said.get("do", said.get("table")), said.get("topic")
         if verb != _CANCEL or not (topic is None or isinstance(topic, str)):
             raise refusal_of(RequestError('an exchange is a cancel: {"do": "cancel", "topic": "orders"}'))
@@ -163,7 +163,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             writer.begin(ANSWER)
             for batch, metadata in self._batches(reader, caller):
                 with self.traffic.handing(caller, batch.get_total_buffer_size()):
-                    answer = _said(self._cancel, context, batch, topic, request_id_of(metadata))
+                    answer = _translated(self._cancel, context, batch, topic, request_id_of(metadata))
                 with self.traffic.waiting(caller):
                     writer.write_batch(answer)
 
@@ -174,9 +174,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             raise refusal_of(RequestError(f"unknown action {action.type!r}; the only one is {_CANCEL}"))
         sink = pa.BufferOutputStream()
         with self.traffic.call(caller_of(context.peer())), pa.ipc.new_stream(sink, ANSWER) as out:
-            for number, batch in enumerate(_said(_stream_in, action.body)):
+            for number, batch in enumerate(_translated(_stream_in, action.body)):
                 request_id = request_id_of((batch.schema.metadata or {}).get(REQUEST_ID_NAME))
-                out.write_batch(_said(self._cancel, context, batch, None, request_id, number))
+                out.write_batch(_translated(self._cancel, context, batch, None, request_id, number))
         return iter([sink.getvalue()])
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
@@ -234,8 +234,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     def do_get(self, context: Any, ticket: Any) -> Any:
         """A table as a stream."""
         self._handed(context, len(ticket.ticket))
-        wanted = _said(parse_ticket, ticket.ticket)
-        batches = _said(self._read, context, wanted)
+        wanted = _translated(parse_ticket, ticket.ticket)
+        batches = _translated(self._read, context, wanted)
         return flight.GeneratorStream(wanted.schema(), self._stream_out(batches, caller_of(context.peer())))
 
     def _read(self, context: Any, wanted: Wanted) -> Iterator[pa.RecordBatch]:
@@ -246,7 +246,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
     def _stream_out(self, batches: Iterator[pa.RecordBatch], caller: str) -> Iterator[pa.RecordBatch]:
         with self.traffic.call(caller):
-            while (batch := _said(self._next_out, batches)) is not None:
+            while (batch := _translated(self._next_out, batches)) is not None:
                 with self.traffic.out(caller, batch.nbytes):  # asked for the next one, it has been taken
                     yield batch
                 del batch  # the next one is made without this one in memory
@@ -259,7 +259,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:
         """The tables: pending, history, and the messages of every topic the caller may look at."""
         self._handed(context, len(criteria))
-        _said(self._identify, context)
+        _translated(self._identify, context)
         topics = [view.name for view in self._broker.views.topics() if may(LOOK, topic=view.name)]
         tables = ("pending", "history") if may_everywhere(LOOK) else ()
         found = [*map(Wanted, tables), *(Wanted("messages", name) for name in topics)]
@@ -268,10 +268,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """The table's schema and a ticket for each of its parts, which may be read side by side."""
         self._handed(context, _size_of(descriptor))
-        said = _said(command_of, descriptor)
-        count = _said(parts_of, said)
-        wanted = _said(wanted_of, said)
-        return _info(_said(self._parts, context, wanted, count), descriptor)
+        said = _translated(command_of, descriptor)
+        count = _translated(parts_of, said)
+        wanted = _translated(wanted_of, said)
+        return _info(_translated(self._parts, context, wanted, count), descriptor)
 
     def _parts(self, context: Any, wanted: Wanted, count: int) -> list[Wanted]:
         self._count(context)
@@ -281,7 +281,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
         self._handed(context, _size_of(descriptor))
-        return flight.SchemaResult(_said(lambda: wanted_of(command_of(descriptor)).schema()))
+        return flight.SchemaResult(_translated(lambda: wanted_of(command_of(descriptor)).schema()))
 
 
 def _path(wanted: Wanted) -> Any:
@@ -337,7 +337,7 @@ def _result_content(result: TableResult, number: int) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _said(act: Callable[..., T], *arguments: Any) -> T:
+def _translated(act: Callable[..., T], *arguments: Any) -> T:
     """Do it; an error raised on purpose becomes one that Flight can carry."""
     try:
         return act(*arguments)

@@ -39,11 +39,11 @@ OUT_BYTES_MAX = 256 * MIB
 # The size of a batch that is being made is unknown: some 16 MiB of bodies, and the columns beside them.
 BATCH_BYTES = 32 * MIB
 # Longer than clients that do not read are tolerated, so that disconnecting them frees bytes for others.
-_ROOM_S = 25.0
+_WAIT_S = 25.0
 # What comes along with a message: its head, its frames, and the signs of life of a caller that reads.
-_BESIDE_BYTES = 4 * KIB
-_SIGNS_SHARE = 1024
-_DEAF_S = 10.0
+_OVERHEAD_BYTES = 4 * KIB
+_KEEPALIVE_SHARE = 1024
+_UNREAD_SECONDS_MAX = 10.0
 _PEER = re.compile(r"ipv[46]:(.+):(\d+)")
 
 
@@ -64,7 +64,7 @@ class Waits(NamedTuple):
 class FlightTraffic:
     """Counts in both directions. Thread-safe."""
 
-    def __init__(self, out_bytes_max: int = OUT_BYTES_MAX, *, wait_s: float = _ROOM_S) -> None:
+    def __init__(self, out_bytes_max: int = OUT_BYTES_MAX, *, wait_s: float = _WAIT_S) -> None:
         self._out_bytes_max = out_bytes_max
         self.wait_s = wait_s  # how long a stream waits for free bytes
         self._lock = threading.Lock()  # protects all below
@@ -81,7 +81,7 @@ class FlightTraffic:
     def handed(self, caller: str, size: int) -> None:
         """A message of a caller was gathered, handed over and dealt with."""
         with self._lock:
-            self._sizes[caller] += size + _BESIDE_BYTES
+            self._sizes[caller] += size + _OVERHEAD_BYTES
 
     @contextmanager
     def handing(self, caller: str, size: int) -> Iterator[None]:
@@ -182,7 +182,7 @@ class FlightTraffic:
                 del self._out[batch]
                 self.out_bytes -= size
                 self._has_space.notify_all()
-            self.handed(caller, size // _SIGNS_SHARE)
+            self.handed(caller, size // _KEEPALIVE_SHARE)
 
     def not_reading(self, now_s: float) -> set[str]:
         """Clients to disconnect: others wait for free bytes, and these have not read theirs for longest."""
@@ -191,7 +191,7 @@ class FlightTraffic:
             wanted = (self._making + len(self._turns)) * BATCH_BYTES
             over = self.out_bytes + wanted - self._out_bytes_max
             for caller, size, since_s in self._out.values():
-                if over <= 0 or now_s - since_s < _DEAF_S:
+                if over <= 0 or now_s - since_s < _UNREAD_SECONDS_MAX:
                     break
                 found.add(caller)
                 over -= size
@@ -221,7 +221,7 @@ class FlightLimits:
             self._calls -= 1
 
     @property
-    def crowd(self) -> int:
+    def excess(self) -> int:
         """How many calls are above three quarters of the limit; silent clients are then disconnected."""
         return max(0, self._calls - self._calls_max * 3 // 4)
 

@@ -20,8 +20,8 @@ _CHECK_AFTER_MS = 6_000
 _CHECK_AGAIN_MS = 30_000
 _CHECK_AGAIN_MS_MAX = 600_000
 # Of one look.
-_LOOKED_AT_MAX = 5_000
-_ASKED_MAX = 200
+_SCANNED_MAX = 5_000
+_CHECKED_MAX = 200
 
 _Key = tuple[int, str]  # topic and message
 
@@ -69,22 +69,22 @@ class CheckBacks:
     def _due(self, halves: list[OpenHalf], now_ms: int) -> list[OpenHalf]:
         """The transactions to check now, of the next ones in order."""
         due: list[OpenHalf] = []
-        can_answer = self._sessions.who_can_answer()
-        for _ in range(min(len(halves), _LOOKED_AT_MAX)):
+        can_answer = self._sessions.who_can_check()
+        for _ in range(min(len(halves), _SCANNED_MAX)):
             half = halves[self._begins_at % len(halves)]
             self._begins_at = (self._begins_at + 1) % len(halves)
-            if self._rests(half, now_ms):
+            if self._waits(half, now_ms):
                 continue
             topic = self._broker.store.topics.by_id(half.topic_id)
             if topic is None:
                 continue
             if can_answer(topic.name, self._owners.get((topic.name, half.message_id))):
                 due.append(half)
-                if len(due) == _ASKED_MAX:
+                if len(due) == _CHECKED_MAX:
                     break
         return due
 
-    def _rests(self, half: OpenHalf, now_ms: int) -> bool:
+    def _waits(self, half: OpenHalf, now_ms: int) -> bool:
         again_ms, _ = self._asked.get(_key(half), (0, 0))
         return half.stored_at_ms >= now_ms - _CHECK_AFTER_MS or again_ms > now_ms
 

@@ -80,7 +80,7 @@ class Consuming:
 
     async def receive(self, request: Any, stream: Stream, call: Call) -> None:
         poll = _poll_of(request, call)
-        self._leases.heard(poll.client_id, self._broker.clock.boot_ms())
+        self._leases.seen(poll.client_id, self._broker.clock.boot_ms())
         await self._give_back_lost(self._attempts.pop(poll.attempt_id, ()))
         found = await self._receiving.receive(
             poll.wanted, _patience_s(request, call), partial(_is_there, stream), stream.start
@@ -127,7 +127,7 @@ class Consuming:
     def _schedule_look(self, receipts: Sequence[str]) -> None:
         """Leases ended or changed: the waiters there look again, or wait for another time."""
         for group, topic, queue_id in {decode_ack_token(receipt)[:3] for receipt in receipts}:
-            self.polls.nudge((self._broker.receiver.received_as(topic, queue_id), group))
+            self.polls.wake_one((self._broker.receiver.received_as(topic, queue_id), group))
 
     def _encode(self, found: Sequence[Delivery], namespace: str) -> list[bytes]:
         frames = [service.ReceiveMessageResponse(status=OK)]
@@ -149,9 +149,9 @@ class Consuming:
         settled = iter([await waiter for waiter in waiting])
         answers = [is_valid and next(settled) for is_valid in valid]
         self._leases.drop(receipts)
-        self._leases.heard(own(call.header(CLIENT_ID)), self._broker.clock.boot_ms())
+        self._leases.seen(own(call.header(CLIENT_ID)), self._broker.clock.boot_ms())
         if self._broker.receiver.has_news(topic, group):  # in a FIFO queue the next one may go now
-            self.polls.nudge((topic, group))
+            self.polls.wake_one((topic, group))
         response = service.AckMessageResponse()
         for entry, is_settled in zip(request.entries, answers, strict=True):
             response.entries.add(
@@ -202,7 +202,7 @@ class Consuming:
         self._leases.drop([receipt])
         if not is_moved:
             raise _INVALID
-        self.polls.nudge((resource_name(request.topic), resource_name(request.group)))
+        self.polls.wake_one((resource_name(request.topic), resource_name(request.group)))
         return service.ForwardMessageToDeadLetterQueueResponse(status=OK)
 
     def _is_receipt_of(self, receipt: str, group: str) -> bool:
@@ -223,8 +223,8 @@ class Consuming:
             await self._call(self._broker.change_invisibility, due.renew, LEASE_MS)
         await self._give_back(due.give_back)
 
-    async def goodbye(self, client_id: str) -> None:
-        await self._give_back(self._leases.goodbye(client_id))
+    async def forget_client(self, client_id: str) -> None:
+        await self._give_back(self._leases.forget_client(client_id))
 
 
 def _poll_of(request: Any, call: Call) -> _Poll:

@@ -212,11 +212,11 @@ class Gateway:
     # -- who is there -----------------------------------------------------------------------------
 
     async def _heartbeat(self, _: Any, call: Call) -> Any:
-        self._leases.heard(own(call.header(CLIENT_ID)), self._broker.clock.boot_ms())
+        self._leases.seen(own(call.header(CLIENT_ID)), self._broker.clock.boot_ms())
         return service.HeartbeatResponse(status=OK)
 
     async def _notify_client_termination(self, _: Any, call: Call) -> Any:
-        await self.consuming.goodbye(own(call.header(CLIENT_ID)))
+        await self.consuming.forget_client(own(call.header(CLIENT_ID)))
         return service.NotifyClientTerminationResponse(status=OK)
 
     async def _telemetry(self, stream: Stream, call: Call) -> None:

@@ -36,13 +36,13 @@ class Leases:
 
     def __init__(self) -> None:
         self._leases: dict[str, _Lease] = {}
-        self._heard_ms: dict[str, int] = {}
+        self._seen_ms: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._leases)
 
-    def heard(self, client_id: str, now_ms: int) -> None:
-        self._heard_ms[client_id] = now_ms
+    def seen(self, client_id: str, now_ms: int) -> None:
+        self._seen_ms[client_id] = now_ms
 
     def add(self, receipts: Iterable[str], client_id: str, now_ms: int) -> None:
         for receipt in receipts:
@@ -55,21 +55,21 @@ class Leases:
         for receipt in receipts:
             self._leases.pop(receipt, None)
 
-    def goodbye(self, client_id: str) -> list[str]:
+    def forget_client(self, client_id: str) -> list[str]:
         """A client is gone: its receipts, no longer held."""
-        self._heard_ms.pop(client_id, None)
+        self._seen_ms.pop(client_id, None)
         receipts = [receipt for receipt, lease in self._leases.items() if lease.client_id == client_id]
         self.drop(receipts)
         return receipts
 
     def due(self, now_ms: int) -> Due:
         """Leases to renew now, and those whose client has fallen silent or holds them far too long."""
-        for client_id in [c for c, at_ms in self._heard_ms.items() if now_ms - at_ms > _SILENCE_MS_MAX]:
-            del self._heard_ms[client_id]
+        for client_id in [c for c, at_ms in self._seen_ms.items() if now_ms - at_ms > _SILENCE_MS_MAX]:
+            del self._seen_ms[client_id]
         renew: list[str] = []
         give_back: list[str] = []
         for receipt, lease in self._leases.items():
-            if lease.client_id not in self._heard_ms:
+            if lease.client_id not in self._seen_ms:
                 give_back.append(receipt)
             elif lease.ends_ms - now_ms < _RENEW_AHEAD_MS and now_ms - lease.since_ms < _HELD_MS_MAX:
                 lease.ends_ms = now_ms + LEASE_MS

@@ -74,7 +74,7 @@ def _said(given: Mapping[str, str], delivery_timestamp_ms: int | None) -> str:
 def _number(name: str, text: str) -> int:
     if not _is_whole(text):
         unit = "seconds" if _UNIT_MS.get(name) == 1000 else "milliseconds"
-        raise IllegalDelayError(f"{name} is {text[:40]!r}; {_say(unit)}")
+        raise IllegalDelayError(f"{name} is {text[:40]!r}; {_advice(unit)}")
     return int(text)
 
 
@@ -83,11 +83,11 @@ def _level(given: Mapping[str, str]) -> int:
     if text is None:
         return 0
     if not _is_whole(text):
-        raise IllegalLevelError(f"{_LEVEL} is {text[:40]!r}; {_say('the level')}")
+        raise IllegalLevelError(f"{_LEVEL} is {text[:40]!r}; {_advice('the level')}")
     return int(text)
 
 
-def _say(what: str) -> str:
+def _advice(what: str) -> str:
     return f"give {what} as a whole number of at most {_DIGITS_MAX} digits"
 
 

@@ -167,7 +167,7 @@ class Sessions:
 
     # -- transactions -----------------------------------------------------------------------------
 
-    def who_can_answer(self) -> Callable[[str, str | None], bool]:
+    def who_can_check(self) -> Callable[[str, str | None], bool]:
         """Whether a client is connected that can answer for a (topic, owner), for many at once."""
         producers = [s for s in self._sessions if s.is_producer]
         clients = {s.client_id for s in producers}

@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 _DRAIN_SECONDS = 10.0
 _EXIT_SECONDS = 20.0
-_TELL_EVERY_S = 0.2
+_REPORT_EVERY_S = 0.2
 _PORT_EVERY_S = 1.0
 # Requests make many short-lived objects and no rings worth hurrying for; how many may gather before a look.
 _GARBAGE_THRESHOLDS = (20_000, 20, 20)
@@ -76,7 +76,7 @@ class BrokerProcess:
         self._watches: list[asyncio.Task[None]] = []
         self._opening: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
-        self._told_at_s = 0.0
+        self._reported_at_s = 0.0
         # How the server takes up another certificate; this is how Envoy does.
         self.renew_certificate: Callable[[], None] = partial(turn, Path(plan.data))
 
@@ -101,7 +101,7 @@ class BrokerProcess:
             if self._plan.is_again and isinstance(error, DiskError | DiskFullError):
                 self._give_up(f"opening: {error}", event="fault")
             else:
-                self._give_up(_words_of(error))
+                self._give_up(_message_of(error))
             return
         except Exception as error:
             logger.critical("the broker failed to start", exc_info=error)
@@ -111,7 +111,7 @@ class BrokerProcess:
             return
         gateway = Gateway(broker, creates_topics=self._plan.creates_topics)
         http = http_api(broker, gateway.consuming.polls, BackupPlace.of(self._plan))
-        self._say_where_flight_is(self._flight, broker)
+        self._announce_flight(self._flight, broker)
         self._local = self._open_local(broker, http.batch_endpoint)
         self.app.opened = Opened(broker, gateway, http, http.batch_endpoint)
         self.app.state = "open"
@@ -119,12 +119,12 @@ class BrokerProcess:
         broker.health.when_stopped(lambda: loop.call_soon_threadsafe(self._end_after_fault, broker.health))
         self._watches = self._start_watches(self._flight, broker)
         pipeline = "spark" if self._plan.pipeline_command else "embedded"
-        _spare_what_stays()
-        _tell("opened", broker=broker.id, pipeline=pipeline, flight_port=self._flight.port)
+        _freeze_startup_objects()
+        _report("opened", broker=broker.id, pipeline=pipeline, flight_port=self._flight.port)
 
     def _give_up(self, message: str, *, event: str = "failed") -> None:
         self.app.state, self.app.reason = "failed", message
-        _tell(event, message=message)
+        _report(event, message=message)
         _end_process()
 
     def _open_broker(self) -> Broker:
@@ -153,9 +153,9 @@ class BrokerProcess:
     def _opening_progress(self, done: int, total: int) -> None:
         """Record recovery progress, for calls that arrive meanwhile and for the parent's terminal."""
         self.app.opening_share = done / max(total, 1)
-        if stopwatch_s() - self._told_at_s > _TELL_EVERY_S:
-            self._told_at_s = stopwatch_s()
-            _tell("opening", done=done, total=total)
+        if stopwatch_s() - self._reported_at_s > _REPORT_EVERY_S:
+            self._reported_at_s = stopwatch_s()
+            _report("opening", done=done, total=total)
 
     def _open_flight(self, broker: Broker, authority: Authority | None) -> FlightService:
         try:
@@ -173,7 +173,7 @@ class BrokerProcess:
         batch_endpoint.point_to(local.name)
         return local
 
-    def _say_where_flight_is(self, flight: FlightService, broker: Broker) -> None:
+    def _announce_flight(self, flight: FlightService, broker: Broker) -> None:
         if flight.port is not None:
             is_tls = self._plan.tls_port is not None
             self.app.facts = {
@@ -182,7 +182,7 @@ class BrokerProcess:
             }
 
     def _start_watches(self, flight: FlightService, broker: Broker) -> list[asyncio.Task[None]]:
-        plan, say = self._plan, partial(self._say_where_flight_is, flight, broker)
+        plan, say = self._plan, partial(self._announce_flight, flight, broker)
         found = []
         if plan.tls_port is not None:
             acts = (self.renew_certificate, flight.reopen, say)
@@ -209,9 +209,9 @@ class BrokerProcess:
         if self._stopping is None:
             self.app.reason = fault.reason
             if fault.remedy is Remedy.REOPEN:
-                _tell("fault", message=fault.reason)
+                _report("fault", message=fault.reason)
             else:
-                _tell("failed", message=f"the broker stopped: {fault.reason}")
+                _report("failed", message=f"the broker stopped: {fault.reason}")
         self._begin_stop()
 
     async def _stop_and_end(self) -> None:
@@ -238,10 +238,10 @@ class BrokerProcess:
                 if self.app.reason:  # reported before
                     logger.error("the broker did not shut down cleanly: %s", error)
                 else:
-                    _tell("failed", message=f"the broker did not shut down cleanly: {_words_of(error)}")
+                    _report("failed", message=f"the broker did not shut down cleanly: {_message_of(error)}")
             else:
                 if not self.app.reason:
-                    _tell("closed", **asdict(report))
+                    _report("closed", **asdict(report))
 
 
 async def _open_when_free(flight: FlightService, say: Callable[[], None]) -> None:
@@ -252,7 +252,7 @@ async def _open_when_free(flight: FlightService, say: Callable[[], None]) -> Non
         await asyncio.sleep(_PORT_EVERY_S)
 
 
-def _spare_what_stays() -> None:
+def _freeze_startup_objects() -> None:
     """Take what lives as long as the process out of the garbage collector's sight.
 
     A look through all of it stops every thread for tens of milliseconds, the releaser too.
@@ -262,7 +262,7 @@ def _spare_what_stays() -> None:
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
 
 
-def _words_of(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     """What went wrong and what to do, in one line."""
     if not isinstance(error, OSError):
         return str(error)
@@ -270,7 +270,7 @@ def _words_of(error: Exception) -> str:
     return f"{where}{error.strerror or error}; check the path of the data directory and its permissions"
 
 
-def _tell(what: str, **facts: Any) -> None:
+def _report(what: str, **facts: Any) -> None:
     line = json.dumps({"event": what, **facts}) + "\n"
     try:
         os.write(1, line.encode())

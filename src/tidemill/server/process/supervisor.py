@@ -44,16 +44,16 @@ _PAUSE_SECONDS_MAX = 10.0
 # A broker that served this long was well: the next pause is the first one again.
 _WELL_SECONDS = 5.0
 
-Say = Callable[[str, dict[str, Any]], None]
+OnEvent = Callable[[str, dict[str, Any]], None]
 Server = BoundedServer | HypercornServer
 
 
 class Supervisor:
-    """Runs one broker process until it is asked to stop. `say` receives the events."""
+    """Runs one broker process until it is asked to stop. `on_event` receives the events."""
 
-    def __init__(self, plan: ServePlan, say: Say) -> None:
+    def __init__(self, plan: ServePlan, on_event: OnEvent) -> None:
         self._plan = plan
-        self._say = say
+        self._on_event = on_event
         self._stop = asyncio.Event()
         self._lifeline: int | None = None
         self._port = plan.port
@@ -81,7 +81,7 @@ class Supervisor:
             if self._stop.is_set() or self._has_failed or (code >= 0 and not self._fault):
                 return 0 if self._stop.is_set() and not self._has_failed else 1
             facts = {"signal": -code, "was_slow": self._was_slow, "fault": self._fault}
-            self._say("restarting", {**facts, "pause_s": pause_s})
+            self._on_event("restarting", {**facts, "pause_s": pause_s})
             pause_s = await self._paused(pause_s)
             await self._wait_for_directory()
             if self._stop.is_set():
@@ -98,7 +98,7 @@ class Supervisor:
         pause_s, said = _PAUSE_SECONDS_FIRST, ""
         while not self._stop.is_set() and (problem := self._why_not_again()):
             if problem != said:
-                self._say("away", {"message": problem})
+                self._on_event("away", {"message": problem})
                 said = problem
             pause_s = await self._paused(pause_s)
 
@@ -206,4 +206,4 @@ class Supervisor:
                 self._opened_at_s = stopwatch_s()
             if has_opened or what == "failed":
                 places = {"host": self._plan.host, "port": self._port, "tls_port": self._tls_port}
-                self._say(what, {**event, **places})
+                self._on_event(what, {**event, **places})

@@ -54,7 +54,7 @@ class Guard:
                 user = self._found(find, _peer(scope), is_guess=bool(authorization))
             set_caller(user)
             if self._rates is not None and scope["path"] not in _UNCOUNTED:
-                self._rates.spend(_payer(user, _peer(scope)))
+                self._rates.spend(_rate_key(user, _peer(scope)))
             if unread is not None:
                 unread.require_capacity()
         except TidemillError as error:
@@ -83,11 +83,11 @@ class Guard:
             user = self._found(find, peer, is_guess=bool(authorization))
         set_caller(user)
         if self._rates is not None:
-            self._rates.spend(_payer(user, peer))
+            self._rates.spend(_rate_key(user, peer))
 
     def _found(self, find: Callable[[], User], peer: str, *, is_guess: bool) -> User:
         """Who shows what `find` looks at; counted if it is wrong. Who shows nothing does not guess."""
-        rates, address = self._rates, _payer(None, peer)
+        rates, address = self._rates, _rate_key(None, peer)
         if rates is None or not is_guess:
             return find()
         if not _is_shared(peer):
@@ -112,7 +112,7 @@ def _refuse_other_sites(method: str, relation: str, origin: str, host: str) -> N
         raise ForbiddenError("cross-site request rejected; use the broker's own dashboard")
 
 
-def _payer(user: User | None, peer: str) -> str:
+def _rate_key(user: User | None, peer: str) -> str:
     """Whose calls are counted."""
     return f"user {user.name}" if user is not None else f"address {peer}"
 

@@ -158,7 +158,7 @@ class UnixConnection:
         """Whether it exceeded the time limits."""
         return now_s > self._deadline_s
 
-    def farewell(self) -> Refused | None:
+    def timeout_answer(self) -> Refused | None:
         """The answer to a timed-out connection: only a begun request gets one."""
         if self._unread or not self._data:
             return None

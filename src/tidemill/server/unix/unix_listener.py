@@ -205,8 +205,8 @@ class UnixListener:
         self._look_at_s = self._now_s + _LOOK_EVERY_S
         self._epoll.modify(self._listener, select.EPOLLIN)
         for caller in [caller for caller in self._callers.values() if caller.is_over(self._now_s)]:
-            farewell = caller.farewell()
-            if farewell is None:
+            timeout_answer = caller.timeout_answer()
+            if timeout_answer is None:
                 self._end(caller)
             else:
-                self._keep(caller, is_there=caller.refuse(farewell, self._now_s))
+                self._keep(caller, is_there=caller.refuse(timeout_answer, self._now_s))
