@@ -1,7 +1,7 @@
 """Error texts, log lines, docstrings, comments, help and documents keep to the words of the field.
 
 Owns the phrases (fifteen at most) and what is read: texts, docstrings and comments of Python, all lines of
-other files. What is cleaned next is added to the lists.
+other files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 _ROOT = Path(__file__).resolve().parent.parent
-_SOURCE = _ROOT / "src" / "tidemill"
 
 # The phrase, as a pattern, and what to say instead.
 _PHRASES = {
@@ -38,21 +37,7 @@ _PHRASES = {
 }
 _BANNED = re.compile(rf"\b({'|'.join(_PHRASES)})\b", re.IGNORECASE)
 
-# Packages of `src/tidemill` that are clean, and other directories of Python.
-_PACKAGES = (
-    "cli",
-    "core",
-    "log",
-    "store",
-    "timer",
-    "release",
-    "broker",
-    "pipeline",
-    "server",
-    "spark",
-    "testing",
-)
-_DIRECTORIES = ("benchmarks", "docs", "examples", "scripts", "tests")
+_DIRECTORIES = ("src", "benchmarks", "docs", "examples", "scripts", "tests")
 
 # Documents and what else people read.
 _DOCUMENTS = (
@@ -89,33 +74,26 @@ def _found(path: Path, texts: Iterator[tuple[int, str]]) -> list[str]:
     ]
 
 
-def _in_python(directory: Path) -> list[str]:
-    paths = sorted(path for path in directory.rglob("*.py") if path != Path(__file__))
-    assert paths
-    return [line for path in paths for line in _found(path, _texts(path))]
+def _files(directory: Path, pattern: str) -> list[Path]:
+    paths = (path for path in directory.glob(pattern) if path.is_file() and path != Path(__file__))
+    return sorted(path for path in paths if "node_modules" not in path.parts)
 
 
 def test_few_phrases_are_banned() -> None:
     assert len(_PHRASES) <= 15
 
 
-@pytest.mark.parametrize("package", _PACKAGES)
-def test_a_package_speaks_plainly(package: str) -> None:
-    found = _in_python(_SOURCE / package)
-    assert not found, "\n".join([*found, f"instead: {_PHRASES}"])
-
-
 @pytest.mark.parametrize("directory", _DIRECTORIES)
-def test_python_beside_the_package_speaks_plainly(directory: str) -> None:
-    found = _in_python(_ROOT / directory)
+def test_python_speaks_plainly(directory: str) -> None:
+    paths = _files(_ROOT / directory, "**/*.py")
+    assert paths
+    found = [line for path in paths for line in _found(path, _texts(path))]
     assert not found, "\n".join([*found, f"instead: {_PHRASES}"])
 
 
 @pytest.mark.parametrize("pattern", [*_DOCUMENTS, *_FILES])
 def test_documents_speak_plainly(pattern: str) -> None:
-    paths = sorted(
-        path for path in _ROOT.glob(pattern) if path.is_file() and "node_modules" not in path.parts
-    )
+    paths = _files(_ROOT, pattern)
     assert paths
     found = [line for path in paths for line in _found(path, _lines(path))]
     assert not found, "\n".join([*found, f"instead: {_PHRASES}"])
