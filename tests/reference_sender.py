@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tidemill.broker.broker import Broker
-from tidemill.broker.send.admission import check_draft, check_type, due_time_ms, message_type
+from tidemill.broker.send.admission import check_draft, check_type, due_time_ms
 from tidemill.broker.send.content import content_of
 from tidemill.broker.send.jitter import drawn_ms
 from tidemill.core.arguments import require_kind
@@ -408,6 +408,13 @@ class ReferenceSender:
     ) -> SendResult:
         handle = Handle(self._broker_id, topic.name, message_id, seq)
         return SendResult(message_id, topic.name, handle, due_ms, is_repeat=is_repeat)
+
+
+def message_type(draft: Draft, is_timed: bool) -> MessageType:
+    """What a message is, for its topic."""
+    if draft.message_group:
+        return MessageType.FIFO
+    return MessageType.DELAY if is_timed else MessageType.NORMAL
 
 
 def told_apart(draft: Draft, first: StoredMessage | None) -> Draft:

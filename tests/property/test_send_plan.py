@@ -5,11 +5,9 @@ What differs on purpose (decision 43), and is left out here or made equal:
 
 - A send made once repeats the oldest message with its key, whether that is stored or comes earlier in the
   batch, and its id is looked at before its key. The reference looks at the batch first, at the last message.
-- A send that is refused whole makes no topic and takes no turn at the queues, and of its errors those that
-  need no topic come first.
+- A send that is refused whole makes no topic and takes no turn at the queues.
 - The near set and the level queues take the first rows of a batch that they have space for. The reference
   does not count the messages of the same batch.
-- An id that the broker makes is numbered among the messages that passed the checks, not among all.
 """
 
 from __future__ import annotations

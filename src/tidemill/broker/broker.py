@@ -10,7 +10,7 @@ Order of opening: lock, identity, store (recovery), timer, releaser, services. C
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -47,7 +47,7 @@ from tidemill.broker.sizes import Sizes as Sizes
 from tidemill.core.arguments import require_whole
 from tidemill.core.clock import Clock, SystemClock, machine_ms
 from tidemill.core.config import BrokerSettings
-from tidemill.core.errors import BrokerClosedError, DiskFullError
+from tidemill.core.errors import BrokerClosedError, DiskFullError, RequestError
 from tidemill.core.model import SEQ_MAX, CancelAnswer, Delivery, Draft, Handle, SendResult
 from tidemill.core.send_batch import SendColumns
 from tidemill.log.arrays import I64, U8
@@ -243,10 +243,15 @@ class Broker:
         self.require_open()
         return self._sender.send_drafts(drafts, creates_topics=creates_topics)
 
-    def send_columns(self, requests: Sequence[SendColumns]) -> list[Answers]:
-        """Store what several requests in columns ask for; each gets the answers to its own messages."""
+    def send_columns(
+        self, requests: Sequence[SendColumns], errors: Mapping[int, RequestError] | None = None
+    ) -> list[Answers]:
+        """Store what several requests in columns ask for; each gets the answers to its own messages.
+
+        `errors`: of messages that are not to be stored, by their number.
+        """
         self.require_open()
-        return self._sender.send_columns(requests)
+        return self._sender.send_columns(requests, errors)
 
     def send_table(self, table: pa.Table, *, topic: str | None = None, is_whole: bool = False) -> TableResult:
         """Store an Arrow table or batch durably; a batch `is_whole` in one frame, all of it or nothing."""

@@ -7,13 +7,12 @@ microsecond here is paid per message.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import NamedTuple
 
 from tidemill.broker.broker import Broker
 from tidemill.broker.send.answers import Answers
-from tidemill.broker.send.draft_columns import columns_of
 from tidemill.core.errors import ForbiddenError, RequestError, TidemillError
 from tidemill.core.model import Once
 from tidemill.core.send_batch import SendColumns, decode_columns
@@ -87,27 +86,27 @@ class SendBatchService:
         drafts = columns.drafts()
         return [user.refusal_to_send(d.topic, replaces=d.once is Once.REPLACE) for d in drafts]
 
-    def store(self, requests: Sequence[SendColumns]) -> list[Answers]:
-        """Store the sends of several requests in one call."""
+    def store(
+        self, requests: Sequence[SendColumns], errors: Mapping[int, RequestError] | None = None
+    ) -> list[Answers]:
+        """Store the sends of several requests in one call; `errors`: of messages not to be stored."""
         try:
-            return self._broker.send_columns(requests)
+            return (
+                self._broker.send_columns(requests, errors) if errors else self._broker.send_columns(requests)
+            )
         except UnicodeError as error:
             if len(requests) > 1:  # nothing was stored; the text is in one of them, and the others are sound
                 return [self.store([request])[0] for request in requests]
             refusal = RequestError(f"a text is not valid Unicode: {error.reason}")  # type: ignore[attr-defined]
-            count = len(requests[0])
-            return [Answers.none().among((), count, dict.fromkeys(range(count), refusal))]
+            return [Answers.refused(len(requests[0]), refusal)]
 
     def store_allowed(self, columns: SendColumns, refusals: Refusals) -> Answers:
         """Store what is not refused; a message for another topic is refused alone."""
         errors = {row: refusal for row, refusal in enumerate(refusals) if refusal is not None}
-        rows = [row for row in range(len(refusals)) if row not in errors]
-        drafts = columns.drafts()
-        allowed = columns_of([drafts[row] for row in rows])
-        answers = Answers.none() if allowed is None else self.store([allowed])[0]
-        return answers.among(rows, len(refusals), errors)
+        return self.store([columns], errors)[0]
 
     def encoded(self, answers: Answers) -> bytes:
-        for refusal in (answers.errors or {}).values():
-            REJECTS.add("http", refusal.code)
+        if answers.errors:
+            for refusal in answers.errors.values():
+                REJECTS.add("http", refusal.code)
         return answers.encoded(self._broker.id)

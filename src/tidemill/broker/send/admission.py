@@ -249,12 +249,6 @@ def check_delay(due_ms: int, settings: BrokerSettings, now_ms: int, *, where: st
         )
 
 
-def message_type(draft: Draft, is_timed: bool) -> MessageType:
-    if draft.message_group:
-        return MessageType.FIFO
-    return MessageType.DELAY if is_timed else MessageType.NORMAL
-
-
 def check_type(kind: MessageType, topic_name: str, topic_type: TopicType) -> None:
     if kind not in _TAKES[topic_type]:
         raise WrongMessageTypeError(

@@ -7,7 +7,7 @@ has its own error; the others go on as columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +29,6 @@ from tidemill.broker.send.draft_columns import columns_of
 from tidemill.broker.send.jitter import has_sound_jitter
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import RequestError
-from tidemill.core.frozen import frozen
 from tidemill.core.limits import ID_CHARS_MAX, PROPERTIES_BYTES_MAX
 from tidemill.core.model import NO_TIME_MS, Draft, Once
 from tidemill.core.send_batch import SendColumns
@@ -45,52 +44,50 @@ class _Doubt(Exception):
     """A column that may have something wrong."""
 
 
-@frozen
-class Admitted:
-    """What of a request may be stored."""
-
-    batch: SendBatch
-    rows: list[int] | None  # the numbers of its rows in the request; None: all
-    errors: dict[int, RequestError]  # by row of the request
-
-
 def admit(
-    columns: SendColumns, settings: BrokerSettings, now_ms: int, drafts: Sequence[Draft] = ()
-) -> Admitted:
-    """Check a request; `drafts` are its messages, where they are at hand."""
-    try:
-        return Admitted(_batch_of(columns, settings, now_ms), None, {})
-    except (RequestError, _Doubt):
-        return _one_by_one(drafts or columns.drafts(), settings, now_ms, columns)
+    columns: SendColumns,
+    settings: BrokerSettings,
+    now_ms: int,
+    drafts: Sequence[Draft] = (),
+    errors: Mapping[int, RequestError] | None = None,
+) -> SendBatch:
+    """Check a request; `drafts`: its messages, where they are at hand; `errors`: what is refused already."""
+    if not errors:
+        try:
+            return _batch_of(columns, settings, now_ms, {})
+        except (RequestError, _Doubt):
+            pass
+    return _one_by_one(drafts or columns.drafts(), settings, now_ms, errors or {})
 
 
-def admit_drafts(drafts: Sequence[Draft], settings: BrokerSettings, now_ms: int) -> Admitted:
+def admit_drafts(drafts: Sequence[Draft], settings: BrokerSettings, now_ms: int) -> SendBatch:
     """Check drafts, whose fields may be of any kind."""
     columns = columns_of(drafts)
     if columns is None:
-        return _one_by_one(drafts, settings, now_ms)
+        return _one_by_one(drafts, settings, now_ms, {})
     return admit(columns, settings, now_ms, drafts)
 
 
 def _one_by_one(
-    drafts: Sequence[Draft], settings: BrokerSettings, now_ms: int, columns: SendColumns | None = None
-) -> Admitted:
-    """Check messages one by one; those that are right are columns again."""
-    errors: dict[int, RequestError] = {}
-    right: list[Draft] = []
+    drafts: Sequence[Draft], settings: BrokerSettings, now_ms: int, known: Mapping[int, RequestError]
+) -> SendBatch:
+    """Check messages one by one; in the columns an empty one stands for each that is wrong."""
+    errors = dict(known)
+    exact: list[Draft] = []
     for row, draft in enumerate(drafts):
         try:
-            check_draft(draft, settings)
-            due_time_ms(draft, settings, now_ms)
+            if row not in errors:
+                check_draft(draft, settings)
+                due_time_ms(draft, settings, now_ms)
         except RequestError as error:
             errors[row] = error
-        else:
-            right.append(draft)
-    rows = [row for row in range(len(drafts)) if row not in errors] if errors else None
-    if errors or columns is None:
-        columns = columns_of(list(map(_of_exact_kinds, right)), is_checked=True)
-        assert columns is not None
-    return Admitted(_batch_of(columns, settings, now_ms, is_checked=True), rows, errors)
+        name = getattr(draft, "topic", "")
+        exact.append(
+            _of_exact_kinds(draft) if row not in errors else Draft(name if type(name) is str else "", b"")
+        )
+    columns = columns_of(exact, is_checked=True)
+    assert columns is not None
+    return _batch_of(columns, settings, now_ms, errors, is_checked=True)
 
 
 def _of_exact_kinds(draft: Draft) -> Draft:
@@ -111,7 +108,12 @@ def _of_exact_kinds(draft: Draft) -> Draft:
 
 
 def _batch_of(
-    columns: SendColumns, settings: BrokerSettings, now_ms: int, *, is_checked: bool = False
+    columns: SendColumns,
+    settings: BrokerSettings,
+    now_ms: int,
+    errors: dict[int, RequestError],
+    *,
+    is_checked: bool = False,
 ) -> SendBatch:
     """The batch; raises if something in it is wrong, or perhaps is and was not checked message by message."""
     count, bodies = len(columns.bodies), columns.bodies
@@ -168,6 +170,7 @@ def _batch_of(
         jitter,
         made,
         notes,
+        errors,
     )
 
 

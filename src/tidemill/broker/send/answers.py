@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +15,6 @@ from tidemill.log.arrays import I64, Flags, all_of, each_of
 from tidemill.store.formats.texts import Texts, text_at
 
 Answer = SendResult | RequestError | BusyError
-
-_NOTHING = np.empty(0, np.int64)
 
 
 @frozen
@@ -34,9 +32,10 @@ class Answers:
     errors: dict[int, RequestError | BusyError] | None = None  # by row
 
     @classmethod
-    def none(cls) -> Answers:
-        """The answers to no message."""
-        return cls(0, _NOTHING, _NOTHING, [])
+    def refused(cls, count: int, error: RequestError | None = None) -> Answers:
+        """The answers to messages that are all refused; or to none."""
+        errors = None if error is None else dict.fromkeys(range(count), error)
+        return cls(count, all_of(NO_SEQ, count), all_of(NO_TIME_MS, count), [b""] * count, errors=errors)
 
     def part(self, at: int, end: int) -> Answers:
         """The answers to some of the messages, as if they had been sent alone."""
@@ -53,36 +52,6 @@ class Answers:
             {row - at: error for row, error in self.errors.items() if at <= row < end}
             if self.errors
             else None,
-        )
-
-    def among(
-        self, rows: Sequence[int], count: int, errors: Mapping[int, RequestError | BusyError]
-    ) -> Answers:
-        """The answers to `count` messages of which these were sent, as `rows`, and the others refused."""
-        numbers = list(rows)
-
-        def spread(values: I64 | range | int | None, default: int) -> I64:
-            column = all_of(default, count)
-            if values is not None and numbers:
-                column[numbers] = values
-            return column
-
-        ids, notes = [b""] * count, [""] * count
-        for index, row in enumerate(numbers):
-            ids[row] = text_at(self.ids, index)
-            notes[row] = self.notes[index] if self.notes is not None else ""
-        is_repeat = spread(None if self.is_repeat is None else self.is_repeat.astype(np.int64), 0) > 0
-        own = {numbers[row]: error for row, error in (self.errors or {}).items()}
-        return Answers(
-            count,
-            spread(self.seqs, NO_SEQ),
-            spread(self.due, NO_TIME_MS),
-            ids,
-            spread(self.queues, NO_QUEUE),
-            spread(self.offsets, NO_OFFSET),
-            is_repeat,
-            notes,
-            {**errors, **own},
         )
 
     # -- forms ------------------------------------------------------------------------------------

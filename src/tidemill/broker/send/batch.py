@@ -9,12 +9,14 @@ not in here (`plan.py`).
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
 from tidemill.broker.send.content import canonical_properties
+from tidemill.core.errors import RequestError
 from tidemill.core.frozen import frozen
 from tidemill.core.model import NO_TIME_MS
 from tidemill.log.arrays import I64, Flags, each_of
@@ -50,6 +52,7 @@ class SendBatch:
     jitter_ms: I64 | None = None
     has_made_id: Flags | None = None  # by a library that may give another message the same one
     notes: list[str] | None = None  # for the answers; empty where there is nothing to say
+    errors: Mapping[int, RequestError] | None = None  # by row: what may not be stored
 
     @property
     def are_all_timed(self) -> bool:
@@ -87,7 +90,7 @@ class SendBatch:
         }
 
 
-_WHOLE = ("topics", "count", "timed")
+_WHOLE = ("topics", "count", "timed", "errors")
 
 
 def _rows_of(column: object, which: I64, name: str) -> object:

@@ -10,12 +10,6 @@ import logging
 from collections import Counter
 from threading import Lock
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from tidemill.log.arrays import I64
-
 logger = logging.getLogger(__name__)
 
 
@@ -43,11 +37,3 @@ class ClampedLevels:
                 topic,
                 note,
             )
-
-    def add_rows(self, topics: pa.Array, notes: pa.Array, rows: I64) -> None:
-        """The same for those of these rows that have a note."""
-        names, notes = topics.take(pa.array(rows)).dictionary_encode(), notes.take(pa.array(rows))
-        clamped = np.flatnonzero(pc.not_equal(notes, "").to_numpy(zero_copy_only=False))
-        of_topics = np.unique(names.indices.to_numpy()[clamped], return_index=True, return_counts=True)
-        for topic, first, count in zip(*map(np.ndarray.tolist, of_topics), strict=True):
-            self.add(names.dictionary[topic].as_py(), notes[int(clamped[first])].as_py(), count)

@@ -83,7 +83,7 @@ class Planner:
     ) -> tuple[list[Topic | None], dict[int, Refusal]]:
         """The topics of a batch (None: missing), and the errors of rows that theirs does not take."""
         topics = list(map(self._store.topics.named, batch.topics))
-        errors: dict[int, Refusal] = {}
+        errors: dict[int, Refusal] = dict(batch.errors or ())
         for index, topic in enumerate(topics):
             if topic is None or topic.type is not TopicType.MIXED:
                 rows = np.arange(batch.count) if batch.which is None else np.flatnonzero(batch.which == index)
@@ -92,7 +92,8 @@ class Planner:
                     try:
                         self._check_topic(topic, batch.topics[index], kind, creates_topics)
                     except RequestError as error:
-                        errors.update(dict.fromkeys(rows[types == kind].tolist(), error))
+                        wrong: dict[int, Refusal] = dict.fromkeys(rows[types == kind].tolist(), error)
+                        errors = wrong | errors
         return topics, errors
 
     def _check_topic(self, topic: Topic | None, name: str, kind: int, creates_topics: bool) -> None:
@@ -118,7 +119,7 @@ class Planner:
         said about a row.
         """
         topics, errors = self.check_topics(batch, creates_topics=creates_topics)
-        if is_all_or_none:
+        if is_all_or_none and errors:
             raise_first(errors)
         missing = self._missing(tx, batch, topics, errors) if None in topics else ()
         topic_ids: I64 | int

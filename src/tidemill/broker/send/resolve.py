@@ -19,9 +19,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemill.broker.send.batch import ONCE_NO, ONCE_REPLACE, SendBatch
 from tidemill.broker.send.content import content_of, id_of_other, require_same
@@ -31,6 +33,7 @@ from tidemill.core.errors import BusyError, RequestError
 from tidemill.core.limits import DEDUPLICATION_MS
 from tidemill.core.model import NO_OFFSET, NO_QUEUE, NO_SEQ, NO_TIME_MS, StoredMessage
 from tidemill.log.arrays import I64, U64, Flags, all_of, each_of
+from tidemill.store.batch_read import columns_at
 from tidemill.store.find.find_runs import PLACE_BIT, are_places
 from tidemill.store.find.hashing import id_hash
 from tidemill.store.formats.texts import Texts, key_hashes, text_at
@@ -52,6 +55,18 @@ class Known(NamedTuple):
     due_ms: int
 
 
+class _Candidates(NamedTuple):
+    """Messages that rows may mean: a row for each, where it is stored, and when it is due."""
+
+    rows: I64
+    seqs: I64
+    places: U64
+    due: I64
+
+    def of(self, which: I64) -> _Candidates:
+        return _Candidates(self.rows[which], self.seqs[which], self.places[which], self.due[which])
+
+
 class Place(NamedTuple):
     """Where the message is that a row repeats."""
 
@@ -60,6 +75,11 @@ class Place(NamedTuple):
     due_ms: int
     queue: int
     offset: int
+
+
+_NOTHING = np.empty(0, np.int64)
+NO_CANDIDATES = _Candidates(_NOTHING, _NOTHING, _NOTHING.astype(np.uint64), _NOTHING)
+_CONTENT_COLUMNS = ("id", "keys", "body", "tag", "message_group", "properties")
 
 
 class Resolver:
@@ -88,6 +108,7 @@ class Resolver:
         self.errors = errors
         self.new_ids: dict[int, bytes] = {}  # of rows whose id, made by a library, another message has
         self.places: dict[int, Place] = {}  # of rows that repeat a stored message
+        self.sure = NO_CANDIDATES  # rows that repeat a stored message, without their places
         self.moves: dict[int, int] = {}  # seqs whose time is replaced, and their new time
         self.retimed: list[int] = []  # rows of the batch whose time was replaced
         self._waiting: dict[int, list[Known]] = {}
@@ -101,13 +122,16 @@ class Resolver:
         suspects = np.zeros(self._batch.count, np.bool_)
         if id_hashes is not None:
             suspects |= _repeated(id_hashes)
-            self._known = _stored(self._store, np.arange(self._batch.count), id_hashes)
-            suspects[list(self._known)] = True
+            candidates = _candidates(self._store, np.arange(self._batch.count), id_hashes)
+            suspects[candidates.rows] = True
+            if not isinstance(self._batch.bodies, list):
+                candidates = self._without_sure(candidates)
+            self._known = _read(self._store, candidates)
         if self._batch.once is not None:
             suspects |= self._suspect_keys(self._batch.once)
         if self._tick_limit.is_on:
             suspects |= self._in_full_ticks()
-        for row in np.flatnonzero(suspects & (self.same_as == FRESH)).tolist():
+        for row in (suspects & (self.same_as == FRESH)).nonzero()[0].tolist():
             try:
                 self._decide(row)
             except (RequestError, BusyError) as error:
@@ -117,6 +141,27 @@ class Resolver:
 
     # -- suspects ---------------------------------------------------------------------------------
 
+    def _without_sure(self, found: _Candidates) -> _Candidates:
+        """Mark rows of a table that plainly repeat a stored message, one with the same id and content.
+
+        A table that is sent again consists of these, and to look at each would hold up the writer.
+        """
+        batch = self._batch
+        counts = np.bincount(found.rows, minlength=batch.count)
+        is_once = 0 if batch.once is None else batch.once[found.rows]
+        at = np.flatnonzero((counts[found.rows] == 1) & (is_once == ONCE_NO))
+        rows, places = found.rows[at], found.places[at]
+        given: list[Any] = [self._ids, batch.keys, batch.bodies, batch.tags, batch.groups, batch.properties]
+        stored_at, *known = columns_at(self._store, places, ("stored_at_ms", *_CONTENT_COLUMNS))
+        stored_at_ms = stored_at.fill_null(0).to_numpy(zero_copy_only=False)
+        is_sure = batch.now_ms - stored_at_ms < DEDUPLICATION_MS
+        for own, there in zip(given, known, strict=True):
+            are_same = pc.equal(there, "" if own is None else own.take(pa.array(rows))).fill_null(False)
+            is_sure &= are_same.to_numpy(zero_copy_only=False)
+        self.sure = found.of(at[is_sure])
+        self.same_as[self.sure.rows] = STORED
+        return found.of((self.same_as[found.rows] == FRESH).nonzero()[0])
+
     def _suspect_keys(self, once: I64) -> Flags:
         """Rows that are sent once with a key that waits or comes twice, and those it comes in."""
         suspects = np.zeros(self._batch.count, np.bool_)
@@ -125,7 +170,7 @@ class Resolver:
         rows, hashes = rows[timed], hashes[timed]
         asks = once[rows] != ONCE_NO
         suspects[rows[_repeated(hashes) & np.isin(hashes, hashes[asks])]] = True
-        self._waiting = _stored(self._store, rows[asks], hashes[asks], waits=True)
+        self._waiting = _read(self._store, _candidates(self._store, rows[asks], hashes[asks], waits=True))
         suspects[list(self._waiting)] = True
         return suspects
 
@@ -253,7 +298,7 @@ def stored_before(store: MessageStore, topic_id: int, message_id: str, now_ms: i
 
 def _with_id(store: MessageStore, topic_id: int, message_id: str) -> list[Known]:
     hashes = np.array([id_hash(topic_id, message_id)], np.uint64)
-    return _stored(store, np.zeros(1, np.int64), hashes).get(0, [])
+    return _read(store, _candidates(store, np.zeros(1, np.int64), hashes)).get(0, [])
 
 
 def _meant(
@@ -277,11 +322,9 @@ def _stored_at_ms(store: MessageStore, known: Known, now_ms: int) -> int:
     return now_ms if stored_by_ms == NO_TIME_MS else stored_by_ms
 
 
-def _stored(store: MessageStore, rows: I64, hashes: U64, *, waits: bool = False) -> dict[int, list[Known]]:
+def _candidates(store: MessageStore, rows: I64, hashes: U64, *, waits: bool = False) -> _Candidates:
     """The stored messages that the ids (or, of those that wait, the keys) of rows may mean, in order."""
     found_at, refs = store.find.find_many(hashes)
-    if not len(found_at):
-        return {}
     places, seqs, due = _where(store, refs)
     there = (places >> np.uint64(16) >= np.uint64(store.log.head)) & (places > 0)
     if waits:
@@ -290,12 +333,16 @@ def _stored(store: MessageStore, rows: I64, hashes: U64, *, waits: bool = False)
     order = np.flatnonzero(there)
     if not waits:  # the newest first, timed ones before the others
         order = order[np.lexsort((-order, refs[order] >= PLACE_BIT, found_at[order]))]
-    found: dict[int, list[Known]] = {}
-    columns = (seqs[order].tolist(), places[order].tolist(), due[order].tolist())
-    messages = store.messages(columns[1])
-    for row, *known in zip(rows[found_at[order]].tolist(), messages, *columns, strict=True):
-        found.setdefault(row, []).append(Known(*known))
-    return found
+    return _Candidates(rows[found_at], seqs, places, due).of(order)
+
+
+def _read(store: MessageStore, found: _Candidates) -> dict[int, list[Known]]:
+    """The candidates of each row."""
+    places, known = found.places.tolist(), dict[int, list[Known]]()
+    columns = (store.messages(places), found.seqs.tolist(), places, found.due.tolist())
+    for row, *fields in zip(found.rows.tolist(), *columns, strict=True):
+        known.setdefault(row, []).append(Known(*fields))
+    return known
 
 
 def _where(store: MessageStore, refs: U64) -> tuple[U64, I64, I64]:

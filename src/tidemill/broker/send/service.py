@@ -13,14 +13,14 @@ for all of them is set aside before the first is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 
 import numpy as np
 import pyarrow as pa
 
 from tidemill.broker.change.topic_admin import TopicAdmin
-from tidemill.broker.send.admit import Admitted, admit, admit_drafts
+from tidemill.broker.send.admit import admit, admit_drafts
 from tidemill.broker.send.admit_table import admit_table, check_columns, texts
 from tidemill.broker.send.answers import Answer, Answers, TableResult, table_result
 from tidemill.broker.send.batch import SendBatch
@@ -75,11 +75,16 @@ class SendService:
 
     # -- requests and drafts ----------------------------------------------------------------------
 
-    def send_columns(self, requests: Sequence[SendColumns]) -> list[Answers]:
-        """Store what several requests ask for; each gets the answers to its own messages, in order."""
+    def send_columns(
+        self, requests: Sequence[SendColumns], errors: Mapping[int, RequestError] | None = None
+    ) -> list[Answers]:
+        """Store what several requests ask for; each gets the answers to its own messages, in order.
+
+        `errors`: of messages that are not to be stored, by their number.
+        """
         columns = requests[0] if len(requests) == 1 else join_columns(requests)
         with self.in_flight.hold(sum(map(len, columns.bodies))):
-            answers = self._send(admit(columns, self._settings, self._now_ms()), creates_topics=True)
+            answers = self._store_batch(admit(columns, self._settings, self._now_ms(), errors=errors))
         if len(requests) == 1:
             return [answers]
         return [answers.part(at, end) for at, end in pairwise(accumulate(map(len, requests), initial=0))]
@@ -90,22 +95,13 @@ class SendService:
         """Store the drafts that are right, each with its own answer; or all of them or none."""
         require_kind("drafts", drafts, (list, tuple), "a list of Draft")
         with self.in_flight.hold(_body_bytes(drafts)):
-            admitted = admit_drafts(drafts, self._settings, self._now_ms())
-            answers = self._send(admitted, creates_topics=creates_topics, is_all_or_none=is_all_or_none)
+            batch = admit_drafts(drafts, self._settings, self._now_ms())
+            answers = self._store_batch(batch, creates_topics=creates_topics, is_all_or_none=is_all_or_none)
         return answers.results(self._broker_id, [getattr(draft, "topic", "") for draft in drafts])
 
     def send(self, drafts: Sequence[Draft], *, creates_topics: bool = True) -> list[SendResult]:
         """Store all drafts or, if one of them is wrong, none."""
         return self.send_drafts(drafts, creates_topics=creates_topics, is_all_or_none=True)  # type: ignore[return-value]
-
-    def _send(self, admitted: Admitted, *, creates_topics: bool, is_all_or_none: bool = False) -> Answers:
-        batch, errors = admitted.batch, admitted.errors
-        if errors and is_all_or_none:
-            raise errors[min(errors)]
-        answers = self._store_batch(batch, creates_topics=creates_topics, is_all_or_none=is_all_or_none)
-        if admitted.rows is None:
-            return answers
-        return answers.among(admitted.rows, batch.count + len(errors), errors)
 
     # -- tables -----------------------------------------------------------------------------------
 
@@ -175,7 +171,7 @@ class SendService:
     ) -> Answers:
         """Store what of a batch can be stored; `first_row`: of a table, for what is said about a row."""
         if not batch.count:
-            return Answers.none()
+            return Answers.refused(0)
         with self._store.write() as tx:
             plan = self._planner.plan(
                 tx,
@@ -310,6 +306,7 @@ def _answers(
     for row, place in resolved.places.items():
         new_ids[row], queues[row], offsets[row] = place.id, place.queue, place.offset
         seqs[row], due[row] = now_at.get(place.seq, (place.seq, place.due_ms))
+    seqs[resolved.sure.rows], due[resolved.sure.rows] = resolved.sure.seqs, resolved.sure.due
     again = (same_as >= 0).nonzero()[0]
     firsts = same_as[again]
     for column in (seqs, due, queues, offsets):

@@ -55,7 +55,7 @@ class SendBatchEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             columns = decode_columns(await _body(receive))
-            answers = await self._stored(columns) if len(columns) else Answers.none()
+            answers = await self._stored(columns) if len(columns) else Answers.refused(0)
             status, content = 200, self._service.encoded(answers)
         except TidemillError as error:
             status, content = status_of(error), error_bytes(error)
