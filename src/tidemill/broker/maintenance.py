@@ -81,7 +81,7 @@ class Maintenance:
         def hand_over(moved: MovedMessages) -> None:
             self._sender.hand_over(moved.deliver_at_ms, moved.appended.first_seq, moved.flags)
 
-        cut_head(self._store, now_ms, now_ms + self._settings.lead_ms, hand_over)
+        cut_head(self._store, now_ms, self._sender.near_below_ms(now_ms), hand_over)
 
     def _wants_checkpoint(self, boot_ms: int) -> bool:
         store = self._store

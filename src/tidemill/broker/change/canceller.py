@@ -269,7 +269,7 @@ class Canceller(WriteContext):
             requests = parts_of(request, bounds, before, rows, indexes)
             payloads = [size + part.size for size, part in zip(payloads, requests, strict=True)]
         tx.reserve(payloads, len(seqs))
-        near_below_ms = now_ms + self._settings.lead_ms
+        near_below_ms = self._sender.near_below_ms(now_ms)
         return reschedule(store, seqs, due, bounds, near_below_ms, now_ms, requests)
 
     def _finish(self, parts: Sequence[MovedMessages]) -> None:

@@ -116,14 +116,8 @@ def _batch_of(
     is_checked: bool = False,
 ) -> SendBatch:
     """The batch; raises if something in it is wrong, or perhaps is and was not checked message by message."""
-    count, bodies = len(columns.bodies), columns.bodies
-    most = settings.body_bytes_max
-    if not is_checked and sum(map(len, bodies)) > most and max(map(len, bodies)) > most:
-        raise _Doubt
-    latest_ms = now_ms + settings.max_delay_ms
-    due = _due(columns, now_ms, latest_ms)
-    levels: I64 | int = 0
-    notes = born = once = jitter = made = None
+    count, latest_ms = len(columns.bodies), now_ms + settings.max_delay_ms
+    due, levels, notes = _due(columns, now_ms, latest_ms), 0, None
     if columns.level:
         due, levels, notes = _levels(columns.level, due, settings, now_ms)
     if isinstance(due, int):
@@ -131,22 +125,13 @@ def _batch_of(
     else:
         timed = (due != NO_TIME_MS).nonzero()[0]
     lacks_ids = columns.id is None or None in columns.id
-    ids = None if columns.id is None else _ids(columns.id, lacks_some=lacks_ids)
-    tags, keys = _tags(columns.tag), _keys(columns.keys)
+    tags, keys, groups = _tags(columns.tag), _keys(columns.keys), _groups(columns.group)
     properties = _properties(columns.props, columns.carried)
-    if (tags or keys or properties) and not is_checked:
-        longest = (max(map(len, column)) for column in (tags, keys, properties) if column)
-        if sum(longest) > PROPERTIES_BYTES_MAX:
-            raise _Doubt  # perhaps more than the limit, in one message
-    groups = _groups(columns.group)
-    if columns.jitter:
-        jitter = _jitter(columns.jitter, due, levels, groups, latest_ms)
-    if columns.once:
-        once = _onces(columns)
+    if not is_checked:
+        _check_sizes(columns.bodies, tags, keys, properties, settings)
+    born_ms: I64 | None = None
     if columns.born:
-        born = np.array([now_ms if at is None else at for at in columns.born], np.int64)
-    if columns.made:
-        made = np.array(columns.made, np.bool_)
+        born_ms = np.array([now_ms if at is None else at for at in columns.born], np.int64)
     topics, which = columns.topics, None
     if columns.topic is not None:
         topics, which = _topics(topics, columns.topic)
@@ -157,21 +142,38 @@ def _batch_of(
         which,
         due,
         timed,
-        bodies,
-        ids,
+        columns.bodies,
+        None if columns.id is None else _ids(columns.id, lacks_some=lacks_ids),
         lacks_ids,
         tags,
         keys,
         groups,
         properties,
         levels,
-        born,
-        once,
-        jitter,
-        made,
+        born_ms,
+        _onces(columns) if columns.once else None,
+        _jitter(columns.jitter, due, levels, groups, latest_ms) if columns.jitter else None,
+        np.array(columns.made, np.bool_) if columns.made else None,
         notes,
         errors,
     )
+
+
+def _check_sizes(
+    bodies: list[bytes],
+    tags: list[bytes] | None,
+    keys: list[bytes] | None,
+    properties: list[bytes] | None,
+    settings: BrokerSettings,
+) -> None:
+    """Doubt about bodies, or tags, keys and properties together, that may be too large in one message."""
+    most = settings.body_bytes_max
+    if sum(map(len, bodies)) > most and max(map(len, bodies)) > most:
+        raise _Doubt
+    if tags or keys or properties:
+        longest = (max(map(len, column)) for column in (tags, keys, properties) if column)
+        if sum(longest) > PROPERTIES_BYTES_MAX:
+            raise _Doubt
 
 
 def _topics(names: list[str], topic: Sequence[int]) -> tuple[list[str], I64 | None]:

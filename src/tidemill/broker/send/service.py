@@ -31,7 +31,7 @@ from tidemill.broker.send.resolve import FRESH, REFUSED, Resolver
 from tidemill.core.arguments import require_kind
 from tidemill.core.byte_budget import ByteBudget
 from tidemill.core.config import BrokerSettings
-from tidemill.core.errors import BodyTooLargeError, DiskFullError, PartlyStoredError, RequestError
+from tidemill.core.errors import BodyTooLargeError, BusyError, DiskFullError, PartlyStoredError, RequestError
 from tidemill.core.limits import FRAME_BYTES_MAX
 from tidemill.core.model import NO_OFFSET, NO_QUEUE, NO_SEQ, NO_TIME_MS, Draft, SendResult, StoredMessage
 from tidemill.core.send_batch import SendColumns, join_columns
@@ -136,7 +136,7 @@ class SendService:
         for batch, first_row in zip(batches, first_rows, strict=False):
             try:
                 done.append(self._store_batch(batch, is_all_or_none=True, first_row=first_row))
-            except (RequestError, DiskFullError) as error:
+            except (RequestError, BusyError) as error:
                 if not done:
                     raise
                 stored = f"The first {first_row:,} of {first_rows[-1]:,} rows are stored; send the rest again"
@@ -272,7 +272,7 @@ def _plain_answers(plan: Plan, appended: Appended, notes: Sequence[str] | None) 
     """The answers where all rows were stored as they came."""
     messages, first_seq = plan.messages, appended.first_seq
     count = messages.count
-    if messages.are_all_timed:
+    if not appended.queue_offsets:
         return Answers(count, range(first_seq, first_seq + count), plan.due, plan.ids, notes=notes)
     seqs, queues = all_of(NO_SEQ, count), each_of(messages.queue_ids, count)
     seqs[messages.timed] = np.arange(first_seq, first_seq + len(messages.timed))
