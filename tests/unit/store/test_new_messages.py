@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.core.model import NO_TIME_MS, MessageType, StoredMessage
@@ -76,6 +76,7 @@ def _encoded(new: NewMessages, first_seq: int):
         yield written, Section(memoryview(data))
 
 
+@settings(deadline=None)
 @given(_new_messages(), st.integers(0, 1 << 40))
 def test_what_is_applied_is_what_the_log_holds(new, first_seq) -> None:
     for written, section in _encoded(new, first_seq):
@@ -87,6 +88,7 @@ def test_what_is_applied_is_what_the_log_holds(new, first_seq) -> None:
         assert written.has_levels or not wanted.level.any()
 
 
+@settings(deadline=None)
 @given(_new_messages())
 def test_messages_come_back_as_they_were_in_either_encoding(new) -> None:
     rows, arrow = (section.messages() for _, section in _encoded(new, 0))
@@ -99,6 +101,7 @@ def test_messages_come_back_as_they_were_in_either_encoding(new) -> None:
         assert message.message_group.encode() == (new.groups[row] if new.groups else b"")
 
 
+@settings(deadline=None)
 @given(_new_messages(), st.data())
 def test_some_of_them_are_what_they_were_among_all(new, data) -> None:
     which = data.draw(st.lists(st.integers(0, new.count - 1), min_size=1, unique=True).map(sorted))

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from tidemill.broker.send.content import canonical_properties
 from tidemill.core.errors import RequestError
 from tidemill.core.frozen import frozen
-from tidemill.core.model import NO_TIME_MS
-from tidemill.log.arrays import I64, Flags, each_of
+from tidemill.log.arrays import I64, Flags
 from tidemill.store.formats.framing import frame_bounds
-from tidemill.store.formats.texts import Texts, text_at, texts_at
+from tidemill.store.formats.texts import Texts, some_rows, text_at
 
 ONCE_NO, ONCE_KEEP, ONCE_REPLACE = range(3)
 # No fewer bytes than a message takes in the log beside its texts, and an Arrow batch beside its rows.
@@ -54,16 +51,9 @@ class SendBatch:
     notes: list[str] | None = None  # for the answers; empty where there is nothing to say
     errors: Mapping[int, RequestError] | None = None  # by row: what may not be stored
 
-    @property
-    def are_all_timed(self) -> bool:
-        return len(self.timed) == self.count
-
     def rows(self, which: I64) -> SendBatch:
         """Some of the rows, in their order."""
-        taken = {field.name: _rows_of(getattr(self, field.name), which, field.name) for field in fields(self)}
-        due = each_of(self.due, self.count)[which]
-        timed = (due != NO_TIME_MS).nonzero()[0]
-        return SendBatch(**{**taken, "count": len(which), "timed": timed})
+        return replace(self, **some_rows(self, which, ("topics", "errors")))
 
     def frames_at_most(self) -> list[int]:
         """For each frame that the rows need: no fewer bytes than they will take there."""
@@ -88,16 +78,3 @@ class SendBatch:
             "message_group": group,
             "properties": canonical_properties(named).encode(),
         }
-
-
-_WHOLE = ("topics", "count", "timed", "errors")
-
-
-def _rows_of(column: object, which: I64, name: str) -> object:
-    if name in _WHOLE or column is None or isinstance(column, int):
-        return column
-    if isinstance(column, np.ndarray):
-        return column[which]
-    if name == "notes":
-        return [column[row] for row in which.tolist()]  # type: ignore[index]
-    return texts_at(column, which)

@@ -11,8 +11,7 @@ a third of what a small batch costs. Invariant: the columns of what is written a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,9 +21,7 @@ from tidemill.log.arrays import I64, U64, each_of
 from tidemill.log.disk import Bytes
 from tidemill.store.find.hashing import PURPOSE_ID, topic_seeds
 from tidemill.store.formats.message_format import Columns, encode_properties
-from tidemill.store.formats.texts import Texts, hash_column, texts_at
-
-_OF_ALL = ("timed", "bounds")
+from tidemill.store.formats.texts import Texts, hash_column, some_rows
 
 
 @frozen
@@ -82,21 +79,8 @@ class NewMessages:
         return topic_ids, queue_ids, due
 
     def rows(self, which: I64) -> NewMessages:
-        """Some of the messages."""
-        taken: dict[str, Any] = {}
-        for field in fields(self):
-            column = getattr(self, field.name)
-            if field.name in _OF_ALL or isinstance(column, int):
-                taken[field.name] = column
-            elif isinstance(column, np.ndarray):
-                taken[field.name] = column[which]
-            else:
-                taken[field.name] = texts_at(column, which)
-        is_timed = np.zeros(self.count, np.bool_)
-        is_timed[self.timed] = True
-        return NewMessages(
-            **{**taken, "count": len(which), "timed": is_timed[which].nonzero()[0], "bounds": ()}
-        )
+        """Some of the messages, for one frame."""
+        return replace(self, **{**some_rows(self, which, ("bounds",)), "bounds": ()})
 
 
 def new_messages(messages: Sequence[StoredMessage]) -> NewMessages:

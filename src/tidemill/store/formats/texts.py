@@ -6,7 +6,8 @@ the difference. Pure. A column that would hold only empty texts is None elsewher
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import fields
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -46,6 +47,20 @@ def texts_at(texts: Texts | None, rows: I64) -> Texts | None:
     if isinstance(texts, list):
         return [texts[row] for row in rows.tolist()]
     return None if texts is None else texts.take(pa.array(rows))
+
+
+def some_rows(columns: Any, which: I64, whole: Collection[str] = ()) -> dict[str, Any]:
+    """The fields of a dataclass of columns for some of its rows; those in `whole` stay as they are."""
+    taken: dict[str, Any] = {"count": len(which)}
+    for field in fields(columns):
+        column = getattr(columns, field.name)
+        if field.name == "timed":
+            is_timed = np.zeros(columns.count, np.bool_)
+            is_timed[column] = True
+            taken["timed"] = is_timed[which].nonzero()[0]
+        elif field.name not in whole and not isinstance(column, int):
+            taken[field.name] = column[which] if isinstance(column, np.ndarray) else texts_at(column, which)
+    return taken
 
 
 def hash_column(texts: Texts, seeds: U64 | int) -> U64:
