@@ -59,8 +59,8 @@ def test_other_times_are_whole_numbers_too(small, waiting, value):
 def test_names_and_tables_are_what_they_say(small, waiting):
     broker = small.broker
     for call, said in (
-        (lambda: broker.ack([None]), "a receipt must be a text"),
-        (lambda: broker.ack("receipt"), "receipts must be a list of texts"),
+        (lambda: broker.ack([None]), "an ack token must be a text"),
+        (lambda: broker.ack("receipt"), "ack_tokens must be a list of texts"),
         (lambda: broker.cancel_key("orders", None), "key must be a text"),
         (lambda: broker.send_table({"body": [b"x"]}), "an Arrow table or batch"),
         (lambda: broker.views.pending(limit=-1), "limit -1 is not possible"),
