@@ -58,7 +58,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_terminal_summary(config: pytest.Config) -> None:
     place = config.getoption("--record-durations")
-    if place:
+    if place and not hasattr(config, "workerinput"):  # a worker of xdist has only its own part
         Path(place).parent.mkdir(parents=True, exist_ok=True)
         Path(place).write_text(table(_spent))
 
