@@ -18,7 +18,7 @@ from tidemill.core.clock import SimulatedClock
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import *
 from tidemill.core.lazy import lazy_dir, lazy_names
-from tidemill.core.model import CancelAnswer, Delivery, Draft, Handle, Once, PendingMessage, SendResult
+from tidemill.core.model import CancelAnswer, Delivery, Draft, Handle, Once, SendResult
 
 _ANSWERS = (
     "Backup",
@@ -32,6 +32,7 @@ _ANSWERS = (
     "Minute",
     "Moved",
     "NackResult",
+    "PendingMessage",
     "TopicInfo",
 )
 
@@ -42,7 +43,7 @@ __getattr__ = lazy_names(
         "Broker": "tidemill.broker.broker:Broker",
         "Client": "tidemill.client.client:Client",
         "EmbeddedBroker": "tidemill.embedded.embedded_broker:EmbeddedBroker",
-        **{name: f"tidemill.client.answers:{name}" for name in _ANSWERS},
+        **{name: f"tidemill.core.answers:{name}" for name in _ANSWERS},
         "Worker": "tidemill.client.worker:Worker",
         "open": "tidemill.embedded.embedded_broker:open_embedded",
     },
@@ -59,7 +60,6 @@ __all__ = [
     "EmbeddedBroker",
     "Handle",
     "Once",
-    "PendingMessage",
     "SendResult",
     "SimulatedClock",
     "Worker",

@@ -12,7 +12,7 @@ from typing import Any
 
 from simulation.model import Broken, Message
 from simulation.world import KEYS, SPANS_MS, World
-from tidemill.broker.change.canceller import Rescheduled
+from tidemill.core.answers import Moved
 from tidemill.core.errors import DiskFullError
 from tidemill.core.model import CancelAnswer
 from tidemill.testing import FaultPlan, FaultyDisk, SimulatedCrash
@@ -173,7 +173,7 @@ class Changing:
             self.world, {m.body: (m.due_ms, self._new_due(m, time)) for m in messages if m.is_pending}
         )
 
-        def settle(results: list[Rescheduled] | DiskFullError) -> None:
+        def settle(results: list[Moved] | DiskFullError) -> None:
             if isinstance(results, DiskFullError):
                 moving.take_back()
                 return

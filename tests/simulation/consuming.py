@@ -8,7 +8,8 @@ from simulation.breaking import Broken
 from simulation.consumers import ATTEMPTS_MAX, BACKOFF, GROUPS, TAGGED, Key
 from simulation.retries import Retry
 from simulation.world import World
-from tidemill.broker.consume.retries import SendBackAnswer, SentBack
+from tidemill.broker.consume.retries import SendBackAnswer
+from tidemill.core.answers import NackResult
 from tidemill.core.errors import DiskFullError, UnknownTopicError
 from tidemill.core.levels import level_delays_ms
 from tidemill.core.model import CancelAnswer
@@ -118,7 +119,7 @@ class Consuming:
         except DiskFullError:
             if not self.world.is_full:
                 raise
-            sent = SentBack(SendBackAnswer.INVALID)
+            sent = NackResult(SendBackAnswer.INVALID)
         took_effect = sent.answer is not SendBackAnswer.INVALID
         taken.is_acked = before
         if not self.world.is_full:
@@ -166,7 +167,7 @@ class Consuming:
         if model.resent_count - before != count:
             raise Broken(f"{count} letters were resent, {model.resent_count - before} came")
 
-    def _cancel_some(self, retry: Retry, sent: SentBack) -> None:
+    def _cancel_some(self, retry: Retry, sent: NackResult) -> None:
         if sent.handle is None or not retry.is_pending or self.world.random.random() > 0.15:
             return
         retry.is_cancelled = None

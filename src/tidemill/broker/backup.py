@@ -12,13 +12,13 @@ would keep a full disk full, and its name taken.
 from __future__ import annotations
 
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from tidemill.broker.broker import Broker
 from tidemill.broker.control.holds import HOLDS_NAME
 from tidemill.broker.control.simulated_time import CLOCK_NAME
 from tidemill.broker.level_table import LEVELS_NAME
+from tidemill.core.answers import Backup
 from tidemill.core.errors import DiskFullError, RequestError, TidemillError
 from tidemill.core.limits import MIB
 from tidemill.log.disk import Disk
@@ -30,17 +30,6 @@ _MARKS = ("identity.", f"{LEVELS_NAME}.", f"{CLOCK_NAME}.", f"{HOLDS_NAME}.")
 _COPY_BYTES = 4 * MIB
 # Beside log and consumers' state: the identity, and what the file system itself takes.
 _BESIDE_BYTES = MIB
-
-
-@dataclass(frozen=True, slots=True)
-class BackupReport:
-    """What a backup holds."""
-
-    directory: Path
-    log_end: int
-    file_count: int
-    byte_count: int
-    pending: int
 
 
 class CopyProgress:
@@ -57,7 +46,7 @@ class CopyProgress:
         self.done += count
 
 
-def back_up(broker: Broker, target: Path, progress: CopyProgress | None = None) -> BackupReport:
+def back_up(broker: Broker, target: Path, progress: CopyProgress | None = None) -> Backup:
     """Copy the broker into `target`, which must be new or empty."""
     progress = progress or CopyProgress()
     try:
@@ -70,7 +59,7 @@ def back_up(broker: Broker, target: Path, progress: CopyProgress | None = None) 
         progress.begin(0)
 
 
-def _back_up(broker: Broker, target: Path, progress: CopyProgress) -> BackupReport:
+def _back_up(broker: Broker, target: Path, progress: CopyProgress) -> Backup:
     disk, store = broker.disk, broker.store
     target = target.absolute()
     source = broker.directory.absolute()
@@ -120,7 +109,7 @@ def _remove_copy(disk: Disk, target: Path, *, was_there: bool) -> None:
             disk.remove(target / name)
 
 
-def _copy_all(broker: Broker, source: Path, target: Path, progress: CopyProgress) -> BackupReport:
+def _copy_all(broker: Broker, source: Path, target: Path, progress: CopyProgress) -> Backup:
     """Make the copy, under the upkeep lock."""
     disk, store = broker.disk, broker.store
     with store.read():
@@ -147,7 +136,7 @@ def _copy_all(broker: Broker, source: Path, target: Path, progress: CopyProgress
     marks.sort(key=lambda name: name.startswith("identity."))
     sizes += [_copy(disk, source / name, target / name, None, progress) for name in marks]
     disk.sync_dir(target)
-    return BackupReport(target, log_end, len(sizes) + 1, sum(sizes) + len(consumers), pending)
+    return Backup(str(target), log_end, len(sizes) + 1, sum(sizes) + len(consumers), pending)
 
 
 def _copy(disk: Disk, source: Path, target: Path, length: int | None, progress: CopyProgress) -> int:

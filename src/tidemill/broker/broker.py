@@ -18,7 +18,7 @@ from typing import Unpack
 
 import pyarrow as pa
 
-from tidemill.broker.change.canceller import Canceller, NewTime, Rescheduled, To
+from tidemill.broker.change.canceller import Canceller, NewTime, To
 from tidemill.broker.change.requests import RequestId
 from tidemill.broker.change.topic_admin import TopicAdmin
 from tidemill.broker.change.transactions import Transactions
@@ -26,7 +26,7 @@ from tidemill.broker.consume.acks import Acks
 from tidemill.broker.consume.dead_letters import DeadLetters
 from tidemill.broker.consume.long_poll import LongPoll
 from tidemill.broker.consume.receiver import Receiver, TagFilter
-from tidemill.broker.consume.retries import Retries, SentBack
+from tidemill.broker.consume.retries import Retries
 from tidemill.broker.control.holds import Holds
 from tidemill.broker.control.pipeline_process import PipelineProcess
 from tidemill.broker.control.simulated_time import SimulatedTime
@@ -44,6 +44,7 @@ from tidemill.broker.query.views import CloseReport, Views
 from tidemill.broker.send.answers import Answer, Answers, TableResult
 from tidemill.broker.send.service import SendService
 from tidemill.broker.sizes import Sizes as Sizes
+from tidemill.core.answers import Moved, NackResult
 from tidemill.core.arguments import require_whole
 from tidemill.core.clock import Clock, SystemClock, machine_ms
 from tidemill.core.config import BrokerSettings
@@ -276,7 +277,7 @@ class Broker:
 
     def reschedule(
         self, handles: Sequence[Handle], *, request_id: RequestId = None, **to: Unpack[To]
-    ) -> list[Rescheduled]:
+    ) -> list[Moved]:
         self.require_open()
         return self._canceller.reschedule(handles, NewTime(**to), request_id)
 
@@ -322,12 +323,12 @@ class Broker:
         self.require_open()
         return self._settler.change_invisibility(ack_tokens, invisible_ms, is_untried=is_untried)
 
-    def retry(self, ack_tokens: Sequence[str], delay_ms: int | None = None) -> list[SentBack]:
+    def retry(self, ack_tokens: Sequence[str], delay_ms: int | None = None) -> list[NackResult]:
         """Let failed deliveries be tried again after their group's pause, or `delay_ms`."""
         self.require_open()
         return self._retries.retry(ack_tokens, delay_ms)
 
-    def send_back(self, ack_tokens: Sequence[str], level: int = 0) -> list[SentBack]:
+    def send_back(self, ack_tokens: Sequence[str], level: int = 0) -> list[NackResult]:
         """Give deliveries back, to come again after a level's delay; -1: to the dead letters."""
         self.require_open()
         return self._retries.send_back(ack_tokens, level)

@@ -20,7 +20,7 @@ from tidemill.cli.arguments import usage
 from tidemill.cli.connecting import EndpointOption, JsonOption, connect
 from tidemill.cli.data_directory import open_quietly, require_data_directory, shape_of
 from tidemill.cli.output import Answer, bar, table
-from tidemill.client.answers import DamagedMessage
+from tidemill.core.answers import DamagedMessage
 from tidemill.core.durations import format_time
 from tidemill.store.upkeep.log_scrub import LogScrub
 

@@ -12,8 +12,8 @@ from rich.console import RenderableType
 from tidemill.cli.arguments import usage
 from tidemill.cli.connecting import client_command
 from tidemill.cli.output import Answer, table
-from tidemill.client.answers import DeadLetter
 from tidemill.client.client import Client
+from tidemill.core.answers import DeadLetter
 from tidemill.core.durations import format_time
 
 dead_letters = typer.Typer(help="Dead letters: list, resend. Short: dlq.")

@@ -12,8 +12,8 @@ from tidemill.cli.charts import lying_bar, put_together
 from tidemill.cli.connecting import client_command
 from tidemill.cli.output import Answer, console, relative_time
 from tidemill.cli.watching import watch
-from tidemill.client.answers import Minute
 from tidemill.client.client import Client
+from tidemill.core.answers import Minute
 from tidemill.core.durations import format_duration, format_time, parse_duration_ms
 from tidemill.core.limits import DAY_MS, HORIZON_MS_MAX, MINUTE_MS
 

@@ -12,8 +12,8 @@ from rich.console import RenderableType
 from tidemill.cli.arguments import Time, time_option, usage
 from tidemill.cli.connecting import client_command
 from tidemill.cli.output import Answer, table
-from tidemill.client.answers import GroupInfo
 from tidemill.client.client import Client
+from tidemill.core.answers import GroupInfo
 from tidemill.core.durations import as_time_ms
 from tidemill.core.errors import ForbiddenError
 

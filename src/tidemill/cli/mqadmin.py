@@ -28,8 +28,8 @@ import typer
 from typer.core import TyperCommand
 
 from tidemill.cli.connecting import connect
-from tidemill.client.answers import TopicInfo
 from tidemill.client.client import Client
+from tidemill.core.answers import TopicInfo
 from tidemill.core.errors import RequestError, TidemillError
 from tidemill.core.model import TopicType
 

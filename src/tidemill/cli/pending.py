@@ -12,8 +12,8 @@ from rich.console import RenderableType
 from tidemill.cli.arguments import FromOption, KeyOption, ToOption, TopicOption, on_clock
 from tidemill.cli.connecting import client_command
 from tidemill.cli.output import Answer, relative_time, table
-from tidemill.client.answers import Pending
 from tidemill.client.client import Client
+from tidemill.core.answers import PendingMessage
 from tidemill.core.durations import format_time
 
 
@@ -32,7 +32,7 @@ def pending(
     return Answer([_fields(message) for message in found], lambda: _shown(found, client, limit))
 
 
-def _fields(message: Pending) -> dict[str, object]:
+def _fields(message: PendingMessage) -> dict[str, object]:
     fields = asdict(message) | {"handle": str(message.handle), "message_id": message.id}
     del fields["id"], fields["seq"]  # the handle has it
     fields["key"] = message.keys[0] if message.keys else None
@@ -40,7 +40,7 @@ def _fields(message: Pending) -> dict[str, object]:
     return fields
 
 
-def _shown(found: list[Pending], client: Client, limit: int) -> Iterator[RenderableType]:
+def _shown(found: list[PendingMessage], client: Client, limit: int) -> Iterator[RenderableType]:
     if not found:
         yield "no pending message matches; `tidemill send TOPIC BODY --delay 30m` sends one"
         return

@@ -14,8 +14,8 @@ import typer
 from tidemill.cli.arguments import TopicArgument, duration_option, usage
 from tidemill.cli.connecting import client_command
 from tidemill.cli.output import remark, waiting
-from tidemill.client.answers import Message
 from tidemill.client.client import Client
+from tidemill.core.answers import Message
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.durations import format_duration, parse_duration_ms
 from tidemill.core.errors import TidemillError

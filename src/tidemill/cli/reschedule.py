@@ -25,8 +25,8 @@ from tidemill.cli.arguments import (
 )
 from tidemill.cli.connecting import client_command, clock_of
 from tidemill.cli.output import Answer, counted, due_words
-from tidemill.client.answers import Moved
 from tidemill.client.client import Client
+from tidemill.core.answers import Moved
 from tidemill.core.durations import format_time
 
 

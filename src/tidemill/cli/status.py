@@ -10,8 +10,8 @@ from tidemill.cli.connecting import client_command
 from tidemill.cli.output import Answer, console
 from tidemill.cli.status_picture import RATES, Seen, picture_of, table_of
 from tidemill.cli.watching import EVERY_S, watch
-from tidemill.client.answers import BrokerStatus, Minute
 from tidemill.client.client import Client
+from tidemill.core.answers import BrokerStatus, Minute
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.errors import ForbiddenError
 

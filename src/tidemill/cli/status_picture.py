@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidemill.cli.charts import bytes_text, lying_bar, sparkline, standing_bars
-from tidemill.client.answers import BrokerStatus, Minute, TopicInfo
+from tidemill.core.answers import BrokerStatus, Minute, TopicInfo
 from tidemill.core.durations import format_duration, format_time
 from tidemill.core.holds import Held
 

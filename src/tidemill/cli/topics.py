@@ -11,8 +11,8 @@ from rich.console import RenderableType
 
 from tidemill.cli.connecting import client_command
 from tidemill.cli.output import Answer, table
-from tidemill.client.answers import TopicInfo
 from tidemill.client.client import Client
+from tidemill.core.answers import TopicInfo
 from tidemill.core.model import TopicType
 
 topics = typer.Typer(help="Topics: list, create, delete, pause, resume, limit.")

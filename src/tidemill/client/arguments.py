@@ -6,10 +6,10 @@ import ssl
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tidemill.client.answers import Message
 from tidemill.client.transport.connection import ConnectionLostError
 from tidemill.client.transport.endpoint import Endpoint
 from tidemill.client.transport.retrying import RetryPolicy
+from tidemill.core.answers import Message
 from tidemill.core.arguments import require_kind
 from tidemill.core.durations import (
     Moment,

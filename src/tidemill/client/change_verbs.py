@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidemill.client.answers import Moved
 from tidemill.client.arguments import chosen, handles_of, new_time, request_id_of
 from tidemill.client.verb import Caller, K, Verb
+from tidemill.core.answers import Moved
 from tidemill.core.durations import Moment, Span
 from tidemill.core.model import CancelAnswer, Handle
 

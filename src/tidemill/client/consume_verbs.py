@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 
-from tidemill.client.answers import Message, NackResult
 from tidemill.client.arguments import ack_token_of, optional_ms, texts_of
 from tidemill.client.verb import Caller, K, Stream, Verb
+from tidemill.core.answers import Message, NackResult
 from tidemill.core.clock import stopwatch_s
 from tidemill.core.durations import Span, as_duration_ms
 from tidemill.core.errors import RequestError, TidemillError

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tidemill.client.answers import BrokerStatus, FoundMessage, Minute, Pending
 from tidemill.client.arguments import optional_time
 from tidemill.client.verb import Caller, K, Verb
+from tidemill.core.answers import BrokerStatus, FoundMessage, Minute, PendingMessage
 from tidemill.core.durations import Moment, Span, as_duration_ms
 
 
@@ -20,7 +20,7 @@ class LookVerbs(Caller[K]):
         start: Moment | None = None,
         end: Moment | None = None,
         limit: int = 100,
-    ) -> list[Pending]:
+    ) -> list[PendingMessage]:
         """Messages that wait, earliest due first."""
         return await self._operations.pending(topic, key, optional_time(start), optional_time(end), limit)
 

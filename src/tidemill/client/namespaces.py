@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemill.client.answers import Backup, DamagedMessage, DeadLetter, GroupInfo, Holds, TopicInfo
 from tidemill.client.arguments import optional_ms, optional_time
 from tidemill.client.verb import K, Namespace, Verb
+from tidemill.core.answers import Backup, DamagedMessage, DeadLetter, GroupInfo, Holds, TopicInfo
 from tidemill.core.durations import Moment, Span, as_time_ms
 from tidemill.core.holds import Held, held_named
 from tidemill.core.model import TopicType

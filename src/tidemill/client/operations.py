@@ -13,7 +13,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from tidemill.client.answers import (
+from tidemill.client.calls import Call, get, in_path, known, post
+from tidemill.client.send.drafts import drafts_of_table
+from tidemill.client.tables.flight_link import FlightLink
+from tidemill.client.tables.scheduled import Scheduled
+from tidemill.client.tables.whole import scheduled_by_flight
+from tidemill.core.answers import (
     Backup,
     BrokerStatus,
     DamagedMessage,
@@ -25,14 +30,9 @@ from tidemill.client.answers import (
     Minute,
     Moved,
     NackResult,
-    Pending,
+    PendingMessage,
     TopicInfo,
 )
-from tidemill.client.calls import Call, get, in_path, known, post
-from tidemill.client.send.drafts import drafts_of_table
-from tidemill.client.tables.flight_link import FlightLink
-from tidemill.client.tables.scheduled import Scheduled
-from tidemill.client.tables.whole import scheduled_by_flight
 from tidemill.core.holds import Held
 from tidemill.core.model import CancelAnswer, Draft, Handle, TopicType
 from tidemill.core.request_ids import id_of_part
@@ -166,7 +166,7 @@ class Operations:
 
     def pending(
         self, topic: str | None, key: str | None, from_ms: int | None, to_ms: int | None, limit: int
-    ) -> Awaitable[list[Pending]]:
+    ) -> Awaitable[list[PendingMessage]]:
         query = {"topic": topic, "key": key, "from_ms": from_ms, "to_ms": to_ms, "limit": limit}
         return self._ask(get("/v1/pending", query, _pending))
 
@@ -292,11 +292,11 @@ def _letters(said: Any) -> list[DeadLetter]:
     return [_with_keys(DeadLetter, fields, body=_body(fields)) for fields in said["dead_letters"]]
 
 
-def _pending(said: Any) -> list[Pending]:
+def _pending(said: Any) -> list[PendingMessage]:
     found = []
     for fields in said["pending"]:
         handle = Handle.parse(fields["handle"])
-        found.append(_with_keys(Pending, fields, handle=handle, seq=handle.seq))
+        found.append(_with_keys(PendingMessage, fields, handle=handle, seq=handle.seq))
     return found
 
 

@@ -39,12 +39,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tidemill.client.answers import Message
 from tidemill.client.client import Client
 from tidemill.client.handler_loop import HandlerLoop
 from tidemill.client.slots import Slots
 from tidemill.client.transport.close_signal import release_once
 from tidemill.client.transport.endpoint import DEFAULT_ENDPOINT
+from tidemill.core.answers import Message
 from tidemill.core.arguments import require_kind, require_whole
 from tidemill.core.durations import Span, as_duration_ms
 from tidemill.core.errors import ForbiddenError, RequestError, TidemillError, TopicExistsError

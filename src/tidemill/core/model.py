@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, IntEnum, StrEnum
 
 from tidemill.core.errors import IllegalHandleError
@@ -165,45 +165,6 @@ class StoredMessage:
     deliver_at_ms: int
     properties: Mapping[str, str]
     body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class PendingMessage:
-    """A timed message that still waits."""
-
-    seq: int
-    topic: str
-    id: str
-    keys: tuple[str, ...]
-    tag: str
-    stored_at_ms: int
-    deliver_at_ms: int
-    size: int  # bytes in the log: body, texts, and what the broker keeps with them
-    handle: Handle  # without an id where the bytes are damaged; it still cancels the message
-    is_damaged: bool = False  # its bytes are: id, keys and tag are not known, and it will not be delivered
-    body_bytes: int | None = None  # None where the bytes are damaged
-
-
-@dataclass(frozen=True, slots=True)
-class DamagedMessage:
-    """A message whose bytes in the commit log are damaged, as far as it is known without them."""
-
-    topic: str
-    state: str  # pending, released, sent (at once), or open (a transaction)
-    queue: int
-    offset: int | None  # in its queue; None: in none
-    seq: int | None  # None: not timed
-    message_id: str  # empty where it is not known
-    id_hash: str  # of topic and id, in hexadecimal; empty where it is not known
-    handle: Handle | None  # cancels it, if it waits
-    deliver_at_ms: int | None
-    stored_at_ms: int | None
-    released_at_ms: int | None
-    size: int | None
-    file: str
-    position: int  # byte of the file at which its frame begins
-    log_offset: int
-    row: int  # which message of its frame it is, from 0
 
 
 @frozen

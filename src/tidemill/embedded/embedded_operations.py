@@ -16,8 +16,8 @@ from tidemill.broker.broker import Broker
 from tidemill.broker.change.canceller import To
 from tidemill.broker.consume.retries import TO_DEAD_LETTERS, SendBackAnswer
 from tidemill.broker.query.damage_views import damage_views
-from tidemill.broker.query.views import TopicView
-from tidemill.client.answers import (
+from tidemill.client.operations import Carrier, Operations
+from tidemill.core.answers import (
     Backup,
     BrokerStatus,
     DamagedMessage,
@@ -29,10 +29,9 @@ from tidemill.client.answers import (
     Minute,
     Moved,
     NackResult,
-    Pending,
+    PendingMessage,
     TopicInfo,
 )
-from tidemill.client.operations import Carrier, Operations
 from tidemill.core.arguments import require_whole
 from tidemill.core.errors import RequestError
 from tidemill.core.holds import Held
@@ -90,14 +89,9 @@ class EmbeddedOperations(Operations):
         self, ack_tokens: Sequence[str], delay_ms: int | None, level: int | None
     ) -> list[NackResult]:
         if level is None:
-            answers = self._broker.retry(ack_tokens, delay_ms)
-        else:
-            require_whole("level", level, 0, 1 << 31)
-            answers = self._broker.send_back(ack_tokens, level)
-        return [
-            NackResult(str(sent.answer), _time(sent.deliver_at_ms), sent.handle, sent.note)
-            for sent in answers
-        ]
+            return self._broker.retry(ack_tokens, delay_ms)
+        require_whole("level", level, 0, 1 << 31)
+        return self._broker.send_back(ack_tokens, level)
 
     async def dead_letter(self, ack_tokens: Sequence[str]) -> list[bool]:
         answers = self._broker.send_back(ack_tokens, TO_DEAD_LETTERS)
@@ -117,8 +111,7 @@ class EmbeddedOperations(Operations):
     async def reschedule(
         self, handles: Sequence[Handle], to: Mapping[str, int], request_id: str
     ) -> list[Moved]:
-        moved = self._broker.reschedule(handles, request_id=request_key(request_id), **_to(to))
-        return [Moved(one.handle, _time(one.deliver_at_ms), one.answer) for one in moved]
+        return self._broker.reschedule(handles, request_id=request_key(request_id), **_to(to))
 
     async def reschedule_where(
         self, topic: str, where: Mapping[str, Any], to: Mapping[str, int], request_id: str
@@ -132,7 +125,7 @@ class EmbeddedOperations(Operations):
 
     async def pending(
         self, topic: str | None, key: str | None, from_ms: int | None, to_ms: int | None, limit: int
-    ) -> list[Pending]:
+    ) -> list[PendingMessage]:
         return self._broker.views.pending(
             topic_name=topic,
             key=key,
@@ -162,8 +155,7 @@ class EmbeddedOperations(Operations):
         ]
 
     async def forecast(self, topic: str | None, horizon_ms: int) -> list[Minute]:
-        minutes = self._broker.views.forecast(topic_name=topic, horizon_ms=horizon_ms)
-        return [Minute(from_ms, due) for from_ms, due in minutes]
+        return self._broker.views.forecast(topic_name=topic, horizon_ms=horizon_ms)
 
     async def status(self) -> BrokerStatus:
         status = self._broker.status()
@@ -187,7 +179,7 @@ class EmbeddedOperations(Operations):
     # -- topics, groups, dead letters -------------------------------------------------------------
 
     async def topics(self) -> list[TopicInfo]:
-        return list(map(_topic, self._broker.views.topics()))
+        return self._broker.views.topics()
 
     async def create_topic(self, name: str, topic_type: TopicType | str, queues: int | None) -> TopicInfo:
         self._broker.topics.create(name, TopicType(topic_type), queues)
@@ -209,13 +201,10 @@ class EmbeddedOperations(Operations):
         return self._topic_named(name)
 
     def _topic_named(self, name: str) -> TopicInfo:
-        return next(_topic(view) for view in self._broker.views.topics() if view.name == name)
+        return next(topic for topic in self._broker.views.topics() if topic.name == name)
 
     async def groups(self) -> list[GroupInfo]:
-        return [
-            GroupInfo(view.name, view.attempts_max, view.is_fifo, view.lag, view.unsettled, view.backoff)
-            for view in self._broker.views.groups()
-        ]
+        return self._broker.views.groups()
 
     async def set_group(self, name: str, settings: Mapping[str, Any]) -> GroupInfo:
         start = settings.get("start")
@@ -283,10 +272,7 @@ class EmbeddedOperations(Operations):
         return clock.now_ms()
 
     async def backup(self, directory: str) -> Backup:
-        report = back_up(self._broker, Path(directory), self._copying)
-        return Backup(
-            str(report.directory), report.log_end, report.file_count, report.byte_count, report.pending
-        )
+        return back_up(self._broker, Path(directory), self._copying)
 
     async def backup_progress(self) -> tuple[int, int]:
         return self._copying.done, self._copying.total
@@ -324,8 +310,3 @@ def _message(delivery: Delivery) -> Message:
         rolls=delivery.rolls,
         broker_properties=added,
     )
-
-
-def _topic(view: TopicView) -> TopicInfo:
-    fields = asdict(view)
-    return TopicInfo(queues=fields.pop("queue_count"), **fields)

@@ -15,7 +15,7 @@ import pytest
 
 import tidemill
 from helpers.http_broker import HttpBroker, http_broker
-from tidemill.client.answers import Holds
+from tidemill.core.answers import Holds
 from tidemill.core.clock import SimulatedClock
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import (

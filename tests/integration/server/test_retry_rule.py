@@ -17,11 +17,11 @@ from helpers.grpc_call import ConsumerCall, DeliveryStream
 from helpers.open_app import OpenApp
 from helpers.small_broker import SmallBroker
 from tidemill.broker.consume.retries import SendBackAnswer, pause_after
-from tidemill.client.answers import Message
 from tidemill.client.calls import Call
 from tidemill.client.consume_verbs import ConsumeVerbs
 from tidemill.client.operations import Carrier, Operations
 from tidemill.client.verb import Blocking
+from tidemill.core.answers import Message
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import RequestError
 from tidemill.core.model import Delivery

@@ -114,7 +114,7 @@ def test_rescheduling_what_was_cancelled_moves_nothing(small):
     handle = small.send("orders", delay_ms=1_000).handle
     small.broker.cancel([handle])
     (answer,) = small.broker.reschedule([handle], by_ms=500)
-    assert (answer.answer, answer.handle, answer.deliver_at_ms) == (ALREADY, None, -1)
+    assert (answer.answer, answer.handle, answer.deliver_at_ms) == (ALREADY, None, None)
 
 
 # -- by key, by range -----------------------------------------------------------------------------

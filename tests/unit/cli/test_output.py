@@ -14,7 +14,7 @@ from tidemill.cli.forecast import drawn
 from tidemill.cli.output import bar
 from tidemill.cli.serve_story import Story, text_of
 from tidemill.cli.watching import watch
-from tidemill.client.answers import Minute
+from tidemill.core.answers import Minute
 from tidemill.core.errors import ForbiddenError, UnreachableError
 
 

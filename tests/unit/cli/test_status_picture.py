@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from tidemill.cli.status_picture import Seen, picture_of, table_of
-from tidemill.client.answers import BrokerStatus, Minute, TopicInfo
+from tidemill.core.answers import BrokerStatus, Minute, TopicInfo
 from tidemill.core.durations import format_time
 from tidemill.core.model import TopicType
 

@@ -6,7 +6,15 @@ from collections.abc import AsyncIterator, Iterator
 from typing import assert_type
 
 import tidemill
-from tidemill.client.answers import FoundMessage, GroupInfo, Message, Moved, NackResult, Pending, TopicInfo
+from tidemill.core.answers import (
+    FoundMessage,
+    GroupInfo,
+    Message,
+    Moved,
+    NackResult,
+    PendingMessage,
+    TopicInfo,
+)
 
 
 def blocking(client: tidemill.Client, handle: tidemill.Handle, message: Message) -> None:
@@ -18,7 +26,7 @@ def blocking(client: tidemill.Client, handle: tidemill.Handle, message: Message)
     assert_type(client.cancel_where("t", key="k"), int)
     assert_type(client.reschedule(handle, delay="1m"), Moved)
     assert_type(client.reschedule(handle, delay="1m").handle, tidemill.Handle | None)
-    assert_type(client.pending("t"), list[Pending])
+    assert_type(client.pending("t"), list[PendingMessage])
     assert_type(client.pending("t")[0].handle, tidemill.Handle)
     assert_type(client.find("t", "k"), list[FoundMessage])
     assert_type(client.receive("t", "g", stop_when_idle=True), Iterator[Message])

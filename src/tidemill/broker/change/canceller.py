@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from tidemill.broker.change.requests import Earlier, NamedRows, RequestId, asked, earlier, parts_of
 from tidemill.broker.send.admission import check_delay, check_not_negative
 from tidemill.broker.send.write_context import WriteContext
+from tidemill.core.answers import Moved
 from tidemill.core.arguments import require_int, require_kind
 from tidemill.core.durations import require_forward
 from tidemill.core.errors import IllegalHandleError, RequestError
@@ -41,15 +42,6 @@ ANSWERS = {
     State.CANCELLED: CancelAnswer.ALREADY_CANCELLED,
     State.MOVED: CancelAnswer.UNKNOWN,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Rescheduled:
-    """The answer to one reschedule: the new handle, or why nothing moved."""
-
-    handle: Handle | None
-    deliver_at_ms: int
-    answer: CancelAnswer | None = None  # None: it was moved
 
 
 class To(TypedDict, total=False):
@@ -163,9 +155,7 @@ class Canceller(WriteContext):
 
     # -- reschedule -------------------------------------------------------------------------------
 
-    def reschedule(
-        self, handles: Sequence[Handle], to: NewTime, request_id: RequestId = None
-    ) -> list[Rescheduled]:
+    def reschedule(self, handles: Sequence[Handle], to: NewTime, request_id: RequestId = None) -> list[Moved]:
         """Move each pending message to a new time, or by a span; says of each where it is now."""
         named = self._named(handles)
         request = asked(request_id, "reschedule", named, *to.fields())
@@ -185,12 +175,12 @@ class Canceller(WriteContext):
             rows, parts = self._move_rows(tx, seqs, movable, to, request, before)
         self._finish(parts)
         moved |= rows
-        results = [Rescheduled(None, -1, ANSWERS[State(code)]) for code in codes.tolist()]
+        results = [Moved(answer=ANSWERS[State(code)]) for code in codes.tolist()]
         for row in damaged.tolist():
-            results[row] = Rescheduled(None, -1, CancelAnswer.DAMAGED)
+            results[row] = Moved(answer=CancelAnswer.DAMAGED)
         for row, (new_seq, due_ms) in moved.items():
             handle = handles[row]
-            results[row] = Rescheduled(Handle(self._broker_id, handle.topic, handle.id, new_seq), due_ms)
+            results[row] = Moved(Handle(self._broker_id, handle.topic, handle.id, new_seq), due_ms)
         return results
 
     def _move_rows(

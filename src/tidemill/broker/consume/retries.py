@@ -31,6 +31,7 @@ from tidemill.broker.consume.receiver import INVISIBLE_MS_MAX
 from tidemill.broker.send.admission import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from tidemill.broker.send.service import SendService
 from tidemill.broker.send.write_context import WriteContext
+from tidemill.core.answers import NackResult
 from tidemill.core.arguments import require_kind, require_whole
 from tidemill.core.config import BrokerSettings
 from tidemill.core.levels import clamped_level, level_delays_ms
@@ -54,17 +55,7 @@ class SendBackAnswer(StrEnum):
     INVALID = "invalid"  # the ack token is no longer the valid one
 
 
-@dataclass(frozen=True, slots=True)
-class SentBack:
-    """The answer to one retry or send-back."""
-
-    answer: SendBackAnswer
-    deliver_at_ms: int = NO_TIME_MS
-    handle: Handle | None = None  # to cancel or reschedule it by; none where it stays, and for the dead
-    note: str = ""
-
-
-_INVALID = SentBack(SendBackAnswer.INVALID)
+_INVALID = NackResult(SendBackAnswer.INVALID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +95,7 @@ class Retries(WriteContext):
         super().__init__(store, topics, sender, settings, broker_id, now_ms)
         self._settler = settler
 
-    def retry(self, ack_tokens: Sequence[str], delay_ms: int | None = None) -> list[SentBack]:
+    def retry(self, ack_tokens: Sequence[str], delay_ms: int | None = None) -> list[NackResult]:
         """Let deliveries that failed be tried again where they are; says of each when, or that it is dead.
 
         After the pause of their group, or after `delay_ms`.
@@ -124,14 +115,14 @@ class Retries(WriteContext):
         is_put_off = self._settler.put_off([ack_tokens[index] for index in due_ms], list(due_ms.values()))
         for (index, at_ms), is_valid in zip(due_ms.items(), is_put_off, strict=True):
             if is_valid:
-                answers[index] = SentBack(SendBackAnswer.AGAIN, at_ms)
+                answers[index] = NackResult(SendBackAnswer.AGAIN, at_ms)
         if spent:
             dead = self.send_back([ack_tokens[index] for index in spent])
             for index, answer in zip(spent, dead, strict=True):
                 answers[index] = answer
         return answers
 
-    def send_back(self, ack_tokens: Sequence[str], level: int = 0) -> list[SentBack]:
+    def send_back(self, ack_tokens: Sequence[str], level: int = 0) -> list[NackResult]:
         """Give deliveries back; says of each when it comes again, or that it is dead."""
         require_kind("ack_tokens", ack_tokens, (list, tuple), "a list of texts")
         require_whole("level", level, -1, _LEVEL_MAX)
@@ -166,7 +157,7 @@ class Retries(WriteContext):
             seq += message.deliver_at_ms != NO_TIME_MS
             self._note_level(g, note)
         for index, g, (pause_ms, _, note) in staying:
-            answers[index] = SentBack(SendBackAnswer.AGAIN, now_ms + pause_ms, None, note)
+            answers[index] = NackResult(SendBackAnswer.AGAIN, now_ms + pause_ms, None, note)
             self._note_level(g, note)
         return answers
 
@@ -268,11 +259,11 @@ class Retries(WriteContext):
             end = consumers.append(put_off, now_ms)
         return end
 
-    def _answer(self, given: _Given, message: StoredMessage, seq: int, note: str) -> SentBack:
+    def _answer(self, given: _Given, message: StoredMessage, seq: int, note: str) -> NackResult:
         if message.deliver_at_ms == NO_TIME_MS:
-            return SentBack(SendBackAnswer.DEAD)
+            return NackResult(SendBackAnswer.DEAD)
         handle = Handle(self._broker_id, RETRY_PREFIX + given.group.name, message.id, seq)
-        return SentBack(SendBackAnswer.AGAIN, message.deliver_at_ms, handle, note)
+        return NackResult(SendBackAnswer.AGAIN, message.deliver_at_ms, handle, note)
 
 
 _FIRST_LEVEL = 3

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import islice
 
+from tidemill.core.answers import DamagedMessage
 from tidemill.core.model import (
     NO_OFFSET,
     NO_SEQ,
     NO_TIME_MS,
-    DamagedMessage,
     Handle,
     MessageType,
     StoredMessage,

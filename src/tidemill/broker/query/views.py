@@ -12,10 +12,11 @@ from tidemill.broker.change.topic_admin import TopicAdmin
 from tidemill.broker.query.damage_views import message_of_entry, message_of_row
 from tidemill.broker.query.due_windows import DueWindows
 from tidemill.broker.query.message_history import FoundMessage, MessageHistory
+from tidemill.core.answers import GroupInfo, Minute, PendingMessage, TopicInfo
 from tidemill.core.arguments import NO_LIMIT, require_int, require_whole
 from tidemill.core.durations import require_forward
 from tidemill.core.limits import MAX_DELAY_MS, MINUTE_MS
-from tidemill.core.model import Handle, PendingMessage, StoredMessage, TopicType
+from tidemill.core.model import Handle, StoredMessage
 from tidemill.log.arrays import I64, Rows
 from tidemill.store.consumers.consumer_state import GroupQueue, Progress
 from tidemill.store.due_counts import minute_columns
@@ -26,30 +27,6 @@ _BEYOND_MS = 1 << 52  # no due time is so late
 # So many of the earliest may be released while they are looked for, and the answer is full all the same.
 _SETTLED_MEANWHILE = 1024
 ALL_BYTES = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class TopicView:
-    name: str
-    type: TopicType
-    queue_count: int
-    is_paused: bool
-    release_rate_max: int
-    pending: int
-    sent: int
-    released: int
-    cancelled: int
-    visible: int  # messages ever put into its queues
-
-
-@dataclass(frozen=True, slots=True)
-class GroupView:
-    name: str
-    attempts_max: int
-    is_fifo: bool
-    backoff: str
-    lag: dict[str, int]  # topic -> messages not handed out yet
-    unsettled: dict[str, int]  # topic -> messages handed out and not settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +174,8 @@ class Views:
             body_bytes=None if read is None else len(read.body),
         )
 
-    def forecast(self, *, topic_name: str | None = None, horizon_ms: int) -> list[tuple[int, int]]:
-        """(start of the minute, messages due in it) over the horizon; overdue ones count now."""
+    def forecast(self, *, topic_name: str | None = None, horizon_ms: int) -> list[Minute]:
+        """Messages due in each minute of the horizon; overdue ones count now."""
         require_whole("the horizon in ms", horizon_ms, 1, MAX_DELAY_MS)
         topic_id = self._topics.existing(topic_name).id if topic_name is not None else None
         now_ms = self._now_ms()
@@ -208,13 +185,13 @@ class Views:
             counts = self._store.due_counts.minutes(topic_id, first, end)
             overdue = self._store.due_counts.minutes(topic_id, 0, first)
         counts[first] = counts.get(first, 0) + sum(overdue.values())
-        return [(minute * MINUTE_MS, counts.get(minute, 0)) for minute in range(first, end)]
+        return [Minute(minute * MINUTE_MS, counts.get(minute, 0)) for minute in range(first, end)]
 
-    def topics(self) -> list[TopicView]:
+    def topics(self) -> list[TopicInfo]:
         store = self._store
         with store.read():
             return [
-                TopicView(
+                TopicInfo(
                     topic.name,
                     topic.type,
                     topic.queue_count,
@@ -227,7 +204,7 @@ class Views:
                 for topic in store.topics
             ]
 
-    def groups(self) -> list[GroupView]:
+    def groups(self) -> list[GroupInfo]:
         consumers, topics = self._store.consumers, self._store.topics
         views = []
         with consumers.lock:
@@ -247,7 +224,7 @@ class Views:
                     )
                     unsettled[topic.name] = sum(len(p.taken) for p in progresses if p is not None)
                 views.append(
-                    GroupView(group.name, group.attempts_max, group.is_fifo, group.backoff, lag, unsettled)
+                    GroupInfo(group.name, group.attempts_max, group.is_fifo, lag, unsettled, group.backoff)
                 )
         return views
 

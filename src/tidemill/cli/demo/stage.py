@@ -14,9 +14,9 @@ from pathlib import Path
 
 from tidemill.cli.child_broker import ChildBroker
 from tidemill.cli.demo.story import EXTENDED_BY_MS, LEAD_MS, TICK_MS, Act, Order, Scene, orders
-from tidemill.client.answers import Message
 from tidemill.client.change_verbs import HandleLike
 from tidemill.client.client import Client
+from tidemill.core.answers import Message
 from tidemill.core.clock import SystemClock
 from tidemill.core.errors import TidemillError
 from tidemill.core.model import CancelAnswer, Via

@@ -8,6 +8,7 @@ machine can call; otherwise none. All run in the server's thread pool.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -210,6 +211,6 @@ def _groups_out(broker: Broker) -> list[GroupOut]:
     ]
 
 
-def _seen(group: str, by_topic: dict[str, int]) -> dict[str, int]:
+def _seen(group: str, by_topic: Mapping[str, int]) -> dict[str, int]:
     """A group's counts in the topics that the caller may look at."""
     return {topic: count for topic, count in by_topic.items() if may_compare(group, topic)}

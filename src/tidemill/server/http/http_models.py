@@ -244,7 +244,7 @@ class LimitIn(Request):
 class TopicOut(Out):
     name: str
     type: TopicType
-    queues: int = Field(validation_alias="queue_count")
+    queues: int
     is_paused: bool
     release_rate_max: int
     pending: int
@@ -273,7 +273,7 @@ class GroupIn(Request):
 
 class GroupOut(Out):
     name: str
-    max_attempts: int = Field(validation_alias="attempts_max")
+    max_attempts: int
     is_fifo: bool
     backoff: str = ""
     lag: dict[str, int] = Field(description="by topic: messages not handed out yet")
@@ -312,10 +312,10 @@ class CopyingOut(Out):
 
 
 class BackupOut(Out):
-    directory: Annotated[str, AS_TEXT]
+    directory: str
     log_end: int
-    files: int = Field(validation_alias="file_count")
-    bytes: int = Field(validation_alias="byte_count")
+    files: int
+    bytes: int
     pending: int
 
 

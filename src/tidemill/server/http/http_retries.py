@@ -14,7 +14,8 @@ from pydantic import Field
 
 from tidemill.broker.broker import Broker
 from tidemill.broker.consume.dead_letters import DeadLetter
-from tidemill.broker.consume.retries import TO_DEAD_LETTERS, SendBackAnswer, SentBack
+from tidemill.broker.consume.retries import TO_DEAD_LETTERS, SendBackAnswer
+from tidemill.core.answers import NackResult
 from tidemill.core.errors import RequestError
 from tidemill.core.limits import ANSWER_BYTES_MAX, FRAME_ROWS_MAX, MAX_DELAY_MS
 from tidemill.core.property_names import split_properties
@@ -22,7 +23,6 @@ from tidemill.server.http.http_consuming import require_ack_tokens
 from tidemill.server.http.http_messages import body_out
 from tidemill.server.http.http_models import (
     AS_TEXT,
-    AS_TIME,
     LOOK_COUNT_MAX,
     AckTokensIn,
     Name,
@@ -51,7 +51,7 @@ class NackIn(AckTokensIn):
 
 class NackedOut(Out):
     answer: SendBackAnswer
-    deliver_at_ms: Annotated[int | None, AS_TIME]
+    deliver_at_ms: int | None
     handle: Annotated[str | None, AS_TEXT] = Field(
         description="to cancel or reschedule it by; null where it stays in its queue"
     )
@@ -136,7 +136,7 @@ def retry_routes(broker: Broker) -> APIRouter:
     return routes
 
 
-def _answers_out(answers: Sequence[SentBack]) -> NackOut:
+def _answers_out(answers: Sequence[NackResult]) -> NackOut:
     return NackOut(answers=list(map(NackedOut.of, answers)))
 
 

@@ -72,8 +72,7 @@ def query_routes(broker: Broker) -> APIRouter:
         """How many messages fall due in each minute; overdue ones count in the first."""
         require_on(LOOK, topic)
         minutes = broker.views.forecast(topic_name=topic, horizon_ms=horizon_ms)
-        rows = [MinuteOut(from_ms=from_ms, due=due) for from_ms, due in minutes]
-        return ForecastOut(now_ms=broker.clock.now_ms(), minutes=rows)
+        return ForecastOut(now_ms=broker.clock.now_ms(), minutes=list(map(MinuteOut.of, minutes)))
 
     @routes.get("/status", response_model=StatusOut)
     def status() -> StatusOut:

@@ -1,14 +1,55 @@
-"""The results of a client's methods: frozen values with the names that the broker uses."""
+"""The results of the broker's queries and changes. All frozen.
+
+The broker makes them, an embedded client returns them as they are, the HTTP API fills its models from them by
+name, and the HTTP client reads them back. A time or place that is not known, or does not exist, is None.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from tidemill.core.model import CancelAnswer, Handle, PendingMessage, TopicType
-from tidemill.core.model import DamagedMessage as DamagedMessage
+from tidemill.core.model import CancelAnswer, Handle, TopicType
 
-Pending = PendingMessage  # as the broker has it
+
+@dataclass(frozen=True, slots=True)
+class PendingMessage:
+    """A timed message that still waits."""
+
+    seq: int
+    topic: str
+    id: str
+    keys: tuple[str, ...]
+    tag: str
+    stored_at_ms: int
+    deliver_at_ms: int
+    size: int  # bytes in the log: body, texts, and what the broker keeps with them
+    handle: Handle  # without an id where the bytes are damaged; it still cancels the message
+    is_damaged: bool = False  # its bytes are: id, keys and tag are not known, and it will not be delivered
+    body_bytes: int | None = None  # None where the bytes are damaged
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedMessage:
+    """A message whose bytes in the commit log are damaged, as far as it is known without them."""
+
+    topic: str
+    state: str  # pending, released, sent (at once), or open (a transaction)
+    queue: int
+    offset: int | None  # in its queue; None: in none
+    seq: int | None  # None: not timed
+    message_id: str  # empty where it is not known
+    id_hash: str  # of topic and id, in hexadecimal; empty where it is not known
+    handle: Handle | None  # cancels it, if it waits
+    deliver_at_ms: int | None
+    stored_at_ms: int | None
+    released_at_ms: int | None
+    size: int | None
+    file: str
+    position: int  # byte of the file at which its frame begins
+    log_offset: int
+    row: int  # which message of its frame it is, from 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +91,8 @@ class Message:
 class Moved:
     """The answer to one reschedule: the new handle, or (`answer`) why nothing moved."""
 
-    handle: Handle | None
-    deliver_at_ms: int | None
+    handle: Handle | None = None
+    deliver_at_ms: int | None = None
     answer: CancelAnswer | None = None
 
     @property
@@ -78,8 +119,7 @@ class FoundMessage:
     is_damaged: bool = False  # its bytes are: only what the index knows is given
 
 
-@dataclass(frozen=True, slots=True)
-class Minute:
+class Minute(NamedTuple):
     """How many messages fall due within the minute that starts at `from_ms`."""
 
     from_ms: int
@@ -115,8 +155,8 @@ class NackResult:
     """What became of a message that failed: `again`, `dead` or `invalid` (its token was spent)."""
 
     answer: str
-    deliver_at_ms: int | None
-    handle: Handle | None  # to cancel or reschedule it by; None where it stays in its queue
+    deliver_at_ms: int | None = None
+    handle: Handle | None = None  # to cancel or reschedule it by; None where it stays in its queue
     note: str = ""
 
 
