@@ -84,7 +84,7 @@ class ShardHarness:
         self.epoch = 0
         self.engines: list[ShardEngine] = []
         self.handed: list[tuple[int, int]] = []
-        self.trips: dict[int, int] = {}  # of each seq that was handed over, as its ready file says
+        self.placements: dict[int, int] = {}  # of each seq that was handed over, as its ready file says
         self.known_ready: set[tuple[int, str]] = set()
 
     def open(self, start_seq: int = 0) -> ShardHarness:
@@ -136,11 +136,11 @@ class ShardHarness:
                 if (engine.shard, str(name)) in self.known_ready:
                     continue
                 self.known_ready.add((engine.shard, str(name)))
-                header, ready, trips = engine.ready.read(name)
+                header, ready, placements = engine.ready.read(name)
                 assert len(ready), "a ready file without rows"
                 assert (ready["deliver_at_ms"] < (header.until_tick + 1) * self.settings.tick_ms).all()
                 rows += ready.tolist()
-                self.trips.update(zip(ready["seq"].tolist(), trips.tolist(), strict=True))
+                self.placements.update(zip(ready["seq"].tolist(), placements.tolist(), strict=True))
         self.handed += sorted(rows)
         return sorted(rows)
 

@@ -20,15 +20,15 @@ _PAIRS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 40)), max_size=12
 
 def _rows(pairs, via=Via.NEAR):
     dues, seqs = (np.array([p[i] for p in pairs], np.int64) for i in (0, 1))
-    return due_rows(dues, seqs, via, _trips_of(seqs))
+    return due_rows(dues, seqs, via, _placements_of(seqs))
 
 
-def _trips_of(seqs):
+def _placements_of(seqs):
     return (seqs * 7 % 5).astype(np.uint16)
 
 
 def _pairs(rows):
-    assert (rows["trips"] == _trips_of(rows["seq"])).all()
+    assert (rows["placements"] == _placements_of(rows["seq"])).all()
     return list(zip(rows["deliver_at_ms"].tolist(), rows["seq"].tolist(), strict=True))
 
 

@@ -55,24 +55,24 @@ class _Model:
             shard=shard, epoch=1, step=self.step_number, from_tick=0, until_tick=9, runner=Runner.EMBEDDED
         )
         name = self.shards[shard].write(
-            header, np.array(pairs, READY), self.trips_of([seq for _, seq in pairs])
+            header, np.array(pairs, READY), self.placements_of([seq for _, seq in pairs])
         )
         self.files[self.shards[shard].directory / str(name)] = pairs
         self.waiting = sorted(self.waiting + pairs)
         self.reader.look()
 
     @staticmethod
-    def trips_of(seqs):
+    def placements_of(seqs):
         """Stored as one number for all in some files, one by one in the others."""
-        trips = np.asarray(seqs) // 40 % 3
-        return np.where(trips == 2, np.asarray(seqs) % 5, trips).astype(np.uint16)
+        placements = np.asarray(seqs) // 40 % 3
+        return np.where(placements == 2, np.asarray(seqs) % 5, placements).astype(np.uint16)
 
     def take(self, now_ms: int, limit: int) -> None:
         expected = [pair for pair in self.waiting if pair[0] <= now_ms][:limit]
         rows = self.reader.take_due(now_ms, limit)
         assert list(zip(rows["deliver_at_ms"].tolist(), rows["seq"].tolist(), strict=True)) == expected
         assert set(rows["via"].tolist()) <= {Via.EMBEDDED}
-        assert (rows["trips"] == self.trips_of(rows["seq"])).all()
+        assert (rows["placements"] == self.placements_of(rows["seq"])).all()
         self.waiting = self.waiting[len(expected) :]
 
     def settle(self, below_seq: int) -> None:

@@ -227,15 +227,15 @@ def test_a_crash_between_any_two_acts_of_one_step_is_taken_back(
     assert crash_at > 8
 
 
-def _trips_expected(seq: int, due_tick: int, open_tick: int) -> int:
+def _placements_expected(seq: int, due_tick: int, open_tick: int) -> int:
     """How often a wheel that turns tick by tick places a timer, reckoned for this one alone."""
-    trips = 1
+    placements = 1
     while due_tick >= open_tick + WINDOW:  # a roll slot: one of the window's last two, by seq
         open_tick += WINDOW - (seq >> 4) % 2
         if due_tick < open_tick:
             break
-        trips += 1
-    return trips
+        placements += 1
+    return placements
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -258,7 +258,7 @@ def test_every_timer_says_how_often_it_was_rolled_also_after_a_crash(store, time
             for delay_ms in [ms for wait, ms in timers if START + 1 + wait == tick]:
                 (seq,) = harness.add(tick * 1_000 + delay_ms)
                 is_wheel = store is StoreKind.WHEEL
-                expected[seq] = _trips_expected(seq, tick + delay_ms // 1_000, tick) if is_wheel else 1
+                expected[seq] = _placements_expected(seq, tick + delay_ms // 1_000, tick) if is_wheel else 1
             try:
                 harness.run(tick)
             except SimulatedCrash:
@@ -267,7 +267,7 @@ def test_every_timer_says_how_often_it_was_rolled_also_after_a_crash(store, time
                 harness.engines = []
                 harness.open()
                 harness.run(tick)
-        assert harness.trips == expected
+        assert harness.placements == expected
         event(f"rolled at most {max(expected.values()) - 1} times")
         harness.close()
         harness.check()

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from helpers.hypothesis_examples import examples
 from tidemill.core.errors import CorruptionError
-from tidemill.core.model import TRIPS_MAX
+from tidemill.core.model import PLACEMENTS_MAX
 from tidemill.log.disk import RealDisk
 from tidemill.store.formats.entry_format import ENTRY
 from tidemill.timer.stages.admit import Batch, admit, join, new_batch, placed_again
@@ -195,22 +195,24 @@ def test_hand_over_sorts_when_due_times_and_seqs_do_not_fit_one_integer():
     assert rows.tolist() == sorted(zip(deliver_at.tolist(), seqs.tolist(), strict=True))
 
 
-@given(st.lists(st.tuples(st.integers(0, 1 << 45), st.integers(0, TRIPS_MAX)), max_size=60))
-def test_trips_stay_with_their_timer_through_every_stage(timers):
+@given(st.lists(st.tuples(st.integers(0, 1 << 45), st.integers(0, PLACEMENTS_MAX)), max_size=60))
+def test_placements_stay_with_their_timer_through_every_stage(timers):
     deliver_at = np.array([due for due, _ in timers], np.int64)
-    trips = np.array([count for _, count in timers], np.uint16)
-    batch = Batch(np.random.default_rng(5).permutation(len(timers)), entries_of(deliver_at), trips)
-    told = dict(zip(batch.seqs.tolist(), trips.tolist(), strict=True))
+    placements = np.array([count for _, count in timers], np.uint16)
+    batch = Batch(np.random.default_rng(5).permutation(len(timers)), entries_of(deliver_at), placements)
+    told = dict(zip(batch.seqs.tolist(), placements.tolist(), strict=True))
     due, again = split(batch, 1 << 30, 1000)
     both = join(again, due)
     rows, handed = hand_over(both)
     assert dict(zip(rows["seq"].tolist(), handed.tolist(), strict=True)) == told
     on = placed_again(both)
     # What was not counted, or cannot be counted any further, stays without a count.
-    assert on.trips.tolist() == [told[s] + 1 if 0 < told[s] < TRIPS_MAX else 0 for s in both.seqs.tolist()]
+    assert on.placements.tolist() == [
+        told[s] + 1 if 0 < told[s] < PLACEMENTS_MAX else 0 for s in both.seqs.tolist()
+    ]
 
 
-def test_trips_stay_with_their_timer_where_a_key_does_not_fit_one_integer():
+def test_placements_stay_with_their_timer_where_a_key_does_not_fit_one_integer():
     seqs, deliver_at = np.array([1 << 61, 5, 1 << 61 | 1]), np.array([1 << 60, 1 << 60, 3])
-    rows, trips = hand_over(Batch(seqs, entries_of(deliver_at), np.array([7, 8, 9], np.uint16)))
-    assert (rows["seq"].tolist(), trips.tolist()) == ([1 << 61 | 1, 5, 1 << 61], [9, 8, 7])
+    rows, placements = hand_over(Batch(seqs, entries_of(deliver_at), np.array([7, 8, 9], np.uint16)))
+    assert (rows["seq"].tolist(), placements.tolist()) == ([1 << 61 | 1, 5, 1 << 61], [9, 8, 7])

@@ -21,15 +21,15 @@ NO_OFFSET = -1
 SEQ_MAX = (1 << 62) - 1
 _NO_HANDLES = ("", "None", "null")  # a handle that is missing, as languages write it
 
-# A timed message's trips: one for the way to its time, and one more for each roll; 0 where not counted.
+# A timed message's placements: one for the way to its time, and one more for each roll; 0 where not counted.
 NOT_COUNTED = 0
 NEVER_ROLLED = 1
-TRIPS_MAX = (1 << 16) - 1
+PLACEMENTS_MAX = (1 << 16) - 1
 
 
-def rolls_of(trips: int) -> int | None:
+def rolls_of(placements: int) -> int | None:
     """How often a message was rolled; None where not counted."""
-    return None if trips == NOT_COUNTED else trips - 1
+    return None if placements == NOT_COUNTED else placements - 1
 
 
 class MessageType(IntEnum):

@@ -1,4 +1,4 @@
-"""Rows that wait for their time: (deliver-at, seq, via, trips), and how they are ordered and joined.
+"""Rows that wait for their time: (deliver-at, seq, via, placements), and how they are ordered and joined.
 
 The order everywhere is (deliver-at, seq): equal due times keep their order of arrival. Owns also which of the
 messages of a release take their bytes along, because those are about to leave the log, and the bound of that:
@@ -19,17 +19,17 @@ from tidemill.store.message_store import MessageStore
 from tidemill.store.original_order import arrivals_of
 from tidemill.store.releasable_since import could_go_ms
 
-DUE_ROW = np.dtype([("deliver_at_ms", "<i8"), ("seq", "<i8"), ("via", "u1"), ("trips", "<u2")])
+DUE_ROW = np.dtype([("deliver_at_ms", "<i8"), ("seq", "<i8"), ("via", "u1"), ("placements", "<u2")])
 
 NO_ROWS: Rows = np.empty(0, DUE_ROW)
 
 
-def due_rows(deliver_at_ms: I64, seqs: I64, via: int, trips: int | U16) -> Rows:
+def due_rows(deliver_at_ms: I64, seqs: I64, via: int, placements: int | U16) -> Rows:
     rows = np.empty(len(seqs), DUE_ROW)
     rows["deliver_at_ms"] = deliver_at_ms
     rows["seq"] = seqs
     rows["via"] = via
-    rows["trips"] = trips
+    rows["placements"] = placements
     return rows
 
 

@@ -84,7 +84,7 @@ def overdue_rows(
     rows = due_rows(entries["deliver_at_ms"][chosen], first_seq + chosen, Via.EMBEDDED, NOT_COUNTED)
     for flag, via in ((FLAG_NEAR, Via.NEAR), (FLAG_LEVEL, Via.LEVEL)):
         is_flagged = entries["flags"][chosen] & flag != 0
-        rows["via"][is_flagged], rows["trips"][is_flagged] = via, NEVER_ROLLED
+        rows["via"][is_flagged], rows["placements"][is_flagged] = via, NEVER_ROLLED
     return joined([rows])
 
 

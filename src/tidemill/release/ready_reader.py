@@ -38,7 +38,7 @@ class _OpenFile:
     path: Path
     via: Via
     rows: Rows
-    trips: U16
+    placements: U16
     taken: int = 0
 
     def rest(self) -> Rows:
@@ -48,7 +48,7 @@ class _OpenFile:
         """The next `count` rows, as the releaser holds them."""
         part = slice(self.taken, self.taken + count)
         rows = self.rows[part]
-        return due_rows(rows["deliver_at_ms"], rows["seq"].astype(np.int64), self.via, self.trips[part])
+        return due_rows(rows["deliver_at_ms"], rows["seq"].astype(np.int64), self.via, self.placements[part])
 
 
 class ReadyReader:
@@ -89,14 +89,14 @@ class ReadyReader:
         except FileNotFoundError:
             return  # its shard was dropped while we looked
         try:
-            header, rows, trips = decode_ready(file.map(file.size()).data)
+            header, rows, placements = decode_ready(file.map(file.size()).data)
         except (CorruptionError, NewerFormatError) as error:
             self._damaged.add(path)
             self._on_damage(shard_of(path.parent.parent), f"{path.name}: {error}")
             return
         finally:
             file.close()
-        self._open[path] = _OpenFile(path, _VIA[header.runner], rows, trips)
+        self._open[path] = _OpenFile(path, _VIA[header.runner], rows, placements)
 
     def next_due_ms(self) -> int | None:
         """The earliest due time of what was not taken yet; a look, which may come from any thread."""

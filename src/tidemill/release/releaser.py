@@ -312,7 +312,7 @@ class Releaser:
                 batch.rows["seq"].astype(np.int64),
                 batch.entries,
                 batch.rows["via"],
-                batch.rows["trips"],
+                batch.rows["placements"],
                 now_ms,
                 batch.messages,
                 batch.is_value,

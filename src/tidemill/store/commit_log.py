@@ -159,7 +159,7 @@ class CommitLog(IndexAccess):
         seqs: I64,
         rows: Rows,
         via: U8,
-        trips: U16,
+        placements: U16,
         now_ms: int,
         value_messages: Sequence[StoredMessage],
         is_value: Flags,
@@ -171,7 +171,7 @@ class CommitLog(IndexAccess):
         """
         assert (rows["deliver_at_ms"] <= now_ms).all()
         topics = self.topics
-        frame, order = release_frame(topics, seqs, rows, via, trips, value_messages, is_value)
+        frame, order = release_frame(topics, seqs, rows, via, placements, value_messages, is_value)
         return self._append(
             Kind.RELEASE,
             frame.parts(),

@@ -277,7 +277,7 @@ def dump_queue(data: ByteArray, first_row: int) -> Iterator[Line]:
         if due_ms != NO_TIME_MS:
             line.update(seq=int(row["seq"]), deliver_at=format_time(due_ms), late_ms=released_ms - due_ms)
         line["via"] = Via(int(row["via"])).name.lower()
-        line["rolls"] = rolls_of(int(row["trips"]))
+        line["rolls"] = rolls_of(int(row["placements"]))
         yield line
 
 

@@ -53,14 +53,14 @@ def dump_slots(data: bytes) -> Iterator[Line]:
 
 def dump_ready(data: bytes) -> Iterator[Line]:
     """Header and rows of a ready file."""
-    header, rows, trips = decode_ready(data)
+    header, rows, placements = decode_ready(data)
     yield {**asdict(header), "runner": header.runner.name.lower(), "count": len(rows)}
-    for (deliver_at_ms, seq), trip in zip(rows.tolist(), trips.tolist(), strict=True):
+    for (deliver_at_ms, seq), placement in zip(rows.tolist(), placements.tolist(), strict=True):
         yield {
             "seq": seq,
             "deliver_at_ms": deliver_at_ms,
             "deliver_at": format_time(deliver_at_ms),
-            "rolls": rolls_of(trip),
+            "rolls": rolls_of(placement),
         }
 
 

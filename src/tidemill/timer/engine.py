@@ -199,7 +199,7 @@ class ShardEngine:
         end_seq, fresh = self._admitted(target, limits, admitted)
         watch.ends(Stage.SCAN)
         late, early = split(fresh, drained.open_tick, tick_ms)
-        ready, trips = hand_over(join(came, late))
+        ready, placements = hand_over(join(came, late))
         watch.ends(Stage.HAND_OVER)
 
         earliest = store.absorb(join(placed_again(again), early), drained.open_tick)
@@ -208,7 +208,7 @@ class ShardEngine:
         if len(ready):
             self._note_attempt(target.epoch, step)
             header = ReadyHeader(self._runner, self.shard, target.epoch, step, cursor.tick, drained.tick)
-            self.ready.write(header, ready, trips)
+            self.ready.write(header, ready, placements)
         next_cursor = Cursor(
             epoch=target.epoch,
             step=step,
@@ -242,7 +242,7 @@ class ShardEngine:
         seqs = drained.seqs[is_kept]
         if not len(seqs):
             return _NO_TIMERS
-        batch = Batch(seqs, self._entries.take(seqs), drained.trips[is_kept])
+        batch = Batch(seqs, self._entries.take(seqs), drained.placements[is_kept])
         if drained.frames is not None and drained.rolls is not None:
             frames, rolls = drained.frames[is_kept], drained.rolls[is_kept]
             if not agree(batch, frames, rolls, drained.open_tick, self._settings.tick_ms):

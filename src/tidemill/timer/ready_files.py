@@ -48,10 +48,10 @@ class ReadyFiles:
         self._disk = disk
         self.directory = shard_directory / READY_DIRECTORY_NAME
 
-    def write(self, header: ReadyHeader, rows: ReadyRows, trips: U16) -> ReadyName:
+    def write(self, header: ReadyHeader, rows: ReadyRows, placements: U16) -> ReadyName:
         """Put a ready file there, durably; it appears whole or not at all."""
         name = ReadyName(header.epoch, header.step, header.shard)
-        content = encode_ready(header, rows, trips)
+        content = encode_ready(header, rows, placements)
         unfinished = self.directory / f"{name}{_UNFINISHED}"
         write_and_rename(self._disk, unfinished, self.directory / str(name), [content], sync=True)
         return name
@@ -62,12 +62,12 @@ class ReadyFiles:
         return sorted(name for name in found if name)
 
     def read(self, name: ReadyName) -> tuple[ReadyHeader, ReadyRows, U16]:
-        """Header, rows and trips of one file; `CorruptionError` if its bytes are not what was written."""
+        """Header, rows and placements of one file; `CorruptionError` if its bytes were changed."""
         path = self.directory / str(name)
-        header, rows, trips = decode_ready(read_file(self._disk, path))
+        header, rows, placements = decode_ready(read_file(self._disk, path))
         if (header.epoch, header.step, header.shard) != (name.epoch, name.step, name.shard):
             raise CorruptionError(f"{path}: the name does not belong to the content")
-        return header, rows, trips
+        return header, rows, placements
 
     def remove(self, name: ReadyName) -> None:
         """Forget one file, because every message in it is settled. A power cut may bring it back."""

@@ -24,7 +24,7 @@ class Drained:
     """Timers whose slots have come, and how far that went."""
 
     seqs: I64
-    trips: U16
+    placements: U16
     tick: int
     resume_position: int
     # What the store says of each timer besides, where it has no checksum of its own: the log offset of the

@@ -120,8 +120,8 @@ def test_damage_is_found_and_named(worked, tmp_path, damage, text):
 def test_a_wrong_release_in_the_log_is_found(worked, tmp_path, seqs, stamp_after_ms, first_offset, text):
     groups = np.array([(1, 0, 0, first_offset, len(seqs))], RELEASE_GROUP)
     via = np.ones(len(seqs), np.uint8)
-    trips = np.ones(len(seqs), np.uint16)
-    frame = Release(groups, np.array(seqs), via, trips, np.empty(0, np.uint32), None)
+    placements = np.ones(len(seqs), np.uint16)
+    frame = Release(groups, np.array(seqs), via, placements, np.empty(0, np.uint32), None)
     worked.broker.store.log.append(Kind.RELEASE, frame.parts(), worked.clock.now_ms() + stamp_after_ms)
     findings = _findings(worked, tmp_path)
     assert text in " ".join(findings)

@@ -151,7 +151,7 @@ def test_golden_rows_read_back():
     rows = np.frombuffer((GOLDEN / "store-queue-row-2.bin").read_bytes(), QUEUE_ROW)
     assert (rows == _queue_rows()).all()
     assert rows["seq"].tolist() == [41, -1]
-    assert rows["trips"].tolist() == [0, 0]  # written before rolls were counted
+    assert rows["placements"].tolist() == [0, 0]  # written before rolls were counted
     assert sealed_mask(entries, salts_of(np.arange(41, 44))).all()
     assert sealed_mask(rows, salts_of(np.arange(5, 7), 3 << 16 | 1)).all()
 

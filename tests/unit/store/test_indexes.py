@@ -60,9 +60,9 @@ class FrameFeed:
 
     def release(self, *seqs, first_offset=0):
         groups = np.array([(1, 0, 0, first_offset, len(seqs))], RELEASE_GROUP)
-        via, trips = np.ones(len(seqs), np.uint8), np.ones(len(seqs), np.uint16)
+        via, placements = np.ones(len(seqs), np.uint8), np.ones(len(seqs), np.uint16)
         return self.apply(
-            Kind.RELEASE, Release(groups, np.array(seqs), via, trips, np.empty(0, np.uint32), None)
+            Kind.RELEASE, Release(groups, np.array(seqs), via, placements, np.empty(0, np.uint32), None)
         )
 
     def re_enter(self, *old_seqs):

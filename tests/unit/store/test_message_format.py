@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.core.errors import CorruptionError
-from tidemill.core.model import TRIPS_MAX, MessageType, StoredMessage
+from tidemill.core.model import PLACEMENTS_MAX, MessageType, StoredMessage
 from tidemill.store.find.hashing import id_hash, key_hash
 from tidemill.store.formats.frame_contents import section_in
 from tidemill.store.formats.frames import (
@@ -190,7 +190,7 @@ def golden_bytes() -> dict[str, bytes]:
         ),
         "store-end-rollback-1.bin": b"".join(bytes(p) for p in End(77 << 16, None).parts()),
     }
-    rolled = replace(_payloads()[Kind.RELEASE], trips=np.array([0, 1, 2434], np.uint16))
+    rolled = replace(_payloads()[Kind.RELEASE], placements=np.array([0, 1, 2434], np.uint16))
     assert rolled.version == 2
     files["store-release-2.bin"] = b"".join(bytes(part) for part in rolled.parts())
     for kind, payload in _with_requests().items():
@@ -222,9 +222,9 @@ def test_golden_frames_read_back():
     assert Base.read(_golden(Kind.BASE)) == _payloads()[Kind.BASE]
     assert TopicChange.read(_golden(Kind.TOPIC)) == _payloads()[Kind.TOPIC]
     release = Release.read(_golden(Kind.RELEASE))
-    assert release.trips.tolist() == [0, 0, 0]  # written before rolls were counted
+    assert release.placements.tolist() == [0, 0, 0]  # written before rolls were counted
     rolled = Release.read(memoryview((GOLDEN / "store-release-2.bin").read_bytes()))
-    assert rolled.trips.tolist() == [0, 1, 2434]
+    assert rolled.placements.tolist() == [0, 1, 2434]
     assert (rolled.seqs.tolist(), rolled.section.messages()) == ([5, 6, 9], [_MESSAGE, _DIRECT])
     assert (release.seqs.tolist(), release.via.tolist(), release.value_indexes.tolist()) == (
         [5, 6, 9],
@@ -295,24 +295,28 @@ def test_requests_of_any_size_read_back(request_id, fingerprint, numbers, pairs,
 @given(
     st.lists(st.integers(0, 1 << 60), max_size=9),
     st.lists(st.integers(0, 255), max_size=9),
-    st.sampled_from([0, 1, 2, TRIPS_MAX]),
+    st.sampled_from([0, 1, 2, PLACEMENTS_MAX]),
     st.booleans(),
 )
-def test_releases_of_any_size_read_back(seqs, via, trips, is_mixed):
+def test_releases_of_any_size_read_back(seqs, via, placements, is_mixed):
     count = min(len(seqs), len(via))
-    trips = [i if is_mixed else trips for i in range(count)]
+    placements = [i if is_mixed else placements for i in range(count)]
     groups = np.zeros(count, RELEASE_GROUP)
     frame = Release(
         groups,
         np.array(seqs[:count], np.int64),
         np.array(via[:count], np.uint8),
-        np.array(trips, np.uint16),
+        np.array(placements, np.uint16),
         np.arange(count % 3, dtype=np.uint32),
         None,
     )
     read = Release.read(memoryview(b"".join(bytes(part) for part in frame.parts())))
-    assert (read.seqs.tolist(), read.via.tolist(), read.trips.tolist()) == (seqs[:count], via[:count], trips)
-    assert frame.version == (2 if set(trips) - {0} and set(trips) != {1} else 1)
+    assert (read.seqs.tolist(), read.via.tolist(), read.placements.tolist()) == (
+        seqs[:count],
+        via[:count],
+        placements,
+    )
+    assert frame.version == (2 if set(placements) - {0} and set(placements) != {1} else 1)
     assert (len(read.groups), read.value_indexes.tolist(), read.section) == (
         count,
         list(range(count % 3)),

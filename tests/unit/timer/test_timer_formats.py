@@ -55,7 +55,7 @@ def golden_units():
 
 def golden_counted_units():
     units = golden_units()
-    units["trips"] = [1, 0, 2434]
+    units["placements"] = [1, 0, 2434]
     return units
 
 
@@ -125,17 +125,17 @@ def test_golden_slots_decode():
 
 
 @pytest.mark.parametrize(
-    ("name", "trips"),
+    ("name", "placements"),
     [
         ("timer-ready-1.bin", [0, 0, 0]),
         ("timer-ready-1-counted.bin", [1, 1, 1]),
         ("timer-ready-2.bin", [1, 0, 2434]),
     ],
 )
-def test_golden_ready_file_decodes_and_encodes_the_same(name, trips):
+def test_golden_ready_file_decodes_and_encodes_the_same(name, placements):
     data = (_GOLDEN / name).read_bytes()
     header, rows, told = decode_ready(data)
-    assert (header, rows.tolist(), told.tolist()) == (GOLDEN_READY[0], GOLDEN_READY[1].tolist(), trips)
+    assert (header, rows.tolist(), told.tolist()) == (GOLDEN_READY[0], GOLDEN_READY[1].tolist(), placements)
     assert encode_ready(header, rows, told) == data
 
 
@@ -147,13 +147,13 @@ def test_a_damaged_ready_file_is_not_taken_for_one_of_a_newer_version(value):
         decode_ready(bytes(data))
 
 
-def test_a_timer_unit_keeps_its_trips_in_the_half_of_magic_that_was_always_zero():
+def test_a_timer_unit_keeps_its_placements_in_the_half_of_magic_that_was_always_zero():
     units = np.frombuffer((_GOLDEN / "timer-unit-1-counted.bin").read_bytes(), UNIT)
-    assert (units["trips"].tolist(), units["magic"].tolist()) == ([1, 0, 2434], [1, 1, 3])
+    assert (units["placements"].tolist(), units["magic"].tolist()) == ([1, 0, 2434], [1, 1, 3])
     assert whole_count(units) == 3
     assert units[2].tobytes()[12:16] == bytes.fromhex("0982 0003")
     older = np.frombuffer((_GOLDEN / "timer-unit-1.bin").read_bytes(), UNIT, 3)
-    assert older["trips"].tolist() == [0, 0, 0]
+    assert older["placements"].tolist() == [0, 0, 0]
 
 
 def test_golden_cursor_target_and_header_decode():

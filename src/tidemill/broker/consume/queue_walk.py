@@ -26,7 +26,7 @@ def walk(
             rows = _rows_at(store, queue, part)
             is_live = [not store.is_expired(place) for place in rows["place"].tolist()]
             messages = iter(store.messages(rows["place"][is_live].tolist()))
-            came = rows[["released_at_ms", "via", "trips"]].tolist()
+            came = rows[["released_at_ms", "via", "placements"]].tolist()
             for offset, arrival, has_message in zip(part, came, is_live, strict=True):
                 yield offset, arrival, next(messages) if has_message else None
 

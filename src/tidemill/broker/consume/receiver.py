@@ -63,7 +63,7 @@ class _Found:
     attempt: int
     number: int  # of its deliveries; the attempts are those that were tried
     resets: int
-    arrival: tuple[int, int, int]  # released at, via, trips
+    arrival: tuple[int, int, int]  # released at, via, placements
     message: StoredMessage
 
 
@@ -342,7 +342,7 @@ class Receiver:
     def _delivery(self, found: _Found, group: Group, topic: Topic, invisible_until_ms: int) -> Delivery:
         _, topic_id, queue_id = found.group_queue
         name = (self._store.topics.by_id(topic_id) or topic).name
-        released_at_ms, via, trips = found.arrival
+        released_at_ms, via, placements = found.arrival
         return Delivery(
             topic=topic.name,
             group=group.name,
@@ -357,7 +357,7 @@ class Receiver:
             ),
             released_at_ms=released_at_ms,
             via=Via(via),
-            rolls=rolls_of(trips),
+            rolls=rolls_of(placements),
             message=found.message,
         )
 

@@ -75,7 +75,7 @@ class FoundMessage:
             offset=offset,
             released_at_ms=int(row["released_at_ms"]),
             via=Via(int(row["via"])),
-            rolls=rolls_of(int(row["trips"])),
+            rolls=rolls_of(int(row["placements"])),
         )
 
 

@@ -199,7 +199,7 @@ class TableViews:
                 "lateness_ms": lambda: self._lateness(rows),
                 "via": lambda: _vias().take(pa.array(rows["via"])),
                 "runner": lambda: _runners().take(pa.array(rows["via"])),
-                "rolls": lambda: _rolls(rows["trips"]),
+                "rolls": lambda: _rolls(rows["placements"]),
                 "queue": lambda: pa.repeat(pa.scalar(queue_id, pa.int32()), len(rows)),
                 "offset": lambda: pa.array(offsets),
             }
@@ -299,9 +299,9 @@ def _nullable(names: list[str]) -> pa.Schema:
     return pa.schema([(name, kinds.get(name, pa.string())) for name in dict.fromkeys(names)])
 
 
-def _rolls(trips: U16) -> pa.Array:
+def _rolls(placements: U16) -> pa.Array:
     """Rolls of an Arrow column; null where not counted."""
-    return pa.array(trips.astype(np.int32) - 1, mask=trips == NOT_COUNTED)
+    return pa.array(placements.astype(np.int32) - 1, mask=placements == NOT_COUNTED)
 
 
 def _times(ms: I64) -> pa.Array:

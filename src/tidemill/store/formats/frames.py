@@ -3,8 +3,8 @@
     kind          payload (little-endian, format 1; `section` is the message format of message_format.py)
     1 BASE        JSON: next seq, topics, next offset of every queue, totals; opens every segment
     2 MESSAGES    section
-    3 RELEASE     counts (4 x u32: groups, seqs, by-value, trips_kind), groups, seqs i64, via u8,
-                  by-value indexes u32, trips u16 (if trips_kind is 2: a frame of format 2),
+    3 RELEASE     counts (4 x u32: groups, seqs, by-value, placements_kind), groups, seqs i64, via u8,
+                  by-value indexes u32, placements u16 (if placements_kind is 2: a frame of format 2),
                   section of the messages released by value (if any)
     4 CANCEL      counts (2 x u32: seqs, topics), seqs i64, topic ids u32, how many of each topic u32,
                   request (if it has an id, see request_format.py: a frame of format 3)
@@ -38,11 +38,16 @@ from tidemill.log.arrays import I64, U8, U16, U32, U64, Rows
 from tidemill.log.disk import Bytes
 from tidemill.log.frame import PLAIN_FORMAT
 from tidemill.store.formats.message_format import Section
-from tidemill.store.formats.placements_format import TRIPS_EACH, check_trips_kind, trips_kind_of, trips_of
+from tidemill.store.formats.placements_format import (
+    PLACEMENTS_EACH,
+    check_placements_kind,
+    placements_kind_of,
+    placements_of,
+)
 from tidemill.store.formats.request_format import Request
 
 # Formats of frames that an older version refuses: what it would not understand.
-_TRIPS_FORMAT = 2
+_PLACEMENTS_FORMAT = 2
 GAP_FORMAT = _REQUEST_FORMAT = 3
 
 
@@ -133,7 +138,7 @@ class Release:
     groups: Rows  # RELEASE_GROUP
     seqs: I64
     via: U8
-    trips: U16  # rolls + 1, 0 for not counted
+    placements: U16  # rolls + 1, 0 for not counted
     value_indexes: U32  # which of `seqs` carry their bytes along, ascending
     section: Section | None
     section_parts: Sequence[Bytes] = ()
@@ -141,11 +146,11 @@ class Release:
     @property
     def version(self) -> int:
         """The format of its frame."""
-        return _TRIPS_FORMAT if trips_kind_of(self.trips) == TRIPS_EACH else PLAIN_FORMAT
+        return _PLACEMENTS_FORMAT if placements_kind_of(self.placements) == PLACEMENTS_EACH else PLAIN_FORMAT
 
     def parts(self) -> list[Bytes]:
-        trips_kind = trips_kind_of(self.trips)
-        counts = np.array([len(self.groups), len(self.seqs), len(self.value_indexes), trips_kind], "<u4")
+        placements_kind = placements_kind_of(self.placements)
+        counts = np.array([len(self.groups), len(self.seqs), len(self.value_indexes), placements_kind], "<u4")
         return [
             b"".join(
                 (
@@ -154,7 +159,9 @@ class Release:
                     self.seqs.astype("<i8").tobytes(),
                     _padded(self.via.tobytes()),
                     _padded(self.value_indexes.astype("<u4").tobytes()),
-                    _padded(self.trips.astype("<u2").tobytes()) if trips_kind == TRIPS_EACH else b"",
+                    _padded(self.placements.astype("<u2").tobytes())
+                    if placements_kind == PLACEMENTS_EACH
+                    else b"",
                 )
             ),
             *self.section_parts,
@@ -163,14 +170,18 @@ class Release:
     @classmethod
     def read(cls, payload: memoryview) -> Release:
         reader = _Reader(payload)
-        group_count, count, value_count, trips_kind = reader.array("<u4", 4).tolist()
-        check_trips_kind(trips_kind)
+        group_count, count, value_count, placements_kind = reader.array("<u4", 4).tolist()
+        check_placements_kind(placements_kind)
         groups = reader.array(RELEASE_GROUP, group_count)
         seqs = reader.array("<i8", count)
         via = reader.array("u1", count)
         value_indexes = reader.array("<u4", value_count)
-        trips = reader.array("<u2", count) if trips_kind == TRIPS_EACH else trips_of(trips_kind, count)
-        return cls(groups, seqs, via, trips, value_indexes, reader.section())
+        placements = (
+            reader.array("<u2", count)
+            if placements_kind == PLACEMENTS_EACH
+            else placements_of(placements_kind, count)
+        )
+        return cls(groups, seqs, via, placements, value_indexes, reader.section())
 
 
 @dataclass(frozen=True, slots=True)

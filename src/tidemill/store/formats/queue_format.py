@@ -7,7 +7,7 @@
     24      8      deliver-at, Unix ms, -1 for a message that was not timed
     32      1      via: who handed it over (core.model.Via)
     33      1      zero
-    34      2      trips: how often it was rolled, plus 1; 0 where not counted (or it was not timed)
+    34      2      placements: how often it was rolled, plus 1; 0 where not counted (or it was not timed)
     36      4      check over the row, its topic, queue and offset (`row_check.py`)
 
 Little-endian. Format 2; format 1 had no check. Derived: never the only copy of anything.
@@ -25,7 +25,7 @@ QUEUE_ROW = np.dtype(
         ("deliver_at_ms", "<i8"),
         ("via", "u1"),
         ("zero_1", "V1"),
-        ("trips", "<u2"),
+        ("placements", "<u2"),
         ("check", "<u4"),
     ]
 )

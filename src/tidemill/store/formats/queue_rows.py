@@ -32,7 +32,7 @@ def released_rows(frame: Frame, release: Release, entries: Rows) -> Rows:
     rows["seq"] = release.seqs
     rows["released_at_ms"] = frame.stamp_ms
     rows["deliver_at_ms"] = entries["deliver_at_ms"]
-    rows["via"], rows["trips"] = release.via, release.trips
+    rows["via"], rows["placements"] = release.via, release.placements
     by_value = release.value_indexes
     if len(by_value) and release.section is not None:
         rows["place"][by_value] = np.uint64(frame.offset << 16) | np.arange(len(by_value), dtype=np.uint64)

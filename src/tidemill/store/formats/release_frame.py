@@ -20,7 +20,7 @@ def release_frame(
     seqs: I64,
     rows: Rows,
     via: U8,
-    trips: U16,
+    placements: U16,
     value_messages: Sequence[StoredMessage],
     is_value: Flags,
 ) -> tuple[Release, I64]:
@@ -42,4 +42,4 @@ def release_frame(
         rank = np.cumsum(is_value) - 1
         ordered = [value_messages[i] for i in rank[order][value_indexes].tolist()]
         parts = [encode_messages(ordered, [-1] * len(ordered), 0)]
-    return Release(groups, seqs[order], via[order], trips[order], value_indexes, None, parts), order
+    return Release(groups, seqs[order], via[order], placements[order], value_indexes, None, parts), order

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidemill.core.model import NEVER_ROLLED, NOT_COUNTED, TRIPS_MAX
+from tidemill.core.model import NEVER_ROLLED, NOT_COUNTED, PLACEMENTS_MAX
 from tidemill.log.arrays import I64, U16, Flags, Rows, joined, picked
 
 # Rows as the store's entry format has them; the stages use some of its columns by name.
@@ -22,11 +22,11 @@ Entries = Rows
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Entries with their seqs and trips (rolls + 1, 0 where not counted), side by side."""
+    """Entries with their seqs and placements (rolls + 1, 0 where not counted), side by side."""
 
     seqs: I64
     entries: Entries
-    trips: U16
+    placements: U16
 
     def __len__(self) -> int:
         return len(self.seqs)
@@ -34,7 +34,7 @@ class Batch:
     def where(self, chosen: Flags) -> Batch:
         if chosen.all():
             return self
-        return Batch(self.seqs[chosen], picked(self.entries, chosen), self.trips[chosen])
+        return Batch(self.seqs[chosen], picked(self.entries, chosen), self.placements[chosen])
 
 
 def new_batch(seqs: I64, entries: Entries) -> Batch:
@@ -43,10 +43,10 @@ def new_batch(seqs: I64, entries: Entries) -> Batch:
 
 
 def placed_again(batch: Batch) -> Batch:
-    """The same timers on their next trip. One that cannot be counted on is not counted from then on."""
-    is_counted = (batch.trips != NOT_COUNTED) & (batch.trips < TRIPS_MAX)
-    trips = np.where(is_counted, batch.trips + 1, NOT_COUNTED).astype(np.uint16)
-    return Batch(batch.seqs, batch.entries, trips)
+    """The same timers on their next placement. One that cannot be counted on is not counted from then on."""
+    is_counted = (batch.placements != NOT_COUNTED) & (batch.placements < PLACEMENTS_MAX)
+    placements = np.where(is_counted, batch.placements + 1, NOT_COUNTED).astype(np.uint16)
+    return Batch(batch.seqs, batch.entries, placements)
 
 
 def admit(rows: Entries, first_seq: int, shard: int, shards: int, skipped_flags: int) -> Batch:
@@ -69,5 +69,5 @@ def join(first: Batch, second: Batch) -> Batch:
     return Batch(
         np.concatenate((first.seqs, second.seqs)),
         joined((first.entries, second.entries)),
-        np.concatenate((first.trips, second.trips)),
+        np.concatenate((first.placements, second.placements)),
     )

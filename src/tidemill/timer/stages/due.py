@@ -38,10 +38,10 @@ def agree(batch: Batch, frames: I64, rolls: Flags, open_tick: int, tick_ms: int)
 
 
 def hand_over(batch: Batch) -> tuple[ReadyRows, U16]:
-    """Ready rows sorted by (deliver-at, seq), distinct where the batch is; and the trips of each."""
+    """Ready rows sorted by (deliver-at, seq), distinct where the batch is; and the placements of each."""
     rows = np.empty(len(batch), READY)
     if not len(batch):
-        return rows, batch.trips
+        return rows, batch.placements
     deliver_at_ms: I64 = batch.entries["deliver_at_ms"].astype(np.int64)
     first_ms, first_seq = int(deliver_at_ms.min()), int(batch.seqs.min())
     ms_bits = (int(deliver_at_ms.max()) - first_ms).bit_length()
@@ -49,15 +49,15 @@ def hand_over(batch: Batch) -> tuple[ReadyRows, U16]:
     if ms_bits + seq_bits > _KEY_BITS:
         order = np.lexsort((batch.seqs, deliver_at_ms))
         rows["deliver_at_ms"], rows["seq"] = deliver_at_ms[order], batch.seqs[order]
-        return rows, batch.trips[order]
+        return rows, batch.placements[order]
     # Both fit into one integer, and sorting that is several times faster than ordering by two columns.
     keys = ((deliver_at_ms - first_ms) << seq_bits) | (batch.seqs - first_seq)
-    if (batch.trips == batch.trips[0]).all():
-        trips = batch.trips
+    if (batch.placements == batch.placements[0]).all():
+        placements = batch.placements
         keys.sort()
     else:
         order = np.argsort(keys)
-        keys, trips = keys[order], batch.trips[order]
+        keys, placements = keys[order], batch.placements[order]
     rows["deliver_at_ms"] = (keys >> seq_bits) + first_ms
     rows["seq"] = (keys & ((1 << seq_bits) - 1)) + first_seq
-    return rows, trips
+    return rows, placements

@@ -78,7 +78,7 @@ def link(
     units = np.empty(count, UNIT)
     units["size"] = UNIT_BYTES
     units["prev_pos"] = prev_pos
-    units["trips"] = batch.trips[groups.order]
+    units["placements"] = batch.placements[groups.order]
     units["magic"] = MAGIC_DEFAULT
     if placement.rolls.any():
         units["magic"][placement.rolls[groups.order]] = MAGIC_DEFAULT | MAGIC_ROLL

@@ -131,7 +131,7 @@ class TimerLog(RowTable):
         """The log offsets of the frames that hold the messages of the timers at `indexes`."""
         return self._column(indexes, "offset")
 
-    def trips_and_magic(self, indexes: I64) -> tuple[U16, U16]:
+    def placements_and_magic(self, indexes: I64) -> tuple[U16, U16]:
         """How often the timers at `indexes` were placed, and their magic bits.
 
         Raises `CorruptionError` where these cannot be the bits of a timer.

@@ -3,7 +3,7 @@
     offset  bytes  field
     0       4      size of the unit: 52
     4       8      prev_pos: position of the slot's unit before this one, -1 for none
-    12      2      trips: how often it was placed; 0 where not counted (in RIP-43 the high half of magic)
+    12      2      placements: how often it was placed; 0 where not counted (in RIP-43 the high half of magic)
     14      2      magic bits: 1 default, 2 roll, 4 delete
     16      8      enqueue time, Unix ms floored to the tick: the end tick of the step that wrote it
     24      4      delayed time: slot time - enqueue time, ms, signed
@@ -40,7 +40,7 @@ UNIT = np.dtype(
     [
         ("size", ">i4"),
         ("prev_pos", ">i8"),
-        ("trips", ">u2"),
+        ("placements", ">u2"),
         ("magic", ">u2"),
         ("enqueue_ms", ">i8"),
         ("delayed_ms", ">i4"),
@@ -53,7 +53,7 @@ UNIT = np.dtype(
 UNIT_BYTES = 52
 assert UNIT.itemsize == UNIT_BYTES
 PREV_POS_OFFSET = 4
-# What is read of many units without the rest; trips and magic together.
+# What is read of many units without the rest; placements and magic together.
 COLUMNS = np.dtype(
     {
         "names": ["prev_pos", "state", "offset", "seq"],

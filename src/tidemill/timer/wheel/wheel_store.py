@@ -35,7 +35,7 @@ TIMER_LOG_NAME = "timer-log"
 WHEEL_NAME = "wheel"
 
 _NO_SEQS = np.empty(0, np.int64)
-_NO_TRIPS = np.empty(0, np.uint16)
+_NO_PLACEMENTS = np.empty(0, np.uint16)
 
 
 class WheelStore:
@@ -81,12 +81,12 @@ class WheelStore:
     def due(self, cursor: Cursor, until_tick: int, due_max: int) -> Drained:
         settings = self._settings
         if cursor.next_due_tick is None:
-            return Drained(_NO_SEQS, _NO_TRIPS, until_tick, NO_POSITION)
+            return Drained(_NO_SEQS, _NO_PLACEMENTS, until_tick, NO_POSITION)
         # Timers placed from the step's end reach a window further, and must not lap the oldest undrained.
         lap_end = cursor.next_due_tick + settings.slots - settings.roll_window_slots - 2
         until_tick = min(until_tick, lap_end)
         if cursor.next_due_tick >= until_tick:
-            return Drained(_NO_SEQS, _NO_TRIPS, until_tick, cursor.resume_position)
+            return Drained(_NO_SEQS, _NO_PLACEMENTS, until_tick, cursor.resume_position)
 
         from_tick = cursor.next_due_tick
         stop = min(until_tick, cursor.open_tick + settings.roll_window_slots)
@@ -165,9 +165,9 @@ class WheelStore:
         """The timers of units."""
         # In log order the units lie closer together, and so do the entries they lead to.
         indexes.sort()
-        trips, magic = self._log.trips_and_magic(indexes)
+        placements, magic = self._log.placements_and_magic(indexes)
         seqs, frames = self._log.seqs(indexes), self._log.frames(indexes)
-        return Drained(seqs, trips, tick, resume_position, frames, magic & MAGIC_ROLL != 0)
+        return Drained(seqs, placements, tick, resume_position, frames, magic & MAGIC_ROLL != 0)
 
     def _note_segments(self, groups: Groups, first_index: int) -> None:
         """Raise the highest tick of each segment the new units went into."""
