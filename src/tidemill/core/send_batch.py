@@ -42,7 +42,7 @@ _HEAD = struct.Struct("<4sI")
 _MAGIC, _STRICT_MAGIC = b"TMB1", b"TMB2"
 _LATER_COLUMNS = ("jitter",)  # in requests with the strict magic alone
 
-# What stands for a message in a column that its request left out.
+# What stands for a message in a column that its request left out: every column but `topic`.
 _DEFAULTS: dict[str, Any] = {
     "due": None,
     "delay": None,
@@ -56,6 +56,7 @@ _DEFAULTS: dict[str, Any] = {
     "jitter": 0,
     "born": None,
     "carried": None,
+    "made": False,
 }
 
 _load = json.JSONDecoder().raw_decode

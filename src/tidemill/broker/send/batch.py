@@ -67,7 +67,7 @@ class SendBatch:
         ]
 
     def content(self, row: int) -> dict[str, bytes]:
-        """What a row says, by the names of `content.CONTENT`."""
+        """What a row says, by the names that `content.py` compares."""
         columns = (self.keys, self.bodies, self.tags, self.groups, self.properties)
         keys, body, tag, group, properties = (b"" if c is None else text_at(c, row) for c in columns)
         named = json.loads(properties) if properties else {}

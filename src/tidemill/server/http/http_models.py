@@ -177,7 +177,7 @@ class DeliveryOut(Out):
     lease_until_ms: int
     via: str
     rolls: int | None = Field(
-        description="how often it was placed again in the wheel ; null: not timed, or unknown"
+        description="how often it was placed again in the wheel; null: not timed, or unknown"
     )
 
 
