@@ -41,7 +41,7 @@ def _http(served, path: str, body: dict | None = None) -> dict:
 
 def _grpc(served, level: str) -> object:
     message = definition.Message(body=b"grpc")
-    message.topic.name, message.system_properties.message_id = "doors", f"G{level}"
+    message.topic.name, message.system_properties.message_id = "endpoints", f"G{level}"
     message.user_properties["DELAY"] = level
     with grpc.insecure_channel(served.endpoint) as channel:
         method = channel.unary_unary(
@@ -54,19 +54,19 @@ def _grpc(served, level: str) -> object:
 
 def test_a_level_five_message_arrives_after_one_minute_from_every_endpoint(served, client, cli) -> None:
     start_ms = client.status().now_ms
-    assert cli("send", "doors", "cli", "--level", "5")[0] == 0
-    _http(served, "/v1/messages", {"topic": "doors", "body": "http", "level": 5})
-    client.send("doors", b"client", level=5)
+    assert cli("send", "endpoints", "cli", "--level", "5")[0] == 0
+    _http(served, "/v1/messages", {"topic": "endpoints", "body": "http", "level": 5})
+    client.send("endpoints", b"client", level=5)
     table = pa.table({"body": [b"flight"] * 200, "level": pa.array([5] * 200, pa.int32())})
-    assert len(client.schedule(table, topic="doors")) == 200
+    assert len(client.schedule(table, topic="endpoints")) == 200
     assert _grpc(served, "5").status.code == Code.OK
     levels = {level["level"]: level for level in client.status().fields["levels"]}
     assert (levels[5]["waiting"], levels[5]["next_due_ms"]) == (204, start_ms + 60_000)
     client.admin.advance("59999ms")
-    assert client.receive_batch("doors", "g") == []
+    assert client.receive_batch("endpoints", "g") == []
     client.admin.advance("1ms")
     came = []
-    while found := client.receive_batch("doors", "g", count=300):
+    while found := client.receive_batch("endpoints", "g", count=300):
         came += found
         client.ack(*found)
     assert {m.body for m in came} == {b"cli", b"http", b"client", b"flight", b"grpc"}
@@ -79,22 +79,22 @@ def test_every_endpoint_refuses_levels_that_are_none_and_notes_those_too_high(se
     assert _grpc(served, "-1").status.code == Code.ILLEGAL_DELIVERY_TIME
     assert _grpc(served, "three").status.code == Code.ILLEGAL_DELIVERY_TIME
     with pytest.raises(TidemillError, match="negative"):
-        client.send("doors", b"x", level=-1)
-    code, _, err = cli("send", "doors", "x", "--level", "-3")
+        client.send("endpoints", b"x", level=-1)
+    code, _, err = cli("send", "endpoints", "x", "--level", "-3")
     assert (code, "level -3 is negative; use 1 to 18" in err) == (2, True)
-    assert cli("send", "doors", "x", "--level", "three")[0] == 2
+    assert cli("send", "endpoints", "x", "--level", "three")[0] == 2
     with pytest.raises(urllib.error.HTTPError) as refused:
-        _http(served, "/v1/messages", {"topic": "doors", "body": "x", "level": -1})
+        _http(served, "/v1/messages", {"topic": "endpoints", "body": "x", "level": -1})
     refused.value.close()
     assert refused.value.code == 400
-    noted = _http(served, "/v1/messages", {"topic": "doors", "body": "x", "level": 99})
+    noted = _http(served, "/v1/messages", {"topic": "endpoints", "body": "x", "level": 99})
     assert noted["note"] == "level 99 is above the highest, 18 was used"
-    assert json.loads(cli("send", "doors", "x", "--level", "99", "--json")[1])["note"] == noted["note"]
+    assert json.loads(cli("send", "endpoints", "x", "--level", "99", "--json")[1])["note"] == noted["note"]
     table = pa.table({"body": [b"x"] * 200, "level": pa.array([99, 18] * 100, pa.int32())})
-    receipts = client.schedule(table, topic="doors")  # over Flight
+    receipts = client.schedule(table, topic="endpoints")  # over Flight
     assert {receipt.note for receipt in receipts[::2]} == {noted["note"]} == {receipts[198].note}
     assert {receipt.note for receipt in receipts[1::2]} == {""}
-    refusals = client.schedule(pa.table({"body": [b"x"] * 200, "level": [-1] * 200}), topic="doors")
+    refusals = client.schedule(pa.table({"body": [b"x"] * 200, "level": [-1] * 200}), topic="endpoints")
     assert all(isinstance(one, TidemillError) and "negative" in str(one) for one in refusals)
 
 

@@ -36,13 +36,13 @@ def client(served, request):
         if request.param == "rows":
             yield client
             return
-        door = FlightServer(served.broker)
-        said = {"flight": {"port": door.port, "tls": False, "broker": served.broker.id}}
+        server = FlightServer(served.broker)
+        said = {"flight": {"port": server.port, "tls": False, "broker": served.broker.id}}
         client._flight._health = lambda: said
         assert client._flight.is_offered()
         yield client
         client.close()
-        door.close()
+        server.close()
 
 
 def _due(answers) -> list[object]:

@@ -19,10 +19,10 @@ from tidemill.core.addresses import unix_socket_address
 from tidemill.core.limits import LOCAL_REQUEST_BYTES_MAX
 
 _NEAR = Endpoint("127.0.0.1", 8081)
-_OK = b"HTTP/1.1 200 \r\ncontent-length: 4\r\n\r\ndoor"
+_OK = b"HTTP/1.1 200 \r\ncontent-length: 6\r\n\r\nsocket"
 
 
-class Door:
+class FakeSocket:
     """A Unix socket that answers `scripts` one after the other, and hangs up after part of one."""
 
     def __init__(self, *scripts: bytes) -> None:
@@ -52,11 +52,11 @@ class Door:
 class Port:
     """What a pool on the port answers: that it was asked, and the name of the socket."""
 
-    def __init__(self, door: str) -> None:
-        self.door = door
+    def __init__(self, listener: str) -> None:
+        self.listener = listener
 
     def exchange(self, head: bytes, content: bytes, timeout_s: float, *, is_repeatable: bool) -> Answer:
-        return Answer(200, b"port", self.door)
+        return Answer(200, b"port", self.listener)
 
 
 class AsyncPort(Port):
@@ -74,8 +74,8 @@ def way_to():
     """Makes short ways, and closes them at the end."""
     with ExitStack() as stack:
 
-        def way(door: str) -> UnixTransport:
-            made = UnixTransport(_NEAR, Port(door), 5.0)
+        def way(listener: str) -> UnixTransport:
+            made = UnixTransport(_NEAR, Port(listener), 5.0)
             stack.callback(made.close)
             return made
 
@@ -83,40 +83,40 @@ def way_to():
 
 
 def test_the_first_send_goes_by_the_port_and_learns_the_socket(way_to) -> None:
-    door = Door(_OK, _OK)
-    way = way_to(door.name)
-    assert [_ask(way) for _ in range(3)] == [b"port", b"door", b"door"]
+    listener = FakeSocket(_OK, _OK)
+    way = way_to(listener.name)
+    assert [_ask(way) for _ in range(3)] == [b"port", b"socket", b"socket"]
 
 
 def test_tasks_go_the_same_way() -> None:
     async def ask_thrice() -> list[bytes]:
-        door = Door(_OK, _OK)
-        way = AsyncUnixTransport(_NEAR, AsyncPort(door.name))
+        listener = FakeSocket(_OK, _OK)
+        way = AsyncUnixTransport(_NEAR, AsyncPort(listener.name))
         head = b"POST / HTTP/1.1\r\nContent-Length: "
         answers = [await way.exchange(head, b"x", 5.0, is_repeatable=True) for _ in range(3)]
         way.close()
         return [answer.content for answer in answers]
 
-    assert asyncio.run(ask_thrice()) == [b"port", b"door", b"door"]
+    assert asyncio.run(ask_thrice()) == [b"port", b"socket", b"socket"]
 
 
 def test_a_socket_that_is_gone_is_passed_without_an_error(way_to) -> None:
-    door = Door(_OK)
-    way = way_to(door.name)
-    assert [_ask(way), _ask(way)] == [b"port", b"door"]
-    door.ended()
+    listener = FakeSocket(_OK)
+    way = way_to(listener.name)
+    assert [_ask(way), _ask(way)] == [b"port", b"socket"]
+    listener.ended()
     assert [_ask(way), _ask(way)] == [b"port", b"port"]
 
 
 def test_an_answer_that_is_lost_is_asked_for_again_by_the_port(way_to) -> None:
-    door = Door(b"HTTP/1.1 200 \r\ncontent-le")
-    way = way_to(door.name)
+    listener = FakeSocket(b"HTTP/1.1 200 \r\ncontent-le")
+    way = way_to(listener.name)
     assert [_ask(way) for _ in range(3)] == [b"port"] * 3
 
 
 def test_a_send_that_timed_out_fails_and_the_next_goes_by_the_port(way_to) -> None:
-    door = Door(b"", _OK)  # says nothing
-    way = way_to(door.name)
+    listener = FakeSocket(b"", _OK)  # says nothing
+    way = way_to(listener.name)
     _ask(way)
     with pytest.raises(ConnectionLostError, match="no answer within"):
         way.exchange(b"POST / HTTP/1.1\r\nContent-Length: ", b"x", 0.05, is_repeatable=True)
@@ -124,19 +124,19 @@ def test_a_send_that_timed_out_fails_and_the_next_goes_by_the_port(way_to) -> No
 
 
 def test_the_socket_of_another_user_is_not_used(monkeypatch, way_to) -> None:
-    door = Door(_OK)
-    way = way_to(door.name)
+    listener = FakeSocket(_OK)
+    way = way_to(listener.name)
     monkeypatch.setattr(short_way, "_ROOT", -1)
     monkeypatch.setattr(os, "geteuid", lambda: 4_242_424)
     assert [_ask(way) for _ in range(3)] == [b"port"] * 3
 
 
 def test_what_is_large_goes_by_the_port(way_to) -> None:
-    door = Door(_OK)
-    way = way_to(door.name)
+    listener = FakeSocket(_OK)
+    way = way_to(listener.name)
     _ask(way)
     assert _ask(way, LOCAL_REQUEST_BYTES_MAX + 1) == b"port"
-    assert _ask(way) == b"door"
+    assert _ask(way) == b"socket"
 
 
 @pytest.mark.parametrize(
@@ -171,18 +171,18 @@ def test_a_name_that_is_none_of_ours_is_not_followed(name) -> None:
 def test_a_socket_that_failed_is_tried_again_after_a_while_or_under_another_name(monkeypatch) -> None:
     now_s = 100.0
     monkeypatch.setattr(short_way, "stopwatch_s", lambda: now_s)
-    door = KnownSocket(_NEAR)
-    assert door.is_new("tidemill-8081-a")
-    door.mark_failed()
-    assert not door.is_new("tidemill-8081-a")
-    assert door.is_new("tidemill-8081-b")
-    door.mark_failed()
+    listener = KnownSocket(_NEAR)
+    assert listener.is_new("tidemill-8081-a")
+    listener.mark_failed()
+    assert not listener.is_new("tidemill-8081-a")
+    assert listener.is_new("tidemill-8081-b")
+    listener.mark_failed()
     now_s += 31
-    assert door.is_new("tidemill-8081-b")
+    assert listener.is_new("tidemill-8081-b")
 
 
 def test_a_way_that_is_closed_follows_no_name(way_to) -> None:
-    door = Door(_OK)
-    way = way_to(door.name)
+    listener = FakeSocket(_OK)
+    way = way_to(listener.name)
     way.close()
     assert [_ask(way), _ask(way)] == [b"port", b"port"]

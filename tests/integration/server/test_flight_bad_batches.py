@@ -18,15 +18,15 @@ _KEPT = []  # what a bad array points into, for as long as it is written
 
 
 @pytest.fixture
-def door(small):
-    door = FlightServer(small.broker)
-    yield door
-    door.close()
+def server(small):
+    server = FlightServer(small.broker)
+    yield server
+    server.close()
 
 
 @pytest.fixture
-def client(door):
-    with flight.connect(f"grpc://127.0.0.1:{door.port}") as client:
+def client(server):
+    with flight.connect(f"grpc://127.0.0.1:{server.port}") as client:
         yield client
 
 
@@ -157,15 +157,15 @@ def test_permissions_are_not_asked_for_topics_that_cannot_be_read(small) -> None
         def require(self, verb: object, *, topic: str | None = None, group: str | None = None) -> None:
             raise ForbiddenError("asked")
 
-    door = FlightServer(small.broker, authority=Asked())
-    with flight.connect(f"grpc://127.0.0.1:{door.port}") as client:
+    server = FlightServer(small.broker, authority=Asked())
+    with flight.connect(f"grpc://127.0.0.1:{server.port}") as client:
         columns = {"id": ["x", "y"], "seq": [1, 2]}
         for topics, code in ((_texts(-5), "bad-request"), (pa.array(["a", "b"]), "forbidden")):
             for act in (_exchange, _act):
                 with pytest.raises((flight.FlightServerError, flight.FlightUnauthorizedError)) as caught:
                     act(client, pa.record_batch({**columns, "topic": topics}))
                 assert json.loads(caught.value.extra_info)["code"] == code
-    door.close()
+    server.close()
 
 
 def test_a_message_that_arrow_cannot_take_apart_is_refused_in_words(client) -> None:

@@ -32,14 +32,14 @@ _MAX = 5
 
 
 @pytest.fixture
-def door(small):
-    door = FlightServer(small.broker)
-    yield door
-    door.close()
+def server(small):
+    server = FlightServer(small.broker)
+    yield server
+    server.close()
 
 
-def _connect(door: FlightServer) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", door.port), 120)
+def _connect(server: FlightServer) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", server.port), 120)
     assert connection.recv(64), "the server greets whom it has accepted"
     return connection
 
@@ -61,14 +61,14 @@ def _wait_for_end(connection: socket.socket) -> None:
             pass
 
 
-def test_the_latest_are_closed_and_those_before_stay(door) -> None:
-    limit = FlightConnections(door.port, _MAX)
-    with flight.connect(f"grpc://127.0.0.1:{door.port}") as client, contextlib.ExitStack() as stack:
+def test_the_latest_are_closed_and_those_before_stay(server) -> None:
+    limit = FlightConnections(server.port, _MAX)
+    with flight.connect(f"grpc://127.0.0.1:{server.port}") as client, contextlib.ExitStack() as stack:
         table = pa.table({"body": [b"x"]})
         writer, answers = client.do_put(flight.FlightDescriptor.for_path("t"), table.schema)
-        early = [stack.enter_context(_connect(door)) for _ in range(_MAX - 1)]
+        early = [stack.enter_context(_connect(server)) for _ in range(_MAX - 1)]
         assert limit.look() == 0
-        late = [stack.enter_context(_connect(door)) for _ in range(7)]
+        late = [stack.enter_context(_connect(server)) for _ in range(7)]
         other = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         elsewhere = stack.enter_context(socket.create_connection(other.getsockname()))
         assert limit.look() == 7
@@ -82,22 +82,22 @@ def test_the_latest_are_closed_and_those_before_stay(door) -> None:
         early.pop().close()
 
 
-def test_room_is_given_again(door) -> None:
-    limit = FlightConnections(door.port, _MAX)
+def test_room_is_given_again(server) -> None:
+    limit = FlightConnections(server.port, _MAX)
     with contextlib.ExitStack() as stack:
-        first = [stack.enter_context(_connect(door)) for _ in range(_MAX + 2)]
+        first = [stack.enter_context(_connect(server)) for _ in range(_MAX + 2)]
         assert limit.look() == 2
         for connection in first:
             connection.close()
-        later = [stack.enter_context(_connect(door)) for _ in range(_MAX)]
+        later = [stack.enter_context(_connect(server)) for _ in range(_MAX)]
         while limit.look():  # the server has not heard of every farewell yet
             later = [*filter(_is_open, later)]
-            later += [stack.enter_context(_connect(door)) for _ in range(_MAX - len(later))]
+            later += [stack.enter_context(_connect(server)) for _ in range(_MAX - len(later))]
         assert all(map(_is_open, later))
 
 
-def test_looking_leaves_no_file_open(door) -> None:
-    limit = FlightConnections(door.port, 0)
+def test_looking_leaves_no_file_open(server) -> None:
+    limit = FlightConnections(server.port, 0)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         limit.look()
@@ -110,18 +110,18 @@ _PUT = "/arrow.flight.protocol.FlightService/DoPut"
 _GET = "/arrow.flight.protocol.FlightService/DoGet"
 
 
-def _announce(door: FlightServer, path: str) -> tuple[Http2, int]:
+def _announce(server: FlightServer, path: str) -> tuple[Http2, int]:
     """A call whose first message is said to have a gibibyte."""
-    connection = Http2(door.port)
+    connection = Http2(server.port)
     return connection, connection.call(path, struct.pack(">BI", 0, 1 << 30), ends=False)
 
 
 @pytest.mark.parametrize("path", [_PUT, _GET])
-def test_a_connection_with_too_much_gathered_is_closed_and_no_other(door, path) -> None:
-    limit = FlightConnections(door.port, 100, door.traffic, message_bytes_max=MIB)
+def test_a_connection_with_too_much_gathered_is_closed_and_no_other(server, path) -> None:
+    limit = FlightConnections(server.port, 100, server.traffic, message_bytes_max=MIB)
     with contextlib.ExitStack() as stack:
-        early = stack.enter_context(_connect(door))
-        connection, stream = _announce(door, path)
+        early = stack.enter_context(_connect(server))
+        connection, stream = _announce(server, path)
         stack.callback(connection.close)
         connection.pump(stream, MIB // 2)
         assert limit.look() == 0
@@ -132,11 +132,11 @@ def test_a_connection_with_too_much_gathered_is_closed_and_no_other(door, path) 
         assert limit.look() == 0
 
 
-def test_all_together_are_bounded_and_the_largest_goes(door) -> None:
-    limit = FlightConnections(door.port, 100, door.traffic, gathered_bytes_max=2 * MIB)
+def test_all_together_are_bounded_and_the_largest_goes(server) -> None:
+    limit = FlightConnections(server.port, 100, server.traffic, gathered_bytes_max=2 * MIB)
     with contextlib.ExitStack() as stack:
         sizes = (MIB // 4, MIB, MIB // 2, MIB)
-        calls = [_announce(door, _PUT) for _ in sizes]
+        calls = [_announce(server, _PUT) for _ in sizes]
         for (connection, stream), size in zip(calls, sizes, strict=True):
             stack.callback(connection.close)
             assert connection.pump(stream, size) >= size
@@ -160,10 +160,10 @@ def _has_ended(connection: socket.socket) -> bool:
     return True
 
 
-def test_what_was_handed_over_does_not_count(door) -> None:
-    limit = FlightConnections(door.port, 100, door.traffic, message_bytes_max=MIB // 2)
+def test_what_was_handed_over_does_not_count(server) -> None:
+    limit = FlightConnections(server.port, 100, server.traffic, message_bytes_max=MIB // 2)
     batch = pa.record_batch({"body": [b"x" * 100] * 2_000})
-    with flight.connect(f"grpc://127.0.0.1:{door.port}") as client:
+    with flight.connect(f"grpc://127.0.0.1:{server.port}") as client:
         writer, answers = client.do_put(flight.FlightDescriptor.for_path("t"), batch.schema)
         for _ in range(10):
             writer.write_batch(batch)
@@ -178,10 +178,10 @@ def test_what_was_handed_over_does_not_count(door) -> None:
             assert limit.look() == 0
 
 
-def test_small_requests_without_end_do_not_add_up(door) -> None:
-    limit = FlightConnections(door.port, 100, door.traffic, message_bytes_max=8_000)
+def test_small_requests_without_end_do_not_add_up(server) -> None:
+    limit = FlightConnections(server.port, 100, server.traffic, message_bytes_max=8_000)
     batch = pa.record_batch({"body": [b"x"]})
-    with flight.connect(f"grpc://127.0.0.1:{door.port}") as client:
+    with flight.connect(f"grpc://127.0.0.1:{server.port}") as client:
         writer, answers = client.do_put(flight.FlightDescriptor.for_path("t"), batch.schema)
         for _ in range(50):
             writer.write_batch(batch)
@@ -191,10 +191,10 @@ def test_small_requests_without_end_do_not_add_up(door) -> None:
         writer.close()
 
 
-def test_what_was_refused_does_not_count(door) -> None:
-    limit = FlightConnections(door.port, 100, door.traffic, message_bytes_max=MIB)
+def test_what_was_refused_does_not_count(server) -> None:
+    limit = FlightConnections(server.port, 100, server.traffic, message_bytes_max=MIB)
     batch = pa.record_batch({"body": [b"x" * 100] * 2_000, "level": [-1] * 2_000})
-    with flight.connect(f"grpc://127.0.0.1:{door.port}") as client:
+    with flight.connect(f"grpc://127.0.0.1:{server.port}") as client:
         for _ in range(20):
             writer, answers = client.do_put(flight.FlightDescriptor.for_path("t"), batch.schema)
             writer.write_batch(batch)
@@ -204,21 +204,21 @@ def test_what_was_refused_does_not_count(door) -> None:
             assert limit.look() == 0
 
 
-def test_each_stream_of_a_connection_may_have_a_message(door) -> None:
-    limit = FlightConnections(door.port, 100, door.traffic, message_bytes_max=MIB)
-    with flight.connect(f"grpc://127.0.0.1:{door.port}") as client, contextlib.ExitStack() as stack:
+def test_each_stream_of_a_connection_may_have_a_message(server) -> None:
+    limit = FlightConnections(server.port, 100, server.traffic, message_bytes_max=MIB)
+    with flight.connect(f"grpc://127.0.0.1:{server.port}") as client, contextlib.ExitStack() as stack:
         batch = pa.record_batch({"body": [b"x"]})
         for _ in range(3):
             writer, answers = client.do_put(flight.FlightDescriptor.for_path("t"), batch.schema)
             stack.callback(writer.close)
             writer.write_batch(batch)
             assert answers.read() is not None
-        (caller,) = door.traffic.take().streams
-        assert door.traffic.take().streams == {caller: 3}
+        (caller,) = server.traffic.take().streams
+        assert server.traffic.take().streams == {caller: 3}
         connections = [one for one in _found(limit) if one.caller == caller]
         for one, size, is_large in ((connections[0], 3 * MIB, False), (connections[0], 3 * MIB + 1, True)):
             one.received, one.handed = size, 0
-            assert bool(limit._large([one], door.traffic.take())) is is_large
+            assert bool(limit._large([one], server.traffic.take())) is is_large
 
 
 def _found(limit: FlightConnections) -> list[_Connection]:
@@ -226,31 +226,31 @@ def _found(limit: FlightConnections) -> list[_Connection]:
     return list(limit._sockets.values())
 
 
-def test_a_connection_that_is_silent_for_too_long_is_closed(door) -> None:
-    with _connect(door) as connection:
-        assert FlightConnections(door.port, 100).look() == 0
-        assert FlightConnections(door.port, 100, silence_ms_max=-1).look() == 1
+def test_a_connection_that_is_silent_for_too_long_is_closed(server) -> None:
+    with _connect(server) as connection:
+        assert FlightConnections(server.port, 100).look() == 0
+        assert FlightConnections(server.port, 100, silence_ms_max=-1).look() == 1
         _wait_for_end(connection)
 
 
-def test_while_much_is_out_no_stream_begins(small, door) -> None:
+def test_while_much_is_out_no_stream_begins(small, server) -> None:
     small.broker.send([Draft("t", b"x" * 1000) for _ in range(100)])
     ticket = flight.Ticket(b'{"table": "messages", "topic": "t"}')
-    door.traffic.wait_s = 0
-    with flight.connect(f"grpc://127.0.0.1:{door.port}") as client:
+    server.traffic.wait_s = 0
+    with flight.connect(f"grpc://127.0.0.1:{server.port}") as client:
         with (
-            door.traffic.out("other 1", OUT_BYTES_MAX + 1),
+            server.traffic.out("other 1", OUT_BYTES_MAX + 1),
             pytest.raises(flight.FlightUnavailableError, match="do not read"),
         ):
             client.do_get(ticket).read_all()
         client.do_get(ticket).cancel()
-        door.traffic.wait_s = 120
+        server.traffic.wait_s = 120
         assert client.do_get(ticket).read_all().num_rows == 100
-    while door.traffic.out_bytes:  # a stream that was given up ends by itself
+    while server.traffic.out_bytes:  # a stream that was given up ends by itself
         pass
 
 
-def test_streams_that_begin_together_do_not_make_their_batches_together(small, door, monkeypatch) -> None:
+def test_streams_that_begin_together_do_not_make_their_batches_together(small, server, monkeypatch) -> None:
     """Each looked before the others had anything out, and then all of them had."""
     small.broker.send([Draft("t", b"x")])
     read, may_go_on, is_making = small.broker.tables.read, threading.Event(), threading.Event()
@@ -261,16 +261,16 @@ def test_streams_that_begin_together_do_not_make_their_batches_together(small, d
         yield from read(wanted)
 
     monkeypatch.setattr(small.broker.tables, "read", slowly)
-    door.traffic = FlightTraffic(out_bytes_max=BATCH_BYTES, wait_s=0)
+    server.traffic = FlightTraffic(out_bytes_max=BATCH_BYTES, wait_s=0)
     ticket = flight.Ticket(b'{"table": "messages", "topic": "t"}')
-    with flight.connect(f"grpc://127.0.0.1:{door.port}") as client, ThreadPoolExecutor() as pool:
+    with flight.connect(f"grpc://127.0.0.1:{server.port}") as client, ThreadPoolExecutor() as pool:
         first = pool.submit(lambda: client.do_get(ticket).read_all())
         assert is_making.wait(120)
         with pytest.raises(flight.FlightUnavailableError, match="do not read"):
             client.do_get(ticket).read_all()
         may_go_on.set()
         assert first.result(120).num_rows == 1
-        door.traffic.wait_s = 120
+        server.traffic.wait_s = 120
         assert client.do_get(ticket).read_all().num_rows == 1
 
 
@@ -300,7 +300,7 @@ def test_batches_are_made_one_after_the_other_as_far_as_there_is_room() -> None:
         pass
 
 
-def test_those_who_do_not_read_are_sent_away_while_much_is_out(door) -> None:
+def test_those_who_do_not_read_are_sent_away_while_much_is_out(server) -> None:
     traffic = FlightTraffic(out_bytes_max=250)
     now_s = stopwatch_s()
     with contextlib.ExitStack() as stack:
@@ -309,10 +309,10 @@ def test_those_who_do_not_read_are_sent_away_while_much_is_out(door) -> None:
         assert traffic.not_reading(now_s + 1) == set()
         assert traffic.not_reading(now_s + 60) == {"first 1", "second 2"}
         traffic = FlightTraffic(out_bytes_max=0)
-        connection = stack.enter_context(_connect(door))
+        connection = stack.enter_context(_connect(server))
         host, port = connection.getsockname()
         stack.enter_context(traffic.out(caller_at(host, port), 1))
-        limit = FlightConnections(door.port, 100, traffic)
+        limit = FlightConnections(server.port, 100, traffic)
         assert limit.look() == 0
         traffic.not_reading = lambda _: {caller_at(host, port)}  # as it says a while later
         assert limit.look() == 1
@@ -341,13 +341,13 @@ _BATCH = pa.record_batch({"body": [b"x"]})
 @pytest.fixture
 def narrow(small):
     """An endpoint with so small a limit that a few idle calls reach it."""
-    door = FlightServer(small.broker, limits=FlightLimits(calls_max=_CALLS))
-    yield door
-    door.close()
+    server = FlightServer(small.broker, limits=FlightLimits(calls_max=_CALLS))
+    yield server
+    server.close()
 
 
-def _watch(door: FlightServer, patience_s: float) -> FlightConnections:
-    return FlightConnections(door.port, 100, door.traffic, limits=door.limits, patience_s=patience_s)
+def _watch(server: FlightServer, patience_s: float) -> FlightConnections:
+    return FlightConnections(server.port, 100, server.traffic, limits=server.limits, patience_s=patience_s)
 
 
 def _begin_put(stack: contextlib.ExitStack, client: flight.FlightClient) -> None:
@@ -361,10 +361,12 @@ def _quietly(act) -> None:
         act()
 
 
-def _client(stack: contextlib.ExitStack, door: FlightServer) -> flight.FlightClient:
+def _client(stack: contextlib.ExitStack, server: FlightServer) -> flight.FlightClient:
     # Each its own connection: by default gRPC lets clients of one address share one.
     options = [("grpc.use_local_subchannel_pool", 1)]
-    return stack.enter_context(flight.FlightClient(f"grpc://127.0.0.1:{door.port}", generic_options=options))
+    return stack.enter_context(
+        flight.FlightClient(f"grpc://127.0.0.1:{server.port}", generic_options=options)
+    )
 
 
 def _until(is_so) -> None:
@@ -373,8 +375,8 @@ def _until(is_so) -> None:
         assert stopwatch_s() < deadline_s, "it never came to that"
 
 
-def _is_full(door: FlightServer) -> bool:
-    return door.limits.excess == _CALLS - _CALLS * 3 // 4
+def _is_full(server: FlightServer) -> bool:
+    return server.limits.excess == _CALLS - _CALLS * 3 // 4
 
 
 def _stores(client: flight.FlightClient) -> bool:

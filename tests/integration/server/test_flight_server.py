@@ -26,13 +26,13 @@ from tidemill.server.security.rates import Rates
 
 @contextmanager
 def _door(small, **options):
-    door = FlightServer(small.broker, **options)
-    client = flight.connect(f"grpc://127.0.0.1:{door.port}")
+    server = FlightServer(small.broker, **options)
+    client = flight.connect(f"grpc://127.0.0.1:{server.port}")
     try:
         yield client
     finally:
         client.close()
-        door.close()
+        server.close()
 
 
 @pytest.fixture

@@ -12,20 +12,23 @@ from tidemill.server.process.reserved_port import hold_port, require_guarded
 HERE = "127.0.0.1"
 
 
-def _listen_as_the_door_does(port: int) -> socket.socket:
-    door = socket.socket()
-    door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    door.bind((HERE, port))
-    door.listen()
-    return door
+def _listen_as_the_server_does(port: int) -> socket.socket:
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listener.bind((HERE, port))
+    listener.listen()
+    return listener
 
 
 def test_the_server_alone_gets_the_connections_of_a_reserved_port():
     with hold_port(HERE, 0) as port:
         for _ in range(2):  # a broker process and the one after it
-            with _listen_as_the_door_does(port) as door, socket.create_connection((HERE, port)) as caller:
-                heard, _ = door.accept()
+            with (
+                _listen_as_the_server_does(port) as listener,
+                socket.create_connection((HERE, port)) as caller,
+            ):
+                heard, _ = listener.accept()
                 heard.sendall(b"hello")
                 assert caller.recv(5) == b"hello"
                 heard.close()
@@ -45,8 +48,8 @@ def test_no_other_program_gets_a_reserved_port_while_no_server_listens():
 
 
 def test_a_port_on_which_a_server_listens_is_not_reserved():
-    with _listen_as_the_door_does(0) as door:
-        port = door.getsockname()[1]
+    with _listen_as_the_server_does(0) as listener:
+        port = listener.getsockname()[1]
         with pytest.raises(StorageError, match="choose another --port"):
             with hold_port(HERE, port):
                 pass
@@ -54,8 +57,8 @@ def test_a_port_on_which_a_server_listens_is_not_reserved():
 
 def test_connections_that_ended_a_moment_ago_do_not_hinder():
     with hold_port(HERE, 0) as port:
-        with _listen_as_the_door_does(port) as door, socket.create_connection((HERE, port)) as caller:
-            heard, _ = door.accept()
+        with _listen_as_the_server_does(port) as listener, socket.create_connection((HERE, port)) as caller:
+            heard, _ = listener.accept()
             heard.close()  # first, so that its end lingers here
             assert caller.recv(1) == b""
     with hold_port(HERE, port) as again:

@@ -16,7 +16,7 @@ _ANSWER = pa.table(
 ).replace_schema_metadata({"broker": "b"})
 
 
-class _Door:
+class _Writer:
     """A broker's end of a put: says what was on its way whenever an answer was asked for."""
 
     def __init__(self, answered: int) -> None:
@@ -26,7 +26,7 @@ class _Door:
         self.is_closed = False
         self._answers = self._count = 0
 
-    def do_put(self, *_: Any) -> tuple[_Door, _Door]:
+    def do_put(self, *_: Any) -> tuple[_Writer, _Writer]:
         return self, self
 
     def write_batch(self, batch: Any) -> None:
@@ -54,9 +54,9 @@ class _Door:
 
 @pytest.mark.parametrize("answered", [20, 5, 0])
 def test_few_batches_are_on_their_way_unanswered(answered: int) -> None:
-    door, parts = _Door(answered), []
+    writer, parts = _Writer(answered), []
     batches = [pa.record_batch({"body": [b"x"]})] * 20
-    flight_link._put(door, batches, "t", None, parts)
-    assert len(parts) == answered and door.is_closed
-    assert max(door.unanswered) <= _FEW
-    assert len(door.unanswered) <= answered + _FEW
+    flight_link._put(writer, batches, "t", None, parts)
+    assert len(parts) == answered and writer.is_closed
+    assert max(writer.unanswered) <= _FEW
+    assert len(writer.unanswered) <= answered + _FEW
