@@ -155,6 +155,8 @@ class ReferenceSender:
         elif payloads:
             store.writer.reserve(payloads, len(seqs))
         due, near_below_ms = np.array(list(batch.moves.values())), now_ms + self._settings.lead_ms
+        if self.near_room() <= 0:  # since decision 43
+            near_below_ms = NO_TIME_MS
         batch.moved = list(reschedule(store, seqs, due, bounds, near_below_ms, now_ms))
         return first_seq, offsets
 

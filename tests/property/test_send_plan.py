@@ -7,7 +7,7 @@ What differs on purpose (decision 43), and is left out here or made equal:
   batch, and its id is looked at before its key. The reference looks at the batch first, at the last message.
 - A send that is refused whole makes no topic and takes no turn at the queues.
 - The near set and the level queues take the first rows of a batch that they have space for. The reference
-  does not count the messages of the same batch.
+  does not count the messages of the same batch. Neither moves a message into a near set that is full.
 """
 
 from __future__ import annotations
