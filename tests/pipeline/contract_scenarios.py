@@ -51,8 +51,10 @@ def cancels(world: World) -> None:
     lone = world.send([(b"by range", 700_000)])
     world.advance_to(500_000)
     topic = keyed[0].topic
-    world.answers.append(world.broker.cancel_key(topic, "same"))
-    world.answers.append(world.broker.cancel_range(topic, world.start_ms + 700_000, world.start_ms + 700_001))
+    world.answers.append(world.broker.cancel_where(topic, key="same"))
+    world.answers.append(
+        world.broker.cancel_where(topic, from_ms=world.start_ms + 700_000, to_ms=world.start_ms + 700_001)
+    )
     assert world.answers[-2:] == [5, 1]
     world.forget(*keyed, *lone)
     world.advance_to(800_000)

@@ -136,7 +136,7 @@ class Changing:
         if topic is not None:
             self._cancel_all(
                 self.world.model.pending(topic, key),
-                lambda request_id: self.world.broker.cancel_key(topic, key, request_id=request_id),
+                lambda request_id: self.world.broker.cancel_where(topic, key=key, request_id=request_id),
             )
 
     def _range(self) -> tuple[int, int]:
@@ -150,7 +150,9 @@ class Changing:
             waiting = [m for m in self.world.model.pending(topic) if low <= m.due_ms < high]
             self._cancel_all(
                 waiting,
-                lambda request_id: self.world.broker.cancel_range(topic, low, high, request_id=request_id),
+                lambda request_id: self.world.broker.cancel_where(
+                    topic, from_ms=low, to_ms=high, request_id=request_id
+                ),
             )
 
     def _time(self) -> dict[str, int]:
@@ -219,7 +221,7 @@ class Changing:
         if topic is not None:
             waiting = self.world.model.pending(topic, key)
             self._reschedule_all(
-                waiting, lambda **how: self.world.broker.reschedule_key(topic, key, **how), self._time()
+                waiting, lambda **how: self.world.broker.reschedule_where(topic, key=key, **how), self._time()
             )
 
     def reschedule_range(self) -> None:
@@ -229,7 +231,7 @@ class Changing:
             waiting = [m for m in self.world.model.pending(topic) if low <= m.due_ms < high]
             self._reschedule_all(
                 waiting,
-                lambda **how: self.world.broker.reschedule_range(topic, low, high, **how),
+                lambda **how: self.world.broker.reschedule_where(topic, from_ms=low, to_ms=high, **how),
                 self._time(),
             )
 

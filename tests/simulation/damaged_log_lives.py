@@ -188,7 +188,7 @@ class DamagedLogRun(Run):
         damaged = self._waiting_damaged(damage)
         movable = [m for m in self.model.pending(topic, key) if m.body not in damaged]
         try:
-            count = self.broker.reschedule_key(topic, key, by_ms=9_000)
+            count = self.broker.reschedule_where(topic, key=key, by_ms=9_000)
         except DiskFullError:
             return
         if count != len(movable):

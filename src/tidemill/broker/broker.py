@@ -18,7 +18,7 @@ from typing import Unpack
 
 import pyarrow as pa
 
-from tidemill.broker.change.canceller import Canceller, NewTime, To
+from tidemill.broker.change.canceller import Canceller, Chosen, NewTime, To, Where
 from tidemill.broker.change.requests import RequestId
 from tidemill.broker.change.topic_admin import TopicAdmin
 from tidemill.broker.change.transactions import Transactions
@@ -267,13 +267,9 @@ class Broker:
         self.require_open()
         return self._canceller.cancel_rows(topics, ids, seqs, request_id)
 
-    def cancel_key(self, topic: str, key: str, *, request_id: RequestId = None) -> int:
+    def cancel_where(self, topic: str, *, request_id: RequestId = None, **chosen: Unpack[Chosen]) -> int:
         self.require_open()
-        return self._canceller.cancel_key(topic, key, request_id)
-
-    def cancel_range(self, topic: str, from_ms: int, to_ms: int, *, request_id: RequestId = None) -> int:
-        self.require_open()
-        return self._canceller.cancel_range(topic, from_ms, to_ms, request_id)
+        return self._canceller.cancel_where(Where(topic, **chosen), request_id)
 
     def reschedule(
         self, handles: Sequence[Handle], *, request_id: RequestId = None, **to: Unpack[To]
@@ -281,15 +277,19 @@ class Broker:
         self.require_open()
         return self._canceller.reschedule(handles, NewTime(**to), request_id)
 
-    def reschedule_key(self, topic: str, key: str, *, request_id: RequestId = None, **to: Unpack[To]) -> int:
-        self.require_open()
-        return self._canceller.reschedule_key(topic, key, NewTime(**to), request_id)
-
-    def reschedule_range(
-        self, topic: str, from_ms: int, to_ms: int, *, request_id: RequestId = None, **to: Unpack[To]
+    def reschedule_where(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        request_id: RequestId = None,
+        **to: Unpack[To],
     ) -> int:
         self.require_open()
-        return self._canceller.reschedule_range(topic, from_ms, to_ms, NewTime(**to), request_id)
+        where = Where(topic, key, from_ms, to_ms)
+        return self._canceller.reschedule_where(where, NewTime(**to), request_id)
 
     def receive(
         self,

@@ -103,10 +103,7 @@ class EmbeddedOperations(Operations):
         return self._broker.cancel(handles, request_id=request_key(request_id))
 
     async def cancel_where(self, topic: str, where: Mapping[str, Any], request_id: str) -> int:
-        key = request_key(request_id)
-        if "key" in where:
-            return self._broker.cancel_key(topic, where["key"], request_id=key)
-        return self._broker.cancel_range(topic, **where, request_id=key)
+        return self._broker.cancel_where(topic, **where, request_id=request_key(request_id))
 
     async def reschedule(
         self, handles: Sequence[Handle], to: Mapping[str, int], request_id: str
@@ -117,9 +114,7 @@ class EmbeddedOperations(Operations):
         self, topic: str, where: Mapping[str, Any], to: Mapping[str, int], request_id: str
     ) -> int:
         key = request_key(request_id)
-        if "key" in where:
-            return self._broker.reschedule_key(topic, where["key"], request_id=key, **_to(to))
-        return self._broker.reschedule_range(topic, **where, request_id=key, **_to(to))
+        return self._broker.reschedule_where(topic, **where, request_id=key, **_to(to))
 
     # -- looking ----------------------------------------------------------------------------------
 

@@ -31,9 +31,9 @@ def test_a_new_time_is_a_whole_number(small, waiting, name, value):
     with pytest.raises(RequestError, match=f"{name} must be a whole number"):
         small.broker.reschedule([waiting.handle], **{name: value})
     with pytest.raises(RequestError, match=name):
-        small.broker.reschedule_key("orders", "k", **{name: value})
+        small.broker.reschedule_where("orders", key="k", **{name: value})
     with pytest.raises(RequestError, match=name):
-        small.broker.reschedule_range("orders", 0, 1 << 60, **{name: value})
+        small.broker.reschedule_where("orders", from_ms=0, to_ms=1 << 60, **{name: value})
 
 
 def test_a_time_beyond_all_limits_is_named_as_it_was_given(small, waiting):
@@ -45,7 +45,7 @@ def test_a_time_beyond_all_limits_is_named_as_it_was_given(small, waiting):
 def test_other_times_are_whole_numbers_too(small, waiting, value):
     broker = small.broker
     for call in (
-        lambda: broker.cancel_range("orders", value, 1 << 60),
+        lambda: broker.cancel_where("orders", from_ms=value, to_ms=1 << 60),
         lambda: broker.advance_to(value),
         lambda: broker.receive("orders", "g", wait_ms=value),
         lambda: broker.change_invisibility([], value),
@@ -61,7 +61,7 @@ def test_names_and_tables_are_what_they_say(small, waiting):
     for call, said in (
         (lambda: broker.ack([None]), "an ack token must be a text"),
         (lambda: broker.ack("receipt"), "ack_tokens must be a list of texts"),
-        (lambda: broker.cancel_key("orders", None), "key must be a text"),
+        (lambda: broker.cancel_where("orders", key=None), "key must be a text"),
         (lambda: broker.send_table({"body": [b"x"]}), "an Arrow table or batch"),
         (lambda: broker.views.pending(limit=-1), "limit -1 is not possible"),
     ):

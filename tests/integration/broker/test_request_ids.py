@@ -81,8 +81,10 @@ def test_without_an_id_it_answers_as_before(small):
 @pytest.mark.parametrize(
     "cancel",
     [
-        lambda broker: broker.cancel_key("orders", "k", request_id="r"),
-        lambda broker: broker.cancel_range("orders", START_MS, START_MS + 200_000, request_id="r"),
+        lambda broker: broker.cancel_where("orders", key="k", request_id="r"),
+        lambda broker: broker.cancel_where(
+            "orders", from_ms=START_MS, to_ms=START_MS + 200_000, request_id="r"
+        ),
     ],
 )
 def test_a_cancel_by_key_or_range_counts_as_the_first_time(small, between, cancel):
@@ -118,9 +120,9 @@ def test_a_delay_counts_from_the_first_time(small, between):
 @pytest.mark.parametrize(
     "move",
     [
-        lambda broker: broker.reschedule_key("orders", "k", by_ms=1, request_id="r"),
-        lambda broker: broker.reschedule_range(
-            "orders", START_MS, START_MS + 200_000, by_ms=1, request_id="r"
+        lambda broker: broker.reschedule_where("orders", key="k", by_ms=1, request_id="r"),
+        lambda broker: broker.reschedule_where(
+            "orders", from_ms=START_MS, to_ms=START_MS + 200_000, by_ms=1, request_id="r"
         ),
     ],
 )
@@ -160,7 +162,7 @@ def test_answers_that_changed_nothing_write_nothing(small):
     small.advance(5)
     end = small.log_end
     assert small.broker.cancel([gone], request_id="r") == [RELEASED]
-    assert small.broker.cancel_key("orders", "none", request_id="s") == 0
+    assert small.broker.cancel_where("orders", key="none", request_id="s") == 0
     assert small.broker.reschedule([gone], by_ms=5, request_id="t")[0].answer is RELEASED
     assert small.log_end == end
     # So the id is still free for another request.
@@ -179,13 +181,13 @@ def test_the_same_id_with_another_request_is_refused(small):
     others = [
         lambda: small.broker.cancel([second], request_id="r"),
         lambda: small.broker.cancel([first, second], request_id="r"),
-        lambda: small.broker.cancel_key("orders", "k", request_id="r"),
-        lambda: small.broker.cancel_range("orders", 0, 5, request_id="r"),
+        lambda: small.broker.cancel_where("orders", key="k", request_id="r"),
+        lambda: small.broker.cancel_where("orders", from_ms=0, to_ms=5, request_id="r"),
         lambda: small.broker.reschedule([first], by_ms=5, request_id="r"),
         lambda: small.broker.reschedule([second], by_ms=6, request_id="m"),
         lambda: small.broker.reschedule([second], delay_ms=5, request_id="m"),
         lambda: small.broker.reschedule([third], by_ms=5, request_id="m"),
-        lambda: small.broker.reschedule_key("orders", "k", by_ms=5, request_id="m"),
+        lambda: small.broker.reschedule_where("orders", key="k", by_ms=5, request_id="m"),
     ]
     for ask in others:
         with pytest.raises(
@@ -319,9 +321,9 @@ def test_a_move_that_was_cut_short_is_continued(small, monkeypatch, to, frames, 
     named = [*handles, *handles[:2]]
     asks = {
         "handles": lambda: small.broker.reschedule(named, **_MOVES[to], request_id="r"),
-        "key": lambda: small.broker.reschedule_key("orders", "k", **_MOVES[to], request_id="r"),
-        "range": lambda: small.broker.reschedule_range(
-            "orders", START_MS, START_MS + 900_000, **_MOVES[to], request_id="r"
+        "key": lambda: small.broker.reschedule_where("orders", key="k", **_MOVES[to], request_id="r"),
+        "range": lambda: small.broker.reschedule_where(
+            "orders", from_ms=START_MS, to_ms=START_MS + 900_000, **_MOVES[to], request_id="r"
         ),
     }
     _Crashing(small, monkeypatch, frames)
@@ -353,7 +355,9 @@ def test_what_was_moved_and_then_changed_by_others_is_not_moved_again(small, mon
     handles = _handles(small, 4)
 
     def move():
-        return small.broker.reschedule_range("orders", START_MS, START_MS + HOUR_MS, by_ms=50, request_id="r")
+        return small.broker.reschedule_where(
+            "orders", from_ms=START_MS, to_ms=START_MS + HOUR_MS, by_ms=50, request_id="r"
+        )
 
     _Crashing(small, monkeypatch, 1)
     with pytest.raises(SimulatedCrash):

@@ -155,7 +155,7 @@ def test_wrong_requests_to_the_other_verbs_write_nothing(small):
             "'nope' does not exist; create it",
             lambda: broker.send([Draft("nope", b"")], creates_topics=False),
         ),
-        (UnknownTopicError, "nope", lambda: broker.cancel_key("nope", "k")),
+        (UnknownTopicError, "nope", lambda: broker.cancel_where("nope", key="k")),
         (UnknownTopicError, "nope", lambda: broker.receive("nope", "g")),
         (
             UnknownTopicError,
@@ -163,12 +163,16 @@ def test_wrong_requests_to_the_other_verbs_write_nothing(small):
             lambda: broker.topics.delete("nope"),
         ),
         (UnknownTopicError, "topics list", lambda: broker.topics.change("nope", is_paused=True)),
-        (UnknownTopicError, "topics list", lambda: broker.reschedule_key("nope", "k", by_ms=1)),
+        (UnknownTopicError, "topics list", lambda: broker.reschedule_where("nope", key="k", by_ms=1)),
         (IllegalDelayError, "delay_ms -5 is negative", lambda: broker.reschedule([handle], delay_ms=-5)),
         (UnknownTopicError, "nope", lambda: broker.views.pending(topic_name="nope")),
-        (RequestError, "range is empty", lambda: broker.cancel_range("t", 5, 5)),
-        (RequestError, "start .* is after end", lambda: broker.cancel_range("t", 6, 5)),
-        (RequestError, "start .* is after end", lambda: broker.reschedule_range("t", 6, 5, by_ms=1)),
+        (RequestError, "range is empty", lambda: broker.cancel_where("t", from_ms=5, to_ms=5)),
+        (RequestError, "start .* is after end", lambda: broker.cancel_where("t", from_ms=6, to_ms=5)),
+        (
+            RequestError,
+            "start .* is after end",
+            lambda: broker.reschedule_where("t", from_ms=6, to_ms=5, by_ms=1),
+        ),
         (RequestError, "1970-01-01T00:00:00.006Z", lambda: broker.views.pending(from_ms=6, to_ms=5)),
         (RequestError, "start 1125", lambda: broker.views.pending(from_ms=1 << 50, to_ms=-1)),
         (
@@ -179,7 +183,7 @@ def test_wrong_requests_to_the_other_verbs_write_nothing(small):
         (
             RequestError,
             "exactly one of deliver_at_ms, delay_ms and by_ms",
-            lambda: broker.reschedule_key("t", "k", deliver_at_ms=1, by_ms=1),
+            lambda: broker.reschedule_where("t", key="k", deliver_at_ms=1, by_ms=1),
         ),
         (
             IllegalDelayError,

@@ -126,10 +126,10 @@ def test_by_key_acts_on_all_that_wait_with_it_and_on_nothing_else(small):
         [*drafts, Draft("orders", b"direct", keys=("k",)), Draft("other", b"o", delay_ms=9, keys=("k",))]
     )
     small.advance(1_000)
-    assert small.broker.reschedule_key("orders", "k", by_ms=100) == 3
-    assert small.broker.cancel_key("orders", "n3") == 1
-    assert small.broker.cancel_key("orders", "n3") == 0
-    assert small.broker.cancel_key("orders", "k") == 2
+    assert small.broker.reschedule_where("orders", key="k", by_ms=100) == 3
+    assert small.broker.cancel_where("orders", key="n3") == 1
+    assert small.broker.cancel_where("orders", key="n3") == 0
+    assert small.broker.cancel_where("orders", key="k") == 2
     small.advance(10_000)
     assert sorted(small.bodies("orders")) == [b"0", b"direct"]
     assert small.bodies("other") == [b"o"]
@@ -140,8 +140,8 @@ def test_by_range_acts_on_a_half_open_span_of_due_times(small):
         small.send("orders", b"%d" % i, delay_ms=100_000 + i)
     small.send("other", b"o", delay_ms=100_002)
     low = START_MS + 100_000
-    assert small.broker.cancel_range("orders", low + 1, low + 3) == 2
-    assert small.broker.reschedule_range("orders", low, low + 4, by_ms=-50_000) == 2
+    assert small.broker.cancel_where("orders", from_ms=low + 1, to_ms=low + 3) == 2
+    assert small.broker.reschedule_where("orders", from_ms=low, to_ms=low + 4, by_ms=-50_000) == 2
     small.advance(99_000)
     assert small.bodies("orders") == [b"0", b"3"]
     small.advance(9_000)
@@ -151,10 +151,10 @@ def test_by_range_acts_on_a_half_open_span_of_due_times(small):
 @pytest.mark.slow
 def test_more_than_a_batch_moves_and_cancels_in_one_call(small):
     small.broker.send([Draft("orders", b"", delay_ms=100_000 + i, keys=("k",)) for i in range(1_300)])
-    assert small.broker.reschedule_key("orders", "k", by_ms=7) == 1_300
+    assert small.broker.reschedule_where("orders", key="k", by_ms=7) == 1_300
     pending = small.broker.views.pending(limit=5_000)
     assert [p.deliver_at_ms for p in pending] == [START_MS + 100_007 + i for i in range(1_300)]
-    assert small.broker.cancel_range("orders", 0, 1 << 60) == 1_300
+    assert small.broker.cancel_where("orders", from_ms=0, to_ms=1 << 60) == 1_300
     assert small.broker.status().pending == 0
 
 
@@ -185,7 +185,7 @@ def test_a_message_pushed_on_again_and_again_stays_cheap_to_find(small):
     original = store.message
     store.message = lambda place: reads.append(place) or original(place)
     try:
-        assert small.broker.reschedule_key("orders", "k", by_ms=1) == 1
+        assert small.broker.reschedule_where("orders", key="k", by_ms=1) == 1
         assert len(store.seqs_with_id(topic.id, first.id)) == 1
     finally:
         store.message = original

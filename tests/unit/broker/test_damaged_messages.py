@@ -199,8 +199,8 @@ def test_its_own_handle_its_key_and_its_range_cancel_it(small):
     for receipt in (one, two, three):
         damage_message(small, receipt.handle.seq)
     assert small.broker.cancel([one.handle]) == [CancelAnswer.CANCELLED]
-    assert small.broker.cancel_key("t", "k1") == 1
-    assert small.broker.cancel_range("t", 0, START_MS * 2) == 1
+    assert small.broker.cancel_where("t", key="k1") == 1
+    assert small.broker.cancel_where("t", from_ms=0, to_ms=START_MS * 2) == 1
 
 
 def test_find_shows_a_damaged_message_by_key_timed_or_not(small):
@@ -232,8 +232,8 @@ def test_a_reschedule_of_it_says_so_and_moves_its_neighbours(small):
     damage_message(small, 1)
     answers = small.broker.reschedule(handles, by_ms=1000)
     assert [a.answer for a in answers] == [None, CancelAnswer.DAMAGED, None]
-    assert small.broker.reschedule_key("t", "k", by_ms=1000) == 2
-    assert small.broker.reschedule_range("t", 0, START_MS * 2, by_ms=1000) == 2
+    assert small.broker.reschedule_where("t", key="k", by_ms=1000) == 2
+    assert small.broker.reschedule_where("t", from_ms=0, to_ms=START_MS * 2, by_ms=1000) == 2
     small.advance(HOUR_MS)
     assert small.broker.status().pending == 2
     small.advance(3000)

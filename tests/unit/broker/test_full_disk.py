@@ -83,7 +83,9 @@ def test_a_reschedule_of_many_moves_all_or_none(small):
     small.broker.send_table(table, topic="t")
 
     def push_on() -> None:
-        moved = small.broker.reschedule_range("t", START_MS, START_MS + 100_000, by_ms=3_600_000)
+        moved = small.broker.reschedule_where(
+            "t", from_ms=START_MS, to_ms=START_MS + 100_000, by_ms=3_600_000
+        )
         assert moved == 1_500
 
     assert _refused_until_it_fits(small, push_on) > 2

@@ -26,7 +26,7 @@ def worked(tmp_path):
     small.broker.send([Draft("u", b"direct")] * 3)
     small.advance(3_000)
     small.broker.receive("t", "g", count=2)
-    small.broker.cancel_key("t", "nothing")
+    small.broker.cancel_where("t", key="nothing")
     small.check()
     yield small
     small.broker.store.release_files()

@@ -115,12 +115,12 @@ def test_a_lookup_is_refused_while_a_part_is_lost(small) -> None:
     with small.broker.store.writer.lock:
         find.lose(find.files[0])
     with pytest.raises(BusyError, match="retry in a few seconds"):
-        small.broker.cancel_key("t", "k3")
+        small.broker.cancel_where("t", key="k3")
     with pytest.raises(BusyError):
         small.broker.send([Draft("t", b"again", id="now-0")])
     small.broker.store.look_after_find()
-    assert small.broker.cancel_key("t", "k3") == 1
-    assert small.broker.cancel_key("t", "k3") == 0
+    assert small.broker.cancel_where("t", key="k3") == 1
+    assert small.broker.cancel_where("t", key="k3") == 0
 
 
 def test_a_lost_part_is_derived_in_bounded_steps(small, monkeypatch) -> None:
@@ -136,7 +136,7 @@ def test_a_lost_part_is_derived_in_bounded_steps(small, monkeypatch) -> None:
     while small.broker.store.look_after_find():
         steps += 1
     assert steps > 2
-    assert small.broker.cancel_key("t", "more-1") == 90
+    assert small.broker.cancel_where("t", key="more-1") == 90
     assert find.files[-1].end_offset == file.end_offset
 
 

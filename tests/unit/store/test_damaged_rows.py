@@ -117,7 +117,7 @@ def test_damage_under_a_running_broker_does_not_change_the_answer_to_a_cancel(sm
     handle = small.broker.views.pending(limit=1)[0].handle
     overwrite(entry_file(small, 0), 0, bytes(4_096 // ENTRY.itemsize * ENTRY.itemsize // 2))
     assert small.broker.cancel([handle]) == [CancelAnswer.CANCELLED]
-    assert small.broker.cancel_key("t", "k3") == 1
+    assert small.broker.cancel_where("t", key="k3") == 1
     small.advance(HOUR_MS + 200_000)
     assert len(bodies(small)) == 98
 

@@ -54,7 +54,7 @@ def test_a_checkpoint_and_more_work_and_a_kill_give_the_state_before(small):
     _work(small)
     small.broker.store.checkpoint()
     small.send("later", delay_ms=10)
-    small.broker.cancel_key("orders", "k20")
+    small.broker.cancel_where("orders", key="k20")
     small.advance(20)
     before = small.state()
     small.kill_and_open()

@@ -1,4 +1,4 @@
-"""Cancel and reschedule: by handle, by key, by time range, each with a definite answer.
+"""Cancel and reschedule: by handle, by key, by range of due times, each with a definite answer.
 
 Owns how a handle finds its message: by seq while that still names it, else by (topic, id), the newest
 winning. What is pending is looked at and acted on under the writer lock, in one frame, and the answer
@@ -7,7 +7,7 @@ leaves after that frame is safe, so every answer is true.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
@@ -50,6 +50,50 @@ class To(TypedDict, total=False):
     deliver_at_ms: int | None
     delay_ms: int | None
     by_ms: int | None
+
+
+class Chosen(TypedDict, total=False):
+    """The arguments that choose messages of a topic: a key, or a range of due times."""
+
+    key: str | None
+    from_ms: int | None
+    to_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Chooses the pending messages of a topic with a key, or due in `[from_ms, to_ms)`."""
+
+    topic: str
+    key: str | None = None
+    from_ms: int | None = None
+    to_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.from_ms is None and self.to_ms is None:
+            require_kind("key", self.key, str, "a text")
+            return
+        if self.key is not None:
+            raise RequestError("give either a key or a range of due times")
+        require_int("from_ms", self.from_ms)
+        require_int("to_ms", self.to_ms)
+        require_forward(*self.due_range)
+        if self.from_ms == self.to_ms:
+            raise RequestError("the range is empty: start and end are equal; use a later end")
+
+    @property
+    def due_range(self) -> tuple[int, int]:
+        assert self.from_ms is not None
+        assert self.to_ms is not None
+        return self.from_ms, self.to_ms
+
+    @property
+    def kind(self) -> str:
+        return "range" if self.key is None else "key"
+
+    @property
+    def fields(self) -> tuple[str | int, ...]:
+        return (self.topic, *self.due_range) if self.key is None else (self.topic, self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +151,13 @@ class Canceller(WriteContext):
     def _cancel_named(self, named: NamedRows, request_id: RequestId) -> U8:
         request = asked(request_id, "cancel", named)
         with self._store.write() as tx:
-            before = earlier(self._store, request, self._now_ms())
-            codes = self._cancel(tx, self._seqs_of(named), request, before)
+            codes = self._cancel(tx, self._seqs_of(named), request)
         self._store.finish_written()
         return codes
 
-    def _cancel(self, tx: CommitLog, seqs: I64, request: Request | None, before: Earlier | None) -> U8:
+    def _cancel(self, tx: CommitLog, seqs: I64, request: Request | None) -> U8:
         """Cancel what is pending of these seqs; the answer of each."""
+        before = earlier(self._store, request, self._now_ms())
         codes = self._codes(seqs)
         pending = np.flatnonzero(codes == State.PENDING)
         if before is not None:
@@ -129,29 +173,16 @@ class Canceller(WriteContext):
         tx.cancel(distinct, self._now_ms(), request)
         return codes
 
-    def cancel_key(self, topic_name: str, key: str, request_id: RequestId = None) -> int:
-        """Cancel every pending message with this key; says how many."""
-        require_kind("key", key, str, "a text")
-        request = asked(request_id, "cancel key", topic_name, key)
-        return self._cancel_found(request, lambda: self._pending_with_key(topic_name, key))
-
-    def cancel_range(self, topic_name: str, from_ms: int, to_ms: int, request_id: RequestId = None) -> int:
-        """Cancel every pending message due in `[from_ms, to_ms)`; says how many."""
-        _check_range(from_ms, to_ms)
-        request = asked(request_id, "cancel range", topic_name, from_ms, to_ms)
-        return self._cancel_found(request, lambda: self._pending_in_range(topic_name, from_ms, to_ms))
-
-    def _cancel_found(self, request: Request | None, find: Callable[[], I64]) -> int:
+    def cancel_where(self, where: Where, request_id: RequestId = None) -> int:
+        """Cancel every pending message that is chosen; says how many."""
+        request = asked(request_id, f"cancel {where.kind}", *where.fields)
         with self._store.write() as tx:
             before = earlier(self._store, request, self._now_ms())
             if before is None:
-                seqs = find()
-                count = len(seqs)
+                seqs = self._pending(where)
                 tx.cancel(seqs, self._now_ms(), request)
-            else:
-                count = before.count
         self._store.finish_written()
-        return count
+        return len(seqs) if before is None else before.count
 
     # -- reschedule -------------------------------------------------------------------------------
 
@@ -202,27 +233,15 @@ class Canceller(WriteContext):
         pairs = zip(new_seqs.tolist(), due.tolist(), strict=True)
         return dict(zip(movable.tolist(), pairs, strict=True)), parts
 
-    def reschedule_key(self, topic_name: str, key: str, to: NewTime, request_id: RequestId = None) -> int:
-        """Move every pending message with this key that reads back; says how many."""
-        require_kind("key", key, str, "a text")
-        request = asked(request_id, "reschedule key", topic_name, key, *to.fields())
-        return self._move_found(request, to, lambda: self._pending_with_key(topic_name, key))
-
-    def reschedule_range(
-        self, topic_name: str, from_ms: int, to_ms: int, to: NewTime, request_id: RequestId = None
-    ) -> int:
-        """Move every pending message due in `[from_ms, to_ms)` that reads back; says how many."""
-        _check_range(from_ms, to_ms)
-        request = asked(request_id, "reschedule range", topic_name, from_ms, to_ms, *to.fields())
-        return self._move_found(request, to, lambda: self._pending_in_range(topic_name, from_ms, to_ms))
-
-    def _move_found(self, request: Request | None, to: NewTime, find: Callable[[], I64]) -> int:
+    def reschedule_where(self, where: Where, to: NewTime, request_id: RequestId = None) -> int:
+        """Move every pending message that is chosen and reads back; says how many."""
+        request = asked(request_id, f"reschedule {where.kind}", *where.fields, *to.fields())
         parts: list[MovedMessages] = []
         with self._store.write() as tx:
             before = earlier(self._store, request, self._now_ms())
             count = before.count if before is not None else 0
             if before is None or not before.is_complete:
-                seqs = find()
+                seqs = self._pending(where)
                 seqs = seqs[self._store.are_readable(seqs)]
                 if before is not None:
                     hashes = tx.entries.take(seqs)["id_hash"]
@@ -311,22 +330,12 @@ class Canceller(WriteContext):
         codes[found] = self._store.ledger.states(seqs[found])
         return codes
 
-    def _pending_with_key(self, topic_name: str, key: str) -> I64:
-        topic = self._topics.existing(topic_name)
-        return np.array(self._store.seqs_with_key(topic.id, key), np.int64)
-
-    def _pending_in_range(self, topic_name: str, from_ms: int, to_ms: int) -> I64:
-        topic = self._topics.existing(topic_name)
-        found = [seqs for seqs, _ in self._store.scan_pending(topic.id, from_ms, to_ms)]
+    def _pending(self, where: Where) -> I64:
+        topic = self._topics.existing(where.topic)
+        if where.key is not None:
+            return np.array(self._store.seqs_with_key(topic.id, where.key), np.int64)
+        found = [seqs for seqs, _ in self._store.scan_pending(topic.id, *where.due_range)]
         return np.concatenate(found) if found else np.empty(0, np.int64)
-
-
-def _check_range(from_ms: int, to_ms: int) -> None:
-    require_int("from_ms", from_ms)
-    require_int("to_ms", to_ms)
-    require_forward(from_ms, to_ms)
-    if from_ms == to_ms:
-        raise RequestError("the range is empty: start and end are equal; use a later end")
 
 
 def _require_handles(handles: Sequence[Handle]) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Header, Request
 
 from tidemill.broker.broker import Broker
-from tidemill.broker.change.canceller import NewTime, To
+from tidemill.broker.change.canceller import Chosen, NewTime, To
 from tidemill.broker.send.answers import Answer
 from tidemill.core.errors import IllegalHandleError, IllegalRequestIdError, RequestError
 from tidemill.core.model import CancelAnswer, Draft, Handle, Once, SendResult
@@ -109,11 +109,7 @@ def change_routes(broker: Broker) -> APIRouter:
             answers = broker.cancel(_handles(request), request_id=request_id)
             count = sum(answer is CancelAnswer.CANCELLED for answer in answers)
             return CancelOut(cancelled=count, answers=answers)
-        topic = _topic(request)
-        if request.key is not None:
-            count = broker.cancel_key(topic, request.key, request_id=request_id)
-        else:
-            count = broker.cancel_range(topic, *_range(request), request_id=request_id)
+        count = broker.cancel_where(_topic(request), **_where(request), request_id=request_id)
         return CancelOut(cancelled=count, answers=None)
 
     @routes.post("/reschedule", response_model=RescheduleOut)
@@ -130,11 +126,7 @@ def change_routes(broker: Broker) -> APIRouter:
                 for m in moved
             ]
             return RescheduleOut(moved=sum(m.answer is None for m in moved), answers=answers)
-        topic = _topic(request)
-        if request.key is not None:
-            count = broker.reschedule_key(topic, request.key, request_id=request_id, **to)
-        else:
-            count = broker.reschedule_range(topic, *_range(request), request_id=request_id, **to)
+        count = broker.reschedule_where(_topic(request), **_where(request), request_id=request_id, **to)
         return RescheduleOut(moved=count, answers=None)
 
     return routes
@@ -229,13 +221,11 @@ def _handles(request: ChoiceIn) -> list[Handle]:
 def _topic(request: ChoiceIn) -> str:
     if request.topic is None:
         raise RequestError("give handles, or a topic with a key or a range")
-    if request.key is not None and (request.from_ms is not None or request.to_ms is not None):
-        raise RequestError("give either a key or a range of due times")
     require(CANCEL, topic=request.topic)
     return request.topic
 
 
-def _range(request: ChoiceIn) -> tuple[int, int]:
-    if request.from_ms is None or request.to_ms is None:
+def _where(request: ChoiceIn) -> Chosen:
+    if request.key is None and (request.from_ms is None or request.to_ms is None):
         raise RequestError("a range needs both from_ms and to_ms; or give a key")
-    return request.from_ms, request.to_ms
+    return Chosen(key=request.key, from_ms=request.from_ms, to_ms=request.to_ms)
