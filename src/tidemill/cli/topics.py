@@ -76,7 +76,7 @@ def delete(
 @topics.command("pause")
 @client_command
 def pause(client: Client, name: NameArgument) -> Answer:
-    """Hold a topic's releases; what falls due meanwhile is released when it is resumed."""
+    """Pause a topic's releases; what falls due meanwhile is released when it is resumed."""
     return Answer(asdict(client.topics.pause(name)), f"{name}: paused")
 
 

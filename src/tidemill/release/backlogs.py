@@ -5,7 +5,7 @@ rate lets through. Memory is bounded: beyond `rows_max` a topic's latest rows ar
 *spilled*; they are still pending in the ledger, and when the topic has space the releaser finds them again
 by looking through the entries.
 
-Owns also the names of what a due message can wait for (`HoldReason`), which are a contract (status, metrics).
+Owns also the names of what a due message can wait for (`WaitReason`), which are a contract (status, metrics).
 Nothing is skipped for any of them: what waits goes as soon as its reason is gone.
 """
 
@@ -42,7 +42,7 @@ class _Allowance:
         return int(self.tokens)
 
 
-class HoldReason(StrEnum):
+class WaitReason(StrEnum):
     PAUSE = "pause"  # its topic is paused
     RATE = "rate"  # its topic may release only so many a second
     ORDER = "order"  # a FIFO message: the timer has not handed over all that may come before it
@@ -56,9 +56,9 @@ class HoldReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReleaseWait:
-    """Messages held by one reason; `topic_id` where it is one topic's own."""
+    """Messages that wait for one reason; `topic_id` where it is one topic's own."""
 
-    waits_for: HoldReason
+    waits_for: WaitReason
     messages: int
     topic_id: int | None = None
 
@@ -85,14 +85,14 @@ class Backlogs:
         for topic_id, backlog in list(self._backlogs.items()):
             topic = self._topics.by_id(topic_id)
             if topic is not None and len(backlog.rows):
-                reason = HoldReason.PAUSE if topic.is_paused else HoldReason.RATE
+                reason = WaitReason.PAUSE if topic.is_paused else WaitReason.RATE
                 found.append(ReleaseWait(reason, len(backlog.rows), topic_id))
         return found
 
     def earliest(self) -> dict[int, int]:
         """When the earliest row of each topic that waits here is due; a look, as above."""
-        held = [(topic_id, backlog.rows) for topic_id, backlog in list(self._backlogs.items())]
-        return {topic_id: int(rows["deliver_at_ms"][0]) for topic_id, rows in held if len(rows)}
+        waiting = [(topic_id, backlog.rows) for topic_id, backlog in list(self._backlogs.items())]
+        return {topic_id: int(rows["deliver_at_ms"][0]) for topic_id, rows in waiting if len(rows)}
 
     def admit(self, rows: Rows, topic_ids: I64, now_ms: int) -> Rows:
         """Of rows that are due, those that may go now, with what waited before them; the rest waits."""

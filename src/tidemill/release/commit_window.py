@@ -159,6 +159,6 @@ class Pacing:
         self._last_ms = now_ms
         self.until_ms = now_ms + self._pause_ms if self._in_a_row >= _ROW else 0
 
-    def is_held(self, now_ms: int) -> bool:
+    def pauses(self, now_ms: int) -> bool:
         """True while the next record is to wait; never longer than a pause, wherever the clock is set."""
         return now_ms < self.until_ms <= now_ms + self._pause_ms

@@ -1,4 +1,4 @@
-"""A set of rows in memory that gives back those that are due: the near set, and rows held for a while.
+"""A set of rows in memory that gives back those that are due: the near set, and rows that wait for a while.
 
 Owns sorted runs with a cursor each, and a small heap for rows that come one by one. Adding a batch costs a
 sort of that batch; taking what is due costs a binary search in each run. The number of runs stays small,

@@ -24,7 +24,7 @@ from tidemill.core.clock import Clock, stopwatch_s
 from tidemill.core.errors import DiskFullError
 from tidemill.core.model import NEVER_ROLLED, Via
 from tidemill.log.arrays import I64, Flags, Rows, picked
-from tidemill.release.backlogs import Backlogs, HoldReason, ReleaseWait
+from tidemill.release.backlogs import Backlogs, ReleaseWait, WaitReason
 from tidemill.release.commit_window import CommitWindow, Pacing
 from tidemill.release.due_rows import (
     NO_ROWS,
@@ -41,7 +41,7 @@ from tidemill.release.due_set import DueSet
 from tidemill.release.lateness import ReleaseFigures
 from tidemill.release.overdue import OverdueScan, earliest_overdue
 from tidemill.release.ready_reader import ReadyReader, ShardsSeen
-from tidemill.release.sweeper import Held, Sweeper, SweepScan
+from tidemill.release.sweeper import InMemory, Sweeper, SweepScan
 from tidemill.store.formats.entry_format import FLAG_FIFO, FLAG_MOVED
 from tidemill.store.message_store import MessageStore
 
@@ -49,7 +49,7 @@ RELEASE_ROWS_MAX = 1 << 18
 
 # With more rows than this not absorbed, the shards are too far behind for anything to be missed.
 _UNABSORBED_MAX = 1 << 22
-_HELD_PAUSE_MS = 20
+_WAITING_PAUSE_MS = 20
 _AHEAD_MS = 2
 _NO_LIMIT_MS = 1 << 62
 
@@ -83,8 +83,8 @@ class Releaser:
         self._handed_over_ms = handed_over_ms
         self._lock = threading.Lock()  # protects the near set
         self._near = DueSet()
-        self._held = DueSet()
-        self._put_off: list[Rows] = []  # what this step may not release: held when it is over
+        self._waiting = DueSet()  # taken and not released: put off, or without space on the disk
+        self._put_off: list[Rows] = []  # what this step may not release: waits when it is over
         self.backlogs = Backlogs(store.topics)
         self.figures = ReleaseFigures(store.topic_names, clock.now_ms)
         self.lateness = self.figures.lateness
@@ -131,7 +131,7 @@ class Releaser:
         with self._lock:
             near_ms = self._near.next_due_ms()
         levels_ms = self._store.levels.next_due_ms
-        found = (near_ms, levels_ms, self._held.next_due_ms(), self._ready.next_due_ms())
+        found = (near_ms, levels_ms, self._waiting.next_due_ms(), self._ready.next_due_ms())
         return min((due_ms for due_ms in found if due_ms is not None), default=None)
 
     def due_seqs(self, from_ms: int, until_ms: int) -> I64:
@@ -140,21 +140,21 @@ class Releaser:
             near = self._near.due_seqs(from_ms, until_ms)
         with self._store.read():
             levels = self._store.levels.due_seqs(from_ms, until_ms)
-        held, ready = self._held.due_seqs(from_ms, until_ms), self._ready.due_seqs(from_ms, until_ms)
+        waiting, ready = self._waiting.due_seqs(from_ms, until_ms), self._ready.due_seqs(from_ms, until_ms)
         backlogs = [seqs_between(rows, from_ms, until_ms) for rows in self.backlogs.rows().values()]
-        return np.concatenate([NO_ROWS["seq"], *near, *levels, *held, *ready, *backlogs])
+        return np.concatenate([NO_ROWS["seq"], *near, *levels, *waiting, *ready, *backlogs])
 
     def waits(self, now_ms: int) -> list[ReleaseWait]:
         """What due messages wait for just now; a look from any thread."""
         found = self.backlogs.waits()
         if self._lacking_space:
-            found.append(ReleaseWait(HoldReason.DISK_SPACE, self._lacking_space))
-        elif held := self._held.due_count(now_ms):
-            found.append(ReleaseWait(HoldReason.ORDER, held))
+            found.append(ReleaseWait(WaitReason.DISK_SPACE, self._lacking_space))
+        elif waiting := self._waiting.due_count(now_ms):
+            found.append(ReleaseWait(WaitReason.ORDER, waiting))
         if missing := self.sweeper.missing_count:
-            found.append(ReleaseWait(HoldReason.SWEEP, missing))
+            found.append(ReleaseWait(WaitReason.SWEEP, missing))
         if self._window.is_full:
-            found.append(ReleaseWait(HoldReason.COMMIT, len(self._window.seqs())))
+            found.append(ReleaseWait(WaitReason.COMMIT, len(self._window.seqs())))
         return found
 
     def ready_changed(self) -> None:
@@ -178,7 +178,7 @@ class Releaser:
     def step(self, now_ms: int) -> int | None:
         """Release everything due at `now_ms`, in bounded batches; returns when to take the next step."""
         self._window.resume()
-        self._hold_what_was_put_off()
+        self._keep_what_was_put_off()
         # In this order: what is safe is known before the ready files that make it so are looked at; and they
         # are looked at whenever the shards have moved, also if another process moved them a moment ago.
         seen = self._seen = self._look_at_shards()
@@ -195,11 +195,11 @@ class Releaser:
                 is_pressed = has_more or self._is_pressed(now_ms)
             if len(rows):
                 self._release(rows, now_ms, is_pressed)
-                has_more = has_more or (is_ahead and not self._pacing.is_held(self._clock.now_ms()))
+                has_more = has_more or (is_ahead and not self._pacing.pauses(self._clock.now_ms()))
             if not (has_more or self._can_take_up_what_was_put_off() or self._must_sweep(now_ms)):
                 break
             now_ms = self._clock.now_ms()
-        self._hold_what_was_put_off()
+        self._keep_what_was_put_off()
         self._window.settle_step()
         self._lacking_space = 0
         self._ready.sweep(self._still_needed)
@@ -207,13 +207,12 @@ class Releaser:
         if self.next_wake_ms is None:
             return None
         come_ms = self.next_wake_ms - self._ahead_ms
-        is_held = self._pacing.is_held(self._clock.now_ms())
-        return max(come_ms, self._pacing.until_ms) if is_held else come_ms
+        return max(come_ms, self._pacing.until_ms) if self._pacing.pauses(self._clock.now_ms()) else come_ms
 
     def _take_ahead(self, now_ms: int) -> tuple[Rows, int, bool]:
         """Work out what falls due in a moment; returns it, the time, and the pressure, when that has come."""
         due_ms = self._next_wake_ms(now_ms)
-        if due_ms is None or self._pacing.is_held(now_ms) or not now_ms < due_ms <= now_ms + self._ahead_ms:
+        if due_ms is None or self._pacing.pauses(now_ms) or not now_ms < due_ms <= now_ms + self._ahead_ms:
             return NO_ROWS, now_ms, False
         rows, has_more = self._take_due(due_ms)
         if not len(rows):
@@ -221,7 +220,7 @@ class Releaser:
         is_pressed = has_more or self._is_pressed(due_ms)
         self._clock.doze(due_ms)
         if self._clock.now_ms() < due_ms:  # the clock was set back
-            self._held.add(rows)
+            self._waiting.add(rows)
             return NO_ROWS, now_ms, False
         return rows, due_ms, is_pressed
 
@@ -229,30 +228,30 @@ class Releaser:
         with self._lock:
             near = self._near.take_due(now_ms, self.rows_max)
         levels = take_due_levels(self._store, now_ms, self.rows_max)
-        held = self._held.take_due(now_ms, self.rows_max)
+        waiting = self._waiting.take_due(now_ms, self.rows_max)
         ready = self._ready.take_due(now_ms, self.rows_max)
         overdue = self._scan_some(now_ms)
         # Of a row that comes twice the first counts, and a ready file knows most about it.
-        merged = joined([near, levels, ready, held, overdue])
+        merged = joined([near, levels, ready, waiting, overdue])
         # Each source gave its earliest; only what comes before the last row of a full one is complete.
-        fullest = max(map(len, (near, levels, held, ready)))
+        fullest = max(map(len, (near, levels, waiting, ready)))
         has_more = fullest >= self.rows_max or self._scan is not None
         rows, later = merged[: self.rows_max], merged[self.rows_max :]
         if len(later):
-            self._held.add(later)
+            self._waiting.add(later)
             has_more = True
         return self._permitted(distinct(rows), now_ms), has_more
 
-    def _hold_what_was_put_off(self) -> None:
+    def _keep_what_was_put_off(self) -> None:
         """Not before the step is over: it would take the same rows again, and again."""
         while self._put_off:
-            self._held.add(self._put_off.pop())
+            self._waiting.add(self._put_off.pop())
 
     def _can_take_up_what_was_put_off(self) -> bool:
         """True when only the look through the entries was waited for, and it is over: then all anew."""
         if not self._waited_for_scan or self._scan is not None:
             return False
-        self._hold_what_was_put_off()
+        self._keep_what_was_put_off()
         self._fifo_below_ms, self._waited_for_scan = _NO_LIMIT_MS, False
         return True
 
@@ -298,7 +297,7 @@ class Releaser:
             raise
         finally:
             if len(rows):
-                self._held.add(rows)
+                self._waiting.add(rows)
 
     def _release_some(self, rows: Rows, now_ms: int, is_pressed: bool) -> Rows:
         """Let as many rows go as fit one record; returns the rest."""
@@ -335,9 +334,9 @@ class Releaser:
     def _next_wake_ms(self, now_ms: int) -> int | None:
         with self._lock:
             wakes = [self._near.next_due_ms(), self._store.levels.next_due_ms]
-        held = self._held.next_due_ms()
-        # What is held although due waits for the pipeline; look again a little later.
-        wakes.append(None if held is None else max(held, now_ms + _HELD_PAUSE_MS))
+        waiting_ms = self._waiting.next_due_ms()
+        # What waits although it is due waits for the pipeline; look again a little later.
+        wakes.append(None if waiting_ms is None else max(waiting_ms, now_ms + _WAITING_PAUSE_MS))
         wakes.extend((self._ready.next_due_ms(), self.backlogs.next_wake_ms(now_ms)))
         return min((wake for wake in wakes if wake is not None), default=None)
 
@@ -357,15 +356,16 @@ class Releaser:
 
     def _must_sweep(self, now_ms: int) -> bool:
         """With nothing due left to take: True when a scan begins for what was forgotten."""
-        self._scan = self.sweeper.look(now_ms, self._passed_ms, self._what_is_held)
+        self._scan = self.sweeper.look(now_ms, self._passed_ms, self._in_memory)
         return self._scan is not None
 
     def _passed_ms(self) -> int:
         """Before which time all that is due has been handed over; 0 where that would be long to find out."""
         return self._seen.fifo_safe() if self._seen.unabsorbed <= _UNABSORBED_MAX else 0
 
-    def _what_is_held(self) -> Held:
-        return Held(self.backlogs.rows(), [*self._put_off, *self._held.runs()], self.backlogs.spilled_ids())
+    def _in_memory(self) -> InMemory:
+        others = [*self._put_off, *self._waiting.runs()]
+        return InMemory(self.backlogs.rows(), others, self.backlogs.spilled_ids())
 
     def _refill(self, topic_id: int, now_ms: int) -> None:
         """Find the rows that a topic's backlog had no space for; the earliest of them, if they are many."""

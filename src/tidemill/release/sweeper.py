@@ -1,17 +1,17 @@
 """The sweep: finds due messages that the timer, or a set in memory, has forgotten, and gives them back.
 
-Owns the looks (is anything pending of the minutes that are over, and not held?), the scan that such a look
-begins, when a minute is scanned again, and how many messages were found. Leaves to others: the release, and
-building the shards again that lost something (`on_lost`).
+Owns the looks (is anything pending of the minutes that are over, and not in memory?), the scan that such a
+look begins, when a minute is scanned again, and how many messages were found. Leaves to others: the release,
+and building the shards again that lost something (`on_lost`).
 
 A look compares the due counts with what is in memory, at a moment when everything due has been taken: what is
-held, put off or in a backlog is all that may still be pending. It looks only at minutes that every shard has
-passed. A scan goes through the entries in bounded parts, between releases. One that does not explain a
-surplus is not repeated until the surplus grows or a pause has passed, which doubles each time: a count that
-is wrong, or an entry that cannot be read, costs a scan now and then and never one after the other.
+in memory (put off, or in a backlog) is all that may still be pending. It looks only at minutes that every
+shard has passed. A scan goes through the entries in bounded parts, between releases. One that does not
+explain a surplus is not repeated until the surplus grows or a pause has passed, which doubles each time: a
+count that is wrong, or an entry that cannot be read, costs a scan now and then and never one after the other.
 
-Invariants: a message that is held is never counted as swept; what is found goes the way of every release, so
-a mistake here costs a scan and never a message.
+Invariants: a message that is in memory is never counted as swept; what is found goes the way of every
+release, so a mistake here costs a scan and never a message.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from tidemill.store.message_store import MessageStore
 logger = logging.getLogger(__name__)
 
 # Looks are so far apart, where time passes by itself. Two in a row begin a scan, so what was forgotten is
-# found a dozen seconds after its minute.
+# found some ten seconds after its minute.
 _LOOK_EVERY_MS = 5_000
-# Held rows looked up under one hold of the writer lock.
+# Rows in memory looked up under one hold of the writer lock.
 _LOOK_ROWS = 1 << 16
 _MINUTE_BITS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class InMemory:
     """What is in memory when everything due was taken: rows by topic where that is known, and others."""
 
     by_topic: Mapping[int, Rows]
@@ -55,10 +55,10 @@ class Held:
 
 @dataclass(slots=True)
 class SweepScan(OverdueScan):
-    """A walk through the entries for pending messages of some minutes that are not held."""
+    """A walk through the entries for pending messages of some minutes that are not in memory."""
 
     from_ms: int = 0
-    held_seqs: I64 | None = None
+    seqs_in_memory: I64 | None = None
     found_count: int = 0
     far_count: int = 0
     on_lost: Callable[[I64], None] = lambda _: None
@@ -67,8 +67,8 @@ class SweepScan(OverdueScan):
         first_seq, end_seq = self.next_part()
         rows = overdue_rows(store, first_seq, end_seq, self.handed_over_ms - 1)
         rows = picked(rows, rows["deliver_at_ms"] >= self.from_ms)
-        if len(rows) and self.held_seqs is not None:
-            rows = picked(rows, ~np.isin(rows["seq"], self.held_seqs))
+        if len(rows) and self.seqs_in_memory is not None:
+            rows = picked(rows, ~np.isin(rows["seq"], self.seqs_in_memory))
         if len(rows):
             self.found_count += len(rows)
             self._tell_lost(store, rows)
@@ -91,20 +91,22 @@ RETRY_MS_FIRST = 60_000
 RETRY_MS_MAX = 3_600_000
 
 
-def surplus(pending: Mapping[int, Minutes], held: Mapping[int, Minutes], spilled: Collection[int]) -> Minutes:
-    """By minute, how many messages are pending and not held.
+def surplus(
+    pending: Mapping[int, Minutes], in_memory: Mapping[int, Minutes], spilled: Collection[int]
+) -> Minutes:
+    """By minute, how many messages are pending and not in memory.
 
-    `pending` and `held` are by topic. Compared topic by topic, so that one with too many held (cancelled
-    since) hides nothing of another. A `spilled` topic has more waiting than is in memory, and finds it by
-    itself.
+    `pending` and `in_memory` are by topic. Compared topic by topic, so that one with too many in memory
+    (cancelled since) hides nothing of another. A `spilled` topic has more waiting than is in memory, and
+    finds it by itself.
     """
     found: dict[int, int] = {}
     for topic_id, minutes in pending.items():
         if topic_id in spilled:
             continue
-        held_minutes = held.get(topic_id, {})
+        minutes_in_memory = in_memory.get(topic_id, {})
         for minute, count in minutes.items():
-            if (left := count - held_minutes.get(minute, 0)) > 0:
+            if (left := count - minutes_in_memory.get(minute, 0)) > 0:
                 found[minute] = found.get(minute, 0) + left
     return found
 
@@ -161,9 +163,11 @@ class Sweeper:
         self._looked_until = -1  # minutes, where the clock is simulated
         self._safe_seq_before = 0
         self.swept_count = 0  # since the start
-        self.missing_count = 0  # overdue and not held, at the last look
+        self.missing_count = 0  # overdue and not in memory, at the last look
 
-    def look(self, now_ms: int, passed_ms: Callable[[], int], held: Callable[[], Held]) -> SweepScan | None:
+    def look(
+        self, now_ms: int, passed_ms: Callable[[], int], in_memory: Callable[[], InMemory]
+    ) -> SweepScan | None:
         """The scan to make now, if one is needed. Call when everything due has been taken.
 
         `passed_ms`: every message that is due before it has been handed over.
@@ -177,7 +181,7 @@ class Sweeper:
             end_minute = passed
             pending = counts.before(end_minute)
         self._looked_until = end_minute
-        known = held() if pending else None
+        known = in_memory() if pending else None
         found = surplus(pending, self._minutes_of(known, end_minute), known.spilled) if known else {}
         self.missing_count = sum(found.values())
         safe_seq, self._safe_seq_before = self._safe_seq_before, self._store.safe_seq()
@@ -190,7 +194,7 @@ class Sweeper:
             self._safe_seq_before if self._clock.is_simulated else safe_seq,
             handed_over_ms=end * MINUTE_MS,
             from_ms=first * MINUTE_MS,
-            held_seqs=known.seqs(),
+            seqs_in_memory=known.seqs(),
             on_lost=self._on_lost,
         )
 
@@ -222,16 +226,16 @@ class Sweeper:
         self._next_look_ms = boot_ms + _LOOK_EVERY_MS
         return True
 
-    def _minutes_of(self, held: Held, end_minute: int) -> dict[int, dict[int, int]]:
-        """Held messages that are pending, by topic and minute."""
+    def _minutes_of(self, in_memory: InMemory, end_minute: int) -> dict[int, dict[int, int]]:
+        """Messages in memory that are pending, by topic and minute."""
         found: dict[int, dict[int, int]] = {}
         ledger = self._store.ledger
-        for topic_id, rows in held.by_topic.items():
+        for topic_id, rows in in_memory.by_topic.items():
             for part in _parts(rows, end_minute):
                 with self._store.read():
                     is_pending = ledger.pending_mask(part["seq"])
                 _count(found, part["deliver_at_ms"][is_pending], topic_id)
-        for rows in held.others:
+        for rows in in_memory.others:
             for part in _parts(rows, end_minute):
                 with self._store.read():
                     seqs = part["seq"][ledger.pending_mask(part["seq"])]

@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 from tidemill.broker.broker import Broker
 from tidemill.broker.query.status import LevelView, Status
 from tidemill.core.holds import Held
-from tidemill.release.backlogs import HoldReason
+from tidemill.release.backlogs import WaitReason
 from tidemill.server.grpc.gateway import Gateway
 from tidemill.server.pipeline_metrics import PipelineCollector
 from tidemill.server.rejects import REJECTS
@@ -199,7 +199,7 @@ class BrokerCollector(Collector):
     def _on_the_way(self, status: Status) -> Iterator[Metric]:
         late, pipeline = status.lateness_ms, status.pipeline
         waits = {
-            (reason,): sum(w.messages for w in status.waits if w.waits_for is reason) for reason in HoldReason
+            (reason,): sum(w.messages for w in status.waits if w.waits_for is reason) for reason in WaitReason
         }
         text = "Messages due and not in their topic yet, by what they wait for."
         yield family(GaugeMetricFamily, "release_waiting_messages", text, ["waits_for"], waits)

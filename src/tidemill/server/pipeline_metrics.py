@@ -16,7 +16,7 @@ from tidemill.broker.broker import Broker
 from tidemill.broker.query.due_windows import FILLS, load_ahead
 from tidemill.broker.query.metrics_history import kind_counts
 from tidemill.core.histogram import Histogram
-from tidemill.release.backlogs import HoldReason
+from tidemill.release.backlogs import WaitReason
 from tidemill.server.security.caller import LOOK, may, may_everywhere
 from tidemill.store.topic_histograms import OTHER_TOPICS, TopicHistogram
 from tidemill.timer.step_figures import Stage
@@ -120,7 +120,7 @@ class PipelineCollector(Collector):
         )
         status = self._broker.status()
         ages = {view.waits_for: status.now_ms - view.due_ms for view in status.overdue}
-        for reason in (*HoldReason, None):
+        for reason in (*WaitReason, None):
             family.add_metric([reason or NO_REASON], ages.get(reason, 0) / 1000)
         return family
 

@@ -14,7 +14,7 @@ from tidemill.core.errors import CorruptionError, RequestError, SyncFailedError
 from tidemill.core.holds import Held
 from tidemill.core.model import CancelAnswer, Draft
 from tidemill.log.checkpoint import decode_checkpoint
-from tidemill.release.backlogs import HoldReason
+from tidemill.release.backlogs import WaitReason
 from tidemill.testing import FaultPlan
 
 _GOLDEN = Path(__file__).parents[2] / "golden" / "holds-1.bin"
@@ -39,7 +39,7 @@ def test_nothing_timed_is_released_while_releases_are_held_and_all_of_it_once_af
     small.send("t", b"near later", delay_ms=1)
     small.advance(300_000)
     assert small.bodies("t") == []
-    assert small.broker.status().waits == [WaitView(HoldReason.HOLD, "", 5)]
+    assert small.broker.status().waits == [WaitView(WaitReason.HOLD, "", 5)]
     small.broker.switches.resume("releases")
     small.broker.run_due()
     assert sorted(small.bodies("t")) == [b"far", b"fifo", b"level", b"near", b"near later"]
@@ -101,8 +101,8 @@ def test_a_paused_topic_says_so_also_while_releases_are_held(small):
     small.broker.switches.hold("releases")
     small.advance(70_000)
     assert small.broker.status().waits == [
-        WaitView(HoldReason.HOLD, "", 1),
-        WaitView(HoldReason.PAUSE, "still", 1),
+        WaitView(WaitReason.HOLD, "", 1),
+        WaitView(WaitReason.PAUSE, "still", 1),
     ]
 
 
@@ -158,7 +158,7 @@ def test_while_absorbing_is_held_only_what_was_not_absorbed_waits(small):
     small.advance(400_000)
     assert sorted(small.bodies("t")) == [b"absorbed", b"level", b"near"]
     assert small.broker._timer.absorbed_end == end
-    assert small.broker.status().waits == [WaitView(HoldReason.ABSORB, "", 1)]
+    assert small.broker.status().waits == [WaitView(WaitReason.ABSORB, "", 1)]
     assert small.broker.releaser.sweeper.missing_count == 0
     small.broker.switches.resume("absorbing")
     small.advance(0)

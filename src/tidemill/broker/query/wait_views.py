@@ -19,7 +19,7 @@ import numpy as np
 from tidemill.broker.control.timer_controller import TimerController
 from tidemill.broker.control.unabsorbed import due_unabsorbed
 from tidemill.core.limits import MINUTE_MS
-from tidemill.release.backlogs import HoldReason, ReleaseWait
+from tidemill.release.backlogs import ReleaseWait, WaitReason
 from tidemill.release.clock_guard import ClockGuard
 from tidemill.release.releaser import Releaser
 from tidemill.store.message_store import MessageStore
@@ -27,7 +27,7 @@ from tidemill.store.message_store import MessageStore
 
 @dataclass(frozen=True, slots=True)
 class WaitView:
-    waits_for: HoldReason
+    waits_for: WaitReason
     topic: str  # whose own affair it is; empty: the whole broker's
     messages: int
 
@@ -46,20 +46,20 @@ def wait_views(
     if timer_controller.holds.holds_absorbing:
         unabsorbed = due_unabsorbed(store, timer_controller.absorbed_ends, now_ms)
     if timer_controller.holds.holds_releases:
-        waits = _held(store, releaser, timer_controller, now_ms)
+        waits = _waits_under_hold(store, releaser, timer_controller, now_ms)
     else:
         waits = releaser.waits(now_ms)
     for wait in waits:
         topic = None if wait.topic_id is None else topics.by_id(wait.topic_id)
         views.append(WaitView(wait.waits_for, topic.name if topic else "", wait.messages))
     if count := unabsorbed.total():
-        views.append(WaitView(HoldReason.ABSORB, "", count))
+        views.append(WaitView(WaitReason.ABSORB, "", count))
     if guard.is_holding(boot_ms):
-        views.append(WaitView(HoldReason.CLOCK, "", releaser.near_due_count(now_ms)))
+        views.append(WaitView(WaitReason.CLOCK, "", releaser.near_due_count(now_ms)))
     return sorted(views, key=lambda view: (view.waits_for, view.topic))
 
 
-def _held(
+def _waits_under_hold(
     store: MessageStore, releaser: Releaser, timer_controller: TimerController, now_ms: int
 ) -> list[ReleaseWait]:
     """The messages that are due while releases are held."""
@@ -69,10 +69,10 @@ def _held(
         topic = store.topics.by_id(topic_id)
         if count > 0 and topic is not None:
             if topic.is_paused:
-                found.append(ReleaseWait(HoldReason.PAUSE, count, topic_id))
+                found.append(ReleaseWait(WaitReason.PAUSE, count, topic_id))
             else:
                 held += count
-    return [*found, ReleaseWait(HoldReason.HOLD, held)] if held else found
+    return [*found, ReleaseWait(WaitReason.HOLD, held)] if held else found
 
 
 def _due(
@@ -100,7 +100,7 @@ def _due(
 class OverdueView:
     """The oldest overdue message that waits for one reason, or for none that is known."""
 
-    waits_for: HoldReason | None
+    waits_for: WaitReason | None
     topic: str  # empty: not known without reading entries
     due_ms: int
 
@@ -116,13 +116,13 @@ def overdue_views(
     for topic_id, due_ms in _by_topic(store, exact, now_ms).items():
         topic = store.topics.by_id(topic_id)
         if topic is not None and due_ms <= now_ms:
-            of_topic = HoldReason.RATE if topic_id in spilled else own.get(topic.name)
-            reason = HoldReason.PAUSE if topic.is_paused else of_topic or shared
+            of_topic = WaitReason.RATE if topic_id in spilled else own.get(topic.name)
+            reason = WaitReason.PAUSE if topic.is_paused else of_topic or shared
             found.append(OverdueView(reason, topic.name, due_ms))
     in_memory_ms = releaser.earliest_ms()
     if in_memory_ms is not None and in_memory_ms <= now_ms:
         found.append(OverdueView(shared, "", in_memory_ms))
-    oldest: dict[HoldReason | None, OverdueView] = {}
+    oldest: dict[WaitReason | None, OverdueView] = {}
     for view in sorted(found, key=lambda view: view.due_ms):
         oldest.setdefault(view.waits_for, view)
     return list(oldest.values())

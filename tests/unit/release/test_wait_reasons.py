@@ -8,7 +8,7 @@ from helpers.small_broker import START_MS
 from tidemill.broker.query.wait_views import WaitView
 from tidemill.core.errors import DiskFullError
 from tidemill.core.model import Draft
-from tidemill.release.backlogs import HoldReason
+from tidemill.release.backlogs import WaitReason
 
 
 def _waits(small) -> list[WaitView]:
@@ -29,8 +29,8 @@ def test_a_paused_and_a_limited_topic_are_named_and_hold_up_no_other_of_their_le
     small.broker.run_due()
     assert len(small.bodies("free")) == 4
     assert _waits(small) == [
-        WaitView(HoldReason.PAUSE, "still", 3),
-        WaitView(HoldReason.RATE, "slow", 3),
+        WaitView(WaitReason.PAUSE, "still", 3),
+        WaitView(WaitReason.RATE, "slow", 3),
     ]
     small.broker.topics.change("still", is_paused=False)
     small.advance(5_000)
@@ -43,7 +43,7 @@ def test_a_fifo_message_waits_for_the_timer(small):
     small.send("t", b"near", deliver_at_ms=START_MS + 40_001, message_group="g")
     small.clock.advance(5)
     small.broker._release_service.run_once()
-    assert _waits(small) == [WaitView(HoldReason.ORDER, "", 1)]
+    assert _waits(small) == [WaitView(WaitReason.ORDER, "", 1)]
     small.broker.run_due()
     small.broker.run_due()
     assert _waits(small) == []
@@ -60,7 +60,7 @@ def test_a_record_without_room_waits_and_nothing_is_lost(small, monkeypatch):
         patch.setattr(small.broker.store.writer, "release", no_room)
         with pytest.raises(DiskFullError):
             small.broker._release_service.run_once()
-        assert _waits(small) == [WaitView(HoldReason.DISK_SPACE, "", 3)]
+        assert _waits(small) == [WaitView(WaitReason.DISK_SPACE, "", 3)]
     small.broker._release_service.run_once()
     assert (_waits(small), small.bodies("t")) == ([], [b"0", b"1", b"2"])
 
@@ -78,7 +78,7 @@ def test_a_full_window_waits_for_commits(make_small, monkeypatch):
 
     monkeypatch.setattr(window, "_finish", looked_at)
     small.broker._release_service.run_once()
-    assert seen[0] == [WaitView(HoldReason.COMMIT, "", 3)]
+    assert seen[0] == [WaitView(WaitReason.COMMIT, "", 3)]
     assert seen[-1] == []  # at the end of the step nothing presses any more
     assert (_waits(small), len(small.bodies("t"))) == ([], 5)
 
@@ -89,7 +89,7 @@ def test_a_leap_of_the_clock_is_named_while_it_holds(small):
     small.send("t", b"x", delay_ms=20_000)
     small.clock.leap_ms(100_000)
     small.broker.run_due()
-    assert _waits(small) == [WaitView(HoldReason.CLOCK, "", 1)]
+    assert _waits(small) == [WaitView(WaitReason.CLOCK, "", 1)]
     small.clock.advance(10_000)
     small.broker.run_due()
     assert (_waits(small), small.bodies("t")) == ([], [b"x"])
