@@ -333,6 +333,10 @@ class Broker:
         self.require_open()
         return self._retries.send_back(ack_tokens, level)
 
+    def dead_letter(self, ack_tokens: Sequence[str]) -> list[bool]:
+        self.require_open()
+        return self._retries.dead_letter(ack_tokens)
+
     @property
     def views(self) -> Views:
         self._require_not_closed()

@@ -14,7 +14,6 @@ from typing import Any, cast
 from tidemill.broker.backup import CopyProgress, back_up
 from tidemill.broker.broker import Broker
 from tidemill.broker.change.canceller import To
-from tidemill.broker.consume.retries import TO_DEAD_LETTERS, SendBackAnswer
 from tidemill.broker.query.damage_views import damage_views
 from tidemill.client.operations import Carrier, Operations
 from tidemill.core.answers import (
@@ -94,8 +93,7 @@ class EmbeddedOperations(Operations):
         return self._broker.send_back(ack_tokens, level)
 
     async def dead_letter(self, ack_tokens: Sequence[str]) -> list[bool]:
-        answers = self._broker.send_back(ack_tokens, TO_DEAD_LETTERS)
-        return [sent.answer is SendBackAnswer.DEAD for sent in answers]
+        return self._broker.dead_letter(ack_tokens)
 
     # -- cancel and reschedule --------------------------------------------------------------------
 

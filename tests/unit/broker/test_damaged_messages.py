@@ -158,7 +158,7 @@ def test_a_damaged_message_that_is_sent_back_or_forwarded_is_refused_not_moved(s
         damage_queued(small, offset)
     small.broker.store._sections.clear()
     assert small.broker.send_back([one.ack_token])[0].answer.value == "invalid"
-    assert small.broker.dead_letters.forward(two.ack_token) is False
+    assert small.broker.dead_letter([two.ack_token])[0] is False
     assert small.broker.ack([one.ack_token]) == [True]
     small.clock.advance(1001)
     assert received(small) == []

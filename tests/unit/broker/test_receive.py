@@ -375,7 +375,7 @@ def test_a_receipt_from_before_a_reset_settles_nothing_after_it(small, crash):
         small.kill_and_open()
     assert small.broker.ack([old.ack_token]) == [False]
     assert small.broker.change_invisibility([old.ack_token], 5) == [False]
-    assert not small.broker.dead_letters.forward(old.ack_token)
+    assert not small.broker.dead_letter([old.ack_token])[0]
     assert small.broker.ack([new.ack_token]) == [True]
 
 

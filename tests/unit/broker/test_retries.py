@@ -50,7 +50,7 @@ def test_the_receipt_of_what_was_sent_back_is_spent(small):
     assert small.broker.ack([delivery.ack_token]) == [False]
     assert small.broker.change_invisibility([delivery.ack_token], 0) == [False]
     assert [s.answer for s in small.broker.send_back([delivery.ack_token], -1)] == [INVALID]
-    assert small.broker.dead_letters.forward(delivery.ack_token) is False
+    assert small.broker.dead_letter([delivery.ack_token])[0] is False
     small.advance(100_000)
     assert _one(small).attempt == 2
 

@@ -48,7 +48,7 @@ def test_a_groups_own_topics_are_not_made_by_asking_for_them(small, namespace, c
 def test_a_client_in_a_namespace_finds_the_dead_letters_of_its_group(small):
     small.send("shop%orders")
     (delivery,) = small.broker.receive("shop%orders", "shop%g1")
-    assert small.broker.dead_letters.forward(delivery.ack_token)
+    assert small.broker.dead_letter([delivery.ack_token])[0]
 
     async def run() -> list[int]:
         gateway = Gateway(small.broker)

@@ -1,10 +1,10 @@
 """Dead letters: messages a group has given up on, kept in `%DLQ%group` for inspection.
 
-Owns what a dead letter looks like, the verb that sends one there before its attempts are used up, and what
-operators do with them: list the open ones, and resend them. Resending puts a letter into
-`%RETRY%group`, so that only that group sees it again, with all its attempts before it; the frame that
-stores it settles the letter. A letter is dealt with when the group has settled it in its dead-letter topic.
-The frame that buries a message also settles the delivery it takes the place of.
+Owns what a dead letter looks like and what operators do with them: list the open ones, and resend them.
+A delivery becomes one at its last attempt, or when its consumer says so (`retries.py`). Resending puts a
+letter into `%RETRY%group`, so that only that group sees it again, with all its attempts before it; the frame
+that stores it settles the letter. A letter is dealt with when the group has settled it in its dead-letter
+topic. The frame that buries a message also settles the delivery it takes the place of.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tidemill.broker.change.topic_admin import TopicAdmin
-from tidemill.broker.consume.ack_tokens import decode_ack_token, group_queue_held
 from tidemill.broker.send.admission import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from tidemill.core.arguments import require_whole
 from tidemill.core.errors import UnknownTopicError
@@ -52,40 +51,12 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """The forward, list and resend verbs. Thread-safe."""
+    """The list and resend verbs. Thread-safe."""
 
     def __init__(self, store: MessageStore, topics: TopicAdmin, now_ms: Callable[[], int]) -> None:
         self._store = store
         self._topics = topics
         self._now_ms = now_ms
-
-    def forward(self, ack_token: str) -> bool:
-        """Move one delivery to its group's dead letters; False if the token is no longer the valid one."""
-        delivery = decode_ack_token(ack_token)
-        consumers = self._store.consumers
-        # The writer's lock before the consumers', as everywhere.
-        with self._store.write() as tx, consumers.lock:
-            group_queue = group_queue_held(delivery, consumers.state, self._store.topics)
-            if group_queue is None:
-                return False
-            _, topic_id, queue_id = group_queue
-            offset = delivery.offset
-            row = self._store.queues.read((topic_id, queue_id), offset, offset + 1)[0]
-            if self._store.is_expired(int(row["place"])) or (group_queue, offset) in consumers.settling:
-                return False
-            message = self._store.readable(int(row["place"]))
-            if message is None:  # damaged since it was given out: it goes nowhere
-                return False
-            # Made only now: an ack token that settles nothing leaves no topic behind.
-            target = self._topics.ensure(tx, DEAD_LETTER_PREFIX + delivery.group, is_internal=True)
-            queue = self._topics.choose_queue(target, "")
-            origin = origin_name(message, self._topics.require(delivery.topic))
-            letter = dead_letter(message, origin, target.id, queue, delivery.attempt)
-            settlement = Settlement(delivery.group, topic_id, queue_id, offset)
-            appended = tx.send_back(new_messages([letter]), [settlement], self._now_ms())
-            consumers.settling.add((group_queue, offset))
-        self._store.finish(appended)
-        return True
 
     # -- looking ----------------------------------------------------------------------------------
 

@@ -161,6 +161,11 @@ class Retries(WriteContext):
             self._note_level(g, note)
         return answers
 
+    def dead_letter(self, ack_tokens: Sequence[str]) -> list[bool]:
+        """Move deliveries to the dead letters of their groups, whatever attempts are left."""
+        answers = self.send_back(ack_tokens, TO_DEAD_LETTERS)
+        return [sent.answer is SendBackAnswer.DEAD for sent in answers]
+
     def _note_level(self, given: _Given, note: str) -> None:
         if note:
             self._sender.clamped_levels.add(given.topic.name, note)

@@ -198,7 +198,7 @@ class Consuming:
         receipt = request.receipt_handle
         if not self._is_receipt_of(receipt, resource_name(request.group)):
             raise _INVALID
-        is_moved = await self._call(self._broker.dead_letters.forward, receipt)
+        (is_moved,) = await self._call(self._broker.dead_letter, [receipt])
         self._leases.drop([receipt])
         if not is_moved:
             raise _INVALID

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from tidemill.broker.broker import Broker
 from tidemill.broker.consume.dead_letters import DeadLetter
-from tidemill.broker.consume.retries import TO_DEAD_LETTERS, SendBackAnswer
+from tidemill.broker.consume.retries import SendBackAnswer
 from tidemill.core.answers import NackResult
 from tidemill.core.errors import RequestError
 from tidemill.core.limits import ANSWER_BYTES_MAX, FRAME_ROWS_MAX, MAX_DELAY_MS
@@ -113,8 +113,7 @@ def retry_routes(broker: Broker) -> APIRouter:
     def dead_letter(request: AckTokensIn) -> SettledOut:
         """Move deliveries to the dead letters of their groups, whatever attempts are left."""
         require_ack_tokens(broker, request.ack_tokens)
-        answers = broker.send_back(request.ack_tokens, TO_DEAD_LETTERS)
-        return SettledOut(settled=[sent.answer is SendBackAnswer.DEAD for sent in answers])
+        return SettledOut(settled=broker.dead_letter(request.ack_tokens))
 
     @routes.post("/dead-letters/resend", response_model=ResentOut)
     def resend(request: ResendIn) -> ResentOut:
