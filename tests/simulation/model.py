@@ -18,7 +18,7 @@ from tidemill.core.model import NO_TIME_MS, Handle
 
 if TYPE_CHECKING:
     from tidemill.broker.broker import Broker
-    from tidemill.broker.query.message_history import FoundMessage
+    from tidemill.broker.query.message_history import MessageView
 
 DLQ = "%DLQ%"
 _ALL = 1 << 30
@@ -221,7 +221,7 @@ class Model:
             raise Broken(f"offsets {sorted(missing)} of queue {queue_id} of {life.name} were never readable")
         life.ends[queue_id] = end
 
-    def _arrived(self, life: TopicLife, row: FoundMessage) -> None:
+    def _arrived(self, life: TopicLife, row: MessageView) -> None:
         life.rows[row.queue_id, row.offset] = (row.message.body, row.released_at_ms)
         seen = Seen(row.queue_id, row.offset, row.released_at_ms)
         if life.name.startswith(DLQ):
@@ -272,7 +272,7 @@ class Model:
             name = f"level {message.level_delay_ms} of queue {row.queue_id}"
             self._check_order(life.groups.setdefault(name, []), message)
 
-    def _resent(self, group: str, row: FoundMessage) -> None:
+    def _resent(self, group: str, row: MessageView) -> None:
         """A dead letter is with its group once more: one that was a letter, and that a user resent."""
         key = (group, row.message.properties["RETRY_TOPIC"], row.message.body)
         if group not in self.resends or self.buried.pop(key, None) is None:

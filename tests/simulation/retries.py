@@ -9,7 +9,7 @@ from simulation.breaking import Broken
 
 if TYPE_CHECKING:
     from simulation.consumers import Taken
-    from tidemill.broker.query.message_history import FoundMessage
+    from tidemill.broker.query.message_history import MessageView
     from tidemill.core.model import StoredMessage
 
 RETRY = "%RETRY%"
@@ -48,7 +48,7 @@ class Retries:
     def pending(self) -> list[Retry]:
         return [retry for retry in self.known.values() if retry.is_pending]
 
-    def arrived(self, topic: str, row: FoundMessage, latest_ms: int) -> None:
+    def arrived(self, topic: str, row: MessageView, latest_ms: int) -> None:
         """A message was found in a retry topic."""
         key = key_of(topic, row.message)
         retry = self.known.get(key)

@@ -38,7 +38,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="JSON for programs inst
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
+class BrokerAddress:
     """Where a command's broker is and how to speak to it."""
 
     endpoint: str
@@ -47,7 +47,7 @@ class Broker:
     is_insecure: bool
 
 
-def broker_of(endpoint: str | None) -> Broker:
+def broker_of(endpoint: str | None) -> BrokerAddress:
     """The broker that a command means."""
     settings = _config_file()
     token, ca, insecure = (
@@ -55,7 +55,7 @@ def broker_of(endpoint: str | None) -> Broker:
         for name in ("token", "ca", "tls_insecure")
     )
     chosen = endpoint or settings.get("endpoint") or DEFAULT_ENDPOINT
-    return Broker(chosen, token_of(token), os.path.expanduser(ca), insecure.lower() in _YES)
+    return BrokerAddress(chosen, token_of(token), os.path.expanduser(ca), insecure.lower() in _YES)
 
 
 def connect(endpoint: str | None) -> Client:

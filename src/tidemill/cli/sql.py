@@ -24,7 +24,7 @@ from rich.text import Text
 
 from tidemill.cli.arguments import usage
 from tidemill.cli.child_processes import end_in_order
-from tidemill.cli.connecting import Broker, EndpointOption, JsonOption, broker_of, connect
+from tidemill.cli.connecting import BrokerAddress, EndpointOption, JsonOption, broker_of, connect
 from tidemill.cli.output import console
 from tidemill.core.durations import format_time
 from tidemill.core.errors import StorageError
@@ -70,7 +70,7 @@ def sql(
     return 0
 
 
-def _answer(query: str, broker: Broker, rows_max: int | None) -> pa.Table:
+def _answer(query: str, broker: BrokerAddress, rows_max: int | None) -> pa.Table:
     """The result from Spark, as an Arrow table."""
     from tidemill.spark.session import ask  # here, because Spark is optional and slow to import
 

@@ -117,6 +117,7 @@ class FoundMessage:
     offset: int | None = None  # in its queue; None: in none
     released_at_ms: int | None = None
     is_damaged: bool = False  # its bytes are: only what the index knows is given
+    broker_properties: Mapping[str, str] = field(default_factory=dict)  # what the broker adds: never sent on
 
 
 class Minute(NamedTuple):

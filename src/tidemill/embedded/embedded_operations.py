@@ -15,6 +15,7 @@ from tidemill.broker.backup import CopyProgress, back_up
 from tidemill.broker.broker import Broker
 from tidemill.broker.change.canceller import To
 from tidemill.broker.query.damage_views import damage_views
+from tidemill.broker.query.message_history import MessageView
 from tidemill.client.operations import Carrier, Operations
 from tidemill.core.answers import (
     Backup,
@@ -128,24 +129,7 @@ class EmbeddedOperations(Operations):
         )
 
     async def find(self, topic: str, key: str) -> list[FoundMessage]:
-        return [
-            FoundMessage(
-                id=found.message.id,
-                topic=topic,
-                body=found.message.body,
-                keys=found.message.keys,
-                tag=found.message.tag,
-                properties=dict(found.message.properties),
-                stored_at_ms=found.message.stored_at_ms,
-                deliver_at_ms=_time(found.message.deliver_at_ms),
-                state=found.state,
-                queue=found.queue_id,
-                offset=found.offset,
-                released_at_ms=found.released_at_ms,
-                is_damaged=found.is_damaged,
-            )
-            for found in self._broker.views.find(topic, key)
-        ]
+        return [_found(topic, view) for view in self._broker.views.find(topic, key)]
 
     async def forecast(self, topic: str | None, horizon_ms: int) -> list[Minute]:
         return self._broker.views.forecast(topic_name=topic, horizon_ms=horizon_ms)
@@ -277,6 +261,27 @@ def _time(ms: int) -> int | None:
 
 def _to(to: Mapping[str, int]) -> To:
     return cast(To, to)
+
+
+def _found(topic: str, view: MessageView) -> FoundMessage:
+    message = view.message
+    own, added = split_properties(message.properties)
+    return FoundMessage(
+        id=message.id,
+        topic=topic,
+        body=message.body,
+        keys=message.keys,
+        tag=message.tag,
+        properties=own,
+        stored_at_ms=message.stored_at_ms,
+        deliver_at_ms=_time(message.deliver_at_ms),
+        state=view.state,
+        queue=view.queue_id,
+        offset=view.offset,
+        released_at_ms=view.released_at_ms,
+        is_damaged=view.is_damaged,
+        broker_properties=added,
+    )
 
 
 def _message(delivery: Delivery) -> Message:

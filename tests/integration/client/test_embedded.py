@@ -95,10 +95,12 @@ def test_messages_are_received_and_settled_in_every_way(broker) -> None:
     (resent,) = broker.receive_batch("jobs", "g")
     assert broker.dead_letter(resent) == [True]
     assert broker.dead_letter(resent) == [False]
-    broker.send("jobs", "two")
+    broker.send("jobs", "two", key="k2", properties={"r": "s"})
     (failed,) = broker.receive_batch("jobs", "h")[-1:]
     (waiting,) = broker.nack(failed, level=5)
     assert waiting.handle is not None
+    (found,) = broker.find(waiting.handle.topic, "k2")
+    assert (found.properties, found.broker_properties["RETRY_TOPIC"]) == ({"r": "s"}, "jobs")
     assert broker.cancel(waiting.handle) is tidemill.CancelAnswer.CANCELLED
     broker.send("more", "three")
     seen = [message.text for message in broker.receive("more", "g", wait=0, stop_when_idle=True)]

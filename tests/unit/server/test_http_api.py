@@ -69,6 +69,19 @@ def test_what_the_broker_adds_is_shown_apart_and_the_rest_may_be_sent_on(http, s
     assert letter["broker_properties"]["DLQ_ORIGIN_TOPIC"] == "orders"
 
 
+def test_what_the_broker_adds_is_shown_apart_also_where_messages_are_found(http) -> None:
+    _send(http, keys=["k"], properties={"a": "1"})
+    (first,) = _receive(http)
+    answer = http.post("/v1/nack", json={"ack_tokens": [first["ack_token"]], "level": 1}).json()
+    (found,) = http.get("/v1/topics/%25RETRY%25g/find?key=k").json()["messages"]
+    opened = http.get(f"/v1/message?handle={answer['answers'][0]['handle']}").json()
+    (sent,) = http.get("/v1/topics/orders/find?key=k").json()["messages"]
+    for shown in (found, opened):
+        assert shown["properties"] == {"a": "1"}
+        assert shown["broker_properties"]["ORIGIN_MESSAGE_ID"] == first["message_id"]
+    assert (sent["properties"], sent["broker_properties"]) == ({"a": "1"}, {})
+
+
 def test_a_receipt_says_where_the_message_is_unless_it_waits(http) -> None:
     receipts = [_send(http, id=name) for name in ("a", "b", "a")]
     placed = {d["message_id"]: (d["queue"], d["offset"]) for d in _receive(http)}

@@ -55,7 +55,7 @@ class GroupStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundMessage:
+class MessageView:
     """A message, timed or not, and what became of it; where it is in its queue, if that is known."""
 
     message: StoredMessage
@@ -80,7 +80,7 @@ class FoundMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MessageStory(FoundMessage):
+class MessageStory(MessageView):
     """A timed message and how it came to be as it is."""
 
     topic: str
@@ -90,7 +90,7 @@ class MessageStory(FoundMessage):
     groups: list[GroupStanding]
 
 
-Found = TypeVar("Found", bound=FoundMessage)
+Found = TypeVar("Found", bound=MessageView)
 
 _NO_ROW = np.zeros(1, QUEUE_ROW)[0]
 _NO_ROW["released_at_ms"] = _NO_ROW["deliver_at_ms"] = NO_TIME_MS
@@ -137,7 +137,7 @@ class MessageHistory:
             history.append(HistoryEvent("cancelled", self._cancelled_at_ms(last, int(entry["place"]) >> 16)))
         return story
 
-    def with_key(self, topic_name: str, key: str, bytes_max: int, count_max: int) -> list[FoundMessage]:
+    def with_key(self, topic_name: str, key: str, bytes_max: int, count_max: int) -> list[MessageView]:
         """Messages with this key that are still in the log, whatever became of them, newest first.
 
         Ends with the one whose body takes it over `bytes_max`.
@@ -164,10 +164,10 @@ class MessageHistory:
 
     def _found(
         self, topic: Topic, one: KeyedMessage, message: StoredMessage | None, state: State, offset: int | None
-    ) -> FoundMessage:
+    ) -> MessageView:
         if message is None:
             return self._damaged_in_queue(topic, one.place)
-        found = FoundMessage(message, state.name.lower(), is_damaged=one.message is None)
+        found = MessageView(message, state.name.lower(), is_damaged=one.message is None)
         if state is not State.RELEASED:
             return found
         if offset is None:
@@ -177,14 +177,14 @@ class MessageHistory:
             row_found = self._row_at(topic, message.queue_id, offset, one.place)
         return found if row_found is None else found.in_queue(message.queue_id, *row_found)
 
-    def _damaged_in_queue(self, topic: Topic, place: int) -> FoundMessage:
+    def _damaged_in_queue(self, topic: Topic, place: int) -> MessageView:
         """A message that is not timed and whose bytes are damaged."""
         found = row_of_place(self._store, place)
         if found is None:  # its queue does not show it yet
-            return FoundMessage(message_of_row(topic.id, 0, _NO_ROW), is_damaged=True)
+            return MessageView(message_of_row(topic.id, 0, _NO_ROW), is_damaged=True)
         (_, queue_id), offset, row = found
         message = message_of_row(topic.id, queue_id, row)
-        return FoundMessage(message, is_damaged=True).in_queue(queue_id, offset, row)
+        return MessageView(message, is_damaged=True).in_queue(queue_id, offset, row)
 
     def _row_at(self, topic: Topic, queue_id: int, offset: int, place: int) -> tuple[int, Rows] | None:
         """Offset and queue row of what is not timed; none while its queue does not show it."""

@@ -11,7 +11,7 @@ import numpy as np
 from tidemill.broker.change.topic_admin import TopicAdmin
 from tidemill.broker.query.damage_views import message_of_entry, message_of_row
 from tidemill.broker.query.due_windows import DueWindows
-from tidemill.broker.query.message_history import FoundMessage, MessageHistory
+from tidemill.broker.query.message_history import MessageHistory, MessageView
 from tidemill.core.answers import GroupInfo, Minute, PendingMessage, TopicInfo
 from tidemill.core.arguments import NO_LIMIT, require_int, require_whole
 from tidemill.core.durations import require_forward
@@ -247,14 +247,14 @@ class Views:
         count: int,
         *,
         bytes_max: int = ALL_BYTES,
-    ) -> list[FoundMessage]:
+    ) -> list[MessageView]:
         """Messages of a queue by offset; what has expired is left out.
 
         Ends with the one whose body takes it over `bytes_max`.
         """
         topic = self._topics.existing(topic_name)
         rows = self._store.queues.read((topic.id, queue_id), first_offset, first_offset + count)
-        found: list[FoundMessage] = []
+        found: list[MessageView] = []
         bytes_left = bytes_max
         for index, row in enumerate(rows):
             if bytes_left <= 0:
@@ -264,13 +264,13 @@ class Views:
                 read = self._store.readable(place)
                 message = read or message_of_row(topic.id, queue_id, row)
                 bytes_left -= len(message.body)
-                one = FoundMessage(message, is_damaged=read is None)
+                one = MessageView(message, is_damaged=read is None)
                 found.append(one.in_queue(queue_id, first_offset + index, row))
         return found
 
     def find(
         self, topic_name: str, key: str, *, bytes_max: int = ALL_BYTES, count_max: int = NO_LIMIT
-    ) -> list[FoundMessage]:
+    ) -> list[MessageView]:
         """Messages with this key that are still in the log, and what became of each, newest first.
 
         Ends with the one whose body takes it over `bytes_max`.

@@ -12,10 +12,11 @@ from fastapi import APIRouter, Query
 
 from tidemill.broker.broker import Broker
 from tidemill.broker.query.damage_views import damage_views
-from tidemill.broker.query.message_history import FoundMessage, MessageStory
+from tidemill.broker.query.message_history import MessageStory, MessageView
 from tidemill.core.errors import RequestError, UnknownMessageError
 from tidemill.core.limits import ANSWER_BYTES_MAX, HORIZON_MS_MAX, KIB, MIB, QUEUES_PER_TOPIC_MAX
 from tidemill.core.model import Handle
+from tidemill.core.property_names import split_properties
 from tidemill.server.http.http_messages import body_out
 from tidemill.server.http.http_models import LOOK_COUNT_MAX, Key, Moment, Name, Token
 from tidemill.server.http.view_models import (
@@ -180,9 +181,12 @@ def _shown(topic: str) -> str:
     return topic if may(LOOK, topic=topic) else ""
 
 
-def _found_out(found: FoundMessage) -> FoundOut:
+def _found_out(found: MessageView) -> FoundOut:
     text, encoded = body_out(found.message.body)
-    return FoundOut.of(found, found.message, body=text, body_base64=encoded)
+    own, added = split_properties(found.message.properties)
+    return FoundOut.of(
+        found, found.message, body=text, body_base64=encoded, properties=own, broker_properties=added
+    )
 
 
 def _message_out(story: MessageStory, body_limit: int) -> MessageOut:
@@ -192,6 +196,7 @@ def _message_out(story: MessageStory, body_limit: int) -> MessageOut:
     if text is None and is_cut:  # the cut may have gone through a letter
         text = _text_before_cut(body[:body_limit])
         encoded = encoded if text is None else None
+    own, added = split_properties(story.message.properties)
     groups = [GroupPositionOut.of(one) for one in story.groups if may(LOOK, group=one.group)]
     return MessageOut.of(
         story,
@@ -200,6 +205,8 @@ def _message_out(story: MessageStory, body_limit: int) -> MessageOut:
         body_base64=encoded,
         body_size=len(body),
         is_body_cut=is_cut,
+        properties=own,
+        broker_properties=added,
         groups=groups,
     )
 

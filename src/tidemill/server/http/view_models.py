@@ -51,7 +51,7 @@ class FoundOut(Out):
     body_base64: str | None
     keys: list[str]
     tag: str
-    properties: dict[str, str]
+    properties: dict[str, str] = Field(description="as the sender gave them")
     stored_at_ms: int
     deliver_at_ms: Annotated[int | None, AS_TIME]
     state: str = Field(description="pending, released or cancelled")
@@ -59,6 +59,7 @@ class FoundOut(Out):
     offset: int | None = None
     released_at_ms: int | None = None
     is_damaged: bool = Field(False, description="its bytes are damaged: only what the index knows is given")
+    broker_properties: dict[str, str] = Field({}, description="what the broker adds (a retry, a dead letter)")
 
 
 class FoundListOut(Out):
@@ -269,7 +270,7 @@ class StepListOut(Out):
 class EventOut(Out):
     what: str = Field(description="stored, rescheduled, kept (moved on by retention), released, cancelled")
     at_ms: int | None = Field(description="null: no longer known")
-    deliver_at_ms: int | None
+    deliver_at_ms: int | None = Field(description="the due time that it set; null: it set none")
 
 
 class GroupPositionOut(Out):
@@ -291,7 +292,8 @@ class MessageOut(Out):
     keys: list[str]
     tag: str
     message_group: str
-    properties: dict[str, str]
+    properties: dict[str, str] = Field(description="as the sender gave them")
+    broker_properties: dict[str, str] = Field({}, description="what the broker adds (a retry, a dead letter)")
     level: int
     born_at_ms: int
     stored_at_ms: int

@@ -69,9 +69,12 @@ function draw(view, message) {
     view.note,
     h("section", h("h3", "Body"), message.is_damaged ? h("p.note.bad", { role: "alert" }, "The bytes of this message on disk are damaged. It will not be delivered. The facts below are from the index.") : bodyView(message, view.how, (how) => { view.how = how; }, () => { view.bodyLimit = message.body_size; return load(view); })),
     h("section", h("h3", "Facts"), facts(view, message)),
-    Object.keys(message.properties).length ? h("section", h("h3", "Properties"), h("dl.facts", Object.entries(message.properties).map(([key, value]) => [h("dt.mono", key), h("dd.mono", value)]))) : null,
+    properties("Properties", message.properties),
+    properties("Added by the broker", message.broker_properties),
     h("section", h("h3", { style: { "margin-bottom": "8px" } }, "History"), timeline(view, message))));
 }
+
+const properties = (title, named) => Object.keys(named).length ? h("section", h("h3", title), h("dl.facts", Object.entries(named).map(([key, value]) => [h("dt.mono", key), h("dd.mono", value)]))) : null;
 
 const noteOf = (said) => said && h("p", { class: `note ${said[1]}`, role: said[1] === "bad" ? "alert" : "status" }, prose(said[0]));
 
