@@ -1,4 +1,4 @@
-"""What a plain send costs, in function calls: an absent column must cost nothing."""
+"""What a send costs, in function calls: nothing for an absent column, and none for each row of a table."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tidemill.broker.broker import Broker
@@ -44,6 +45,7 @@ _MOST = {
     (16, 5_000): (456, 1541),
     (16, None): (612, 1516),
 }
+_YEAR_2000_MS = 946_684_800_000
 _ROUNDS = 6  # the least of these: now and then a file is extended, or an index is sorted
 
 
@@ -66,3 +68,17 @@ def test_a_plain_send_calls_no_more_functions_than_it_did(broker, count, delay_m
     most = _MOST[count, delay_ms]
     assert min(columns) <= most[0]
     assert min(drafts) <= most[1]
+
+
+@pytest.mark.parametrize("is_once", [False, True], ids=["by id", "once"])
+def test_a_table_that_is_sent_again_is_compared_as_columns(broker, is_once) -> None:
+    """No function is called for each row, though every row repeats one that is stored."""
+    count = 4000
+    rows = {"id": [f"row-{n}" for n in range(count)], "key": [f"key-{n}" for n in range(count)]}
+    rows |= {"body": [b"x"] * count, "deliver_at": [2 * _YEAR_2000_MS] * count, "once": [is_once] * count}
+    table = pa.table(rows)
+    assert not broker.send_table(table, topic="orders").is_repeat.any()
+    again = []
+    calls = _calls(lambda: again.append(broker.send_table(table, topic="orders")))
+    assert again[0].is_repeat.all()
+    assert calls < count

@@ -117,7 +117,8 @@ def _batch_of(
 ) -> SendBatch:
     """The batch; raises if something in it is wrong, or perhaps is and was not checked message by message."""
     count, latest_ms = len(columns.bodies), now_ms + settings.max_delay_ms
-    due, levels, notes = _due(columns, now_ms, latest_ms), 0, None
+    due, notes = _due(columns, now_ms, latest_ms), None
+    levels: I64 | int = 0
     if columns.level:
         due, levels, notes = _levels(columns.level, due, settings, now_ms)
     if isinstance(due, int):

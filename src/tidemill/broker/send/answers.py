@@ -34,8 +34,12 @@ class Answers:
     @classmethod
     def refused(cls, count: int, error: RequestError | None = None) -> Answers:
         """The answers to messages that are all refused; or to none."""
-        errors = None if error is None else dict.fromkeys(range(count), error)
-        return cls(count, all_of(NO_SEQ, count), all_of(NO_TIME_MS, count), [b""] * count, errors=errors)
+        errors: dict[int, RequestError | BusyError] = (
+            {} if error is None else dict.fromkeys(range(count), error)
+        )
+        return cls(
+            count, all_of(NO_SEQ, count), all_of(NO_TIME_MS, count), [b""] * count, errors=errors or None
+        )
 
     def part(self, at: int, end: int) -> Answers:
         """The answers to some of the messages, as if they had been sent alone."""

@@ -36,7 +36,7 @@ from tidemill.log.arrays import I64, U64, Flags, all_of, each_of
 from tidemill.store.batch_read import columns_at
 from tidemill.store.find.find_runs import PLACE_BIT, are_places
 from tidemill.store.find.hashing import id_hash
-from tidemill.store.formats.texts import Texts, key_hashes, text_at
+from tidemill.store.formats.texts import Texts, key_hashes, slices_of, text_at
 from tidemill.store.ledger import State
 from tidemill.store.message_store import MessageStore
 from tidemill.store.topics import Topic
@@ -147,17 +147,19 @@ class Resolver:
         A table that is sent again consists of these, and to look at each would hold up the writer.
         """
         batch = self._batch
-        counts = np.bincount(found.rows, minlength=batch.count)
-        is_once = 0 if batch.once is None else batch.once[found.rows]
-        at = np.flatnonzero((counts[found.rows] == 1) & (is_once == ONCE_NO))
+        at = np.flatnonzero(np.bincount(found.rows, minlength=batch.count)[found.rows] == 1)
         rows, places = found.rows[at], found.places[at]
+        is_once = each_of(ONCE_NO if batch.once is None else batch.once, batch.count)[rows] != ONCE_NO
         given: list[Any] = [self._ids, batch.keys, batch.bodies, batch.tags, batch.groups, batch.properties]
         stored_at, *known = columns_at(self._store, places, ("stored_at_ms", *_CONTENT_COLUMNS))
         stored_at_ms = stored_at.fill_null(0).to_numpy(zero_copy_only=False)
-        is_sure = batch.now_ms - stored_at_ms < DEDUPLICATION_MS
-        for own, there in zip(given, known, strict=True):
+        is_sure = is_once | (batch.now_ms - stored_at_ms < DEDUPLICATION_MS)
+        # As `require_same`: of a send made once by its key, id and keys alone have to be the same.
+        by_key: Flags = is_once & (False if batch.keys is None else slices_of(batch.keys)[2][rows] > 0)
+        for own, there, name in zip(given, known, _CONTENT_COLUMNS, strict=True):
             are_same = pc.equal(there, "" if own is None else own.take(pa.array(rows))).fill_null(False)
-            is_sure &= are_same.to_numpy(zero_copy_only=False)
+            may_differ: Flags | bool = False if name in ("id", "keys") else by_key
+            is_sure &= are_same.to_numpy(zero_copy_only=False) | may_differ
         self.sure = found.of(at[is_sure])
         self.same_as[self.sure.rows] = STORED
         return found.of((self.same_as[found.rows] == FRESH).nonzero()[0])
@@ -166,8 +168,8 @@ class Resolver:
         """Rows that are sent once with a key that waits or comes twice, and those it comes in."""
         suspects = np.zeros(self._batch.count, np.bool_)
         rows, hashes = key_hashes(self._batch.keys, self._topic_ids)
-        timed = self.due[rows] != NO_TIME_MS
-        rows, hashes = rows[timed], hashes[timed]
+        counts = (self.due[rows] != NO_TIME_MS) & (self.same_as[rows] == FRESH)
+        rows, hashes = rows[counts], hashes[counts]
         asks = once[rows] != ONCE_NO
         suspects[rows[_repeated(hashes) & np.isin(hashes, hashes[asks])]] = True
         self._waiting = _read(self._store, _candidates(self._store, rows[asks], hashes[asks], waits=True))
