@@ -157,7 +157,7 @@ class Broker:
         self._long_poll = LongPoll(self.receiver, self.store.notifier, self.clock, self.require_open)
         self.dead_letters = DeadLetters(self.store, self.topics, now_ms)
         self._retries = Retries(*parts, self._settler)
-        self._views = Views(self.store, self.topics, self.id, now_ms)
+        self._views = Views(self.store, self.topics, self.id, now_ms, self.status)
         self.tables = TableViews(self.store, self.topics, self.id)
         self._maintenance = Maintenance(self.store, self._sender, settings, self.clock.boot_ms)
         self._keep_service = service("maintenance", self._maintenance.step)

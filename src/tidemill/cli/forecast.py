@@ -9,7 +9,7 @@ from rich.text import Text
 
 from tidemill.cli.arguments import TopicOption, WatchOption, duration_option, usage
 from tidemill.cli.charts import lying_bar, put_together
-from tidemill.cli.connecting import client_command
+from tidemill.cli.connecting import client_command, clock_of
 from tidemill.cli.output import Answer, console, relative_time
 from tidemill.cli.watching import watch
 from tidemill.client.client import Client
@@ -52,7 +52,8 @@ def _picture(client: Client, topic: str | None, horizon: str) -> Text:
 
 def _chart(minutes: Sequence[Minute], client: Client) -> Text:
     width = max(_BAR_CHARS_MIN, console().width - _BESIDE_CHARS)
-    return painted(drawn(minutes, client.status().now_ms, width))
+    now_ms = clock_of(client)
+    return painted(drawn(minutes, minutes[0].from_ms if now_ms is None else now_ms, width))
 
 
 def painted(lines: Sequence[str]) -> Text:

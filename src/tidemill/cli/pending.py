@@ -10,8 +10,9 @@ import typer
 from rich.console import RenderableType
 
 from tidemill.cli.arguments import FromOption, KeyOption, ToOption, TopicOption, on_clock
-from tidemill.cli.connecting import client_command
+from tidemill.cli.connecting import client_command, clock_of
 from tidemill.cli.output import Answer, relative_time, table
+from tidemill.cli.status_picture import WAITS_SHORT
 from tidemill.client.client import Client
 from tidemill.core.answers import PendingMessage
 from tidemill.core.durations import format_time
@@ -40,16 +41,23 @@ def _fields(message: PendingMessage) -> dict[str, object]:
     return fields
 
 
+def _due(message: PendingMessage, now_ms: int | None) -> str:
+    """How far off its due time is; of one that is overdue, what it waits for."""
+    if message.waits_for is not None:
+        return f"[yellow]overdue: {WAITS_SHORT.get(message.waits_for, message.waits_for)}[/]"
+    return "" if now_ms is None else relative_time(message.deliver_at_ms, now_ms)
+
+
 def _shown(found: list[PendingMessage], client: Client, limit: int) -> Iterator[RenderableType]:
     if not found:
         yield "no pending message matches; `tidemill send TOPIC BODY --delay 30m` sends one"
         return
-    now_ms = client.status().now_ms
+    now_ms = clock_of(client)
     yield table(
         "due,at,topic,key,>body bytes,id",
         (
             (
-                relative_time(message.deliver_at_ms, now_ms),
+                _due(message, now_ms),
                 format_time(message.deliver_at_ms),
                 message.topic,
                 " ".join(message.keys),

@@ -38,6 +38,18 @@ _WAITS_FOR = {
     "clock": "the clock leapt forward and may be wrong; ten seconds",
 }
 
+WAITS_SHORT = {
+    "pause": "topic paused",
+    "rate": "rate limit",
+    "order": "FIFO order",
+    "commit": "slow disk",
+    "disk": "disk full",
+    "sweep": "missing in the timer",
+    "hold": "releases held",
+    "absorb": "absorbing held",
+    "clock": "clock jumped",
+}
+
 
 @dataclass(slots=True)
 class Seen:
@@ -168,6 +180,9 @@ def _health(fields: Any) -> Iterator[str]:
 
 
 def _lateness(status: BrokerStatus) -> str:
+    fields: Any = status.fields
+    if not fields.get("lateness_ms", {}).get("count", 1):
+        return "none released since the start"
     late = (status.lateness_p50_ms, status.lateness_p99_ms, status.lateness_max_ms)
     return "p50 {:.1f} ms, p99 {:.1f} ms, max {:.1f} ms".format(*late)
 

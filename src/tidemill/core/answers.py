@@ -28,6 +28,7 @@ class PendingMessage:
     handle: Handle  # without an id where the bytes are damaged; it still cancels the message
     is_damaged: bool = False  # its bytes are: id, keys and tag are not known, and it will not be delivered
     body_bytes: int | None = None  # None where the bytes are damaged
+    waits_for: str | None = None  # why it is not in its topic although it is due; None: not due, or not known
 
 
 @dataclass(frozen=True, slots=True)

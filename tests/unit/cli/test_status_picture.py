@@ -53,6 +53,12 @@ def _seen(*looks: tuple[BrokerStatus, float], topics=(), minutes=()) -> Seen:
     return seen
 
 
+def test_before_the_first_release_there_is_no_lateness() -> None:
+    figures = {"p50": 0.0, "p99": 0.0, "max": 0.0}
+    assert "none released since the start" in _drawn(table_of(_status(lateness_ms={"count": 0, **figures})))
+    assert "p50 0.4 ms" in _drawn(table_of(_status(lateness_ms={"count": 1, **figures})))
+
+
 def test_what_was_swept_is_a_line_of_its_own() -> None:
     assert "swept" not in _drawn(table_of(_status(swept=0)))
     said = "1 overdue message, missing in the timer, found and released"

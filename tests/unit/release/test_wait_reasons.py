@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from helpers.small_broker import START_MS
-from tidemill.broker.query.wait_views import WaitView
+from tidemill.broker.query.wait_views import WaitView, reason_of
 from tidemill.core.errors import DiskFullError
 from tidemill.core.model import Draft
 from tidemill.release.backlogs import WaitReason
+from tidemill.store.formats.entry_format import FLAG_FIFO, FLAG_NEAR
 
 
 def _waits(small) -> list[WaitView]:
@@ -93,3 +94,52 @@ def test_a_leap_of_the_clock_is_named_while_it_holds(small):
     small.clock.advance(10_000)
     small.broker.run_due()
     assert (_waits(small), small.bodies("t")) == ([], [b"x"])
+
+
+def _reasons(small, topic: str) -> list[str | None]:
+    return [message.waits_for for message in small.broker.views.pending(topic_name=topic)]
+
+
+def test_every_message_that_is_due_says_what_it_waits_for(small) -> None:
+    _send(small, "still", 1)
+    _send(small, "free", 1)
+    small.send("still", b"later", delay_ms=60_000)
+    small.broker.topics.change("still", is_paused=True)
+    assert (_reasons(small, "still"), _reasons(small, "free")) == ([None, None], [None])
+    small.clock.advance(1_000)
+    assert _reasons(small, "free") == [None]  # no step was taken, and nothing holds it back
+    small.broker.switches.hold("releases")
+    small.broker.run_due()
+    assert (_reasons(small, "still"), _reasons(small, "free")) == (["pause", None], ["hold"])
+    small.broker.switches.resume("releases")
+    small.broker.run_due()
+    assert (_reasons(small, "still"), _reasons(small, "free")) == (["pause", None], [])
+
+
+def test_only_what_was_not_absorbed_waits_for_a_resume_of_absorbing(small) -> None:
+    small.send("t", b"near", level=1)
+    small.broker.topics.change("t", release_rate_max=1)
+    small.broker.switches.hold("absorbing")
+    small.send("far", b"far", delay_ms=40_000)
+    small.advance(100_000)
+    assert _reasons(small, "far") == ["absorb"]
+    assert _reasons(small, "t") == []
+
+
+_ORDER, _COMMIT = WaitView(WaitReason.ORDER, "", 1), WaitView(WaitReason.COMMIT, "", 1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "waits", "reason"),
+    [
+        (0, [], None),
+        (0, [WaitView(WaitReason.PAUSE, "other", 1)], None),
+        (0, [WaitView(WaitReason.RATE, "t", 1), _COMMIT], WaitReason.RATE),
+        (0, [_ORDER, _COMMIT], WaitReason.COMMIT),
+        (FLAG_FIFO, [_COMMIT, _ORDER], WaitReason.ORDER),
+        (FLAG_NEAR, [WaitView(WaitReason.ABSORB, "", 1)], None),
+        (0, [WaitView(WaitReason.HOLD, "", 1), WaitView(WaitReason.ABSORB, "", 1)], WaitReason.ABSORB),
+    ],
+)
+def test_of_the_reasons_that_hold_one_applies_to_a_message(flags, waits, reason) -> None:
+    assert reason_of(waits, "t", flags, is_absorbed=False) is reason

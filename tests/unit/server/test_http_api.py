@@ -82,6 +82,16 @@ def test_what_the_broker_adds_is_shown_apart_also_where_messages_are_found(http)
     assert (sent["properties"], sent["broker_properties"]) == ({"a": "1"}, {})
 
 
+def test_a_due_message_says_what_it_waits_for(http, small) -> None:
+    handle = _send(http, keys=["k"], delay_ms=1_000)["handle"]
+    small.broker.topics.change("orders", is_paused=True)
+    assert http.get(f"/v1/message?handle={handle}").json()["waits_for"] is None
+    small.advance(2_000)
+    assert http.get(f"/v1/message?handle={handle}").json()["waits_for"] == "pause"
+    (waiting,) = http.get("/v1/pending?topic=orders").json()["pending"]
+    assert waiting["waits_for"] == "pause"
+
+
 def test_a_receipt_says_where_the_message_is_unless_it_waits(http) -> None:
     receipts = [_send(http, id=name) for name in ("a", "b", "a")]
     placed = {d["message_id"]: (d["queue"], d["offset"]) for d in _receive(http)}

@@ -23,10 +23,10 @@ from pathlib import Path
 from tidemill.broker.control.eviction import free_shard, remove_aside
 from tidemill.broker.control.holds import Holds
 from tidemill.broker.control.pipeline_process import PipelineProcess, PipelineState
+from tidemill.broker.control.pipeline_view import PipelineView
 from tidemill.broker.control.shard_repair import ShardRepair, first_pending
 from tidemill.broker.control.spark_steps import SparkSteps, StepLog
 from tidemill.broker.control.unabsorbed import EarliestUnabsorbed
-from tidemill.broker.query.views import PipelineView
 from tidemill.broker.query.wheel_picture import WheelPictures
 from tidemill.core.config import BrokerSettings
 from tidemill.log.disk import Disk

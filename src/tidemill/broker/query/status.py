@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidemill.broker.control.holds import HoldsState
+from tidemill.broker.control.pipeline_view import PipelineView
 from tidemill.broker.control.timer_controller import TimerController
 from tidemill.broker.health import Health, HealthView
 from tidemill.broker.query.metrics_history import sample_of
-from tidemill.broker.query.views import PipelineView
 from tidemill.broker.query.wait_views import OverdueView, WaitView, overdue_views, wait_views
 from tidemill.broker.send.service import SendService
 from tidemill.core.clock import Clock

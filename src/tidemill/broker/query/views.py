@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from itertools import repeat
 
 import numpy as np
@@ -12,12 +12,15 @@ from tidemill.broker.change.topic_admin import TopicAdmin
 from tidemill.broker.query.damage_views import message_of_entry, message_of_row
 from tidemill.broker.query.due_windows import DueWindows
 from tidemill.broker.query.message_history import MessageHistory, MessageView
+from tidemill.broker.query.status import Status
+from tidemill.broker.query.wait_views import reason_of
 from tidemill.core.answers import GroupInfo, Minute, PendingMessage, TopicInfo
 from tidemill.core.arguments import NO_LIMIT, require_int, require_whole
 from tidemill.core.durations import require_forward
 from tidemill.core.limits import MAX_DELAY_MS, MINUTE_MS
 from tidemill.core.model import Handle, StoredMessage
 from tidemill.log.arrays import I64, Rows
+from tidemill.release.backlogs import WaitReason
 from tidemill.store.consumers.consumer_state import GroupQueue, Progress
 from tidemill.store.due_counts import minute_columns
 from tidemill.store.message_store import MessageStore
@@ -27,18 +30,6 @@ _BEYOND_MS = 1 << 52  # no due time is so late
 # So many of the earliest may be released while they are looked for, and the answer is full all the same.
 _SETTLED_MEANWHILE = 1024
 ALL_BYTES = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineView:
-    runner: str
-    store: str  # what keeps the timers: wheel or rocksdb
-    state: str
-    lag_ms: int
-    takeovers: int
-    unabsorbed: int  # timed messages that the slowest shard has not read yet
-    since_ms: int  # when it took the shards
-    problem: str  # what is wrong with the pipeline, and what to do
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +45,18 @@ class Views:
     """Reads for clients and operators. Thread-safe."""
 
     def __init__(
-        self, store: MessageStore, topics: TopicAdmin, broker_id: str, now_ms: Callable[[], int]
+        self,
+        store: MessageStore,
+        topics: TopicAdmin,
+        broker_id: str,
+        now_ms: Callable[[], int],
+        status: Callable[[], Status],
     ) -> None:
         self._store = store
         self._topics = topics
         self._broker_id = broker_id
         self._now_ms = now_ms
+        self._status = status
         self.due = DueWindows(store, topics, now_ms)
         self.messages = MessageHistory(store, topics, broker_id)
 
@@ -81,10 +78,10 @@ class Views:
         if key is not None:
             with self._store.read():
                 keyed = self._with_key(topic_id, key, from_ms, to_ms, limit)
-            return self._messages(keyed, limit)
+            return self._explained(self._messages(keyed, limit))
         # The writer's lock is taken for a part at a time: a look at ten million must not hold up a release.
         seqs = self._earliest_pending(topic_id, from_ms, to_ms, limit + _SETTLED_MEANWHILE)
-        return self._messages(seqs, limit)
+        return self._explained(self._messages(seqs, limit))
 
     def count_pending(
         self,
@@ -113,7 +110,7 @@ class Views:
     def close_report(self) -> CloseReport:
         counts = self._store.due_counts
         pending = sum(counts.pending(topic.id) for topic in self._store.topics)
-        waiting = self.pending(limit=1) if pending else []
+        waiting = self._messages(self._earliest_pending(None, 0, _FOREVER_MS, 1), 1) if pending else []
         next_due_ms = waiting[0].deliver_at_ms if waiting else None
         return CloseReport(pending, next_due_ms, len(self._store.open_transactions))
 
@@ -154,6 +151,28 @@ class Views:
                 section = self._store.readable_section(int(entry["place"]) >> 16)
             message = section.message(int(entry["place"]) & 0xFFFF) if section is not None else None
             found.append(self._pending_message(seq, entry, message))
+        return found
+
+    def _explained(self, found: list[PendingMessage]) -> list[PendingMessage]:
+        """The same; those that are due say what they wait for."""
+        now_ms = self._now_ms()
+        due = {message.seq: message.topic for message in found if message.deliver_at_ms <= now_ms}
+        reasons = self.reasons(due)
+        return [replace(message, waits_for=reasons.get(message.seq)) for message in found] if due else found
+
+    def reasons(self, due: Mapping[int, str]) -> dict[int, WaitReason]:
+        """What due messages wait for, by seq, as far as a reason is known; `due` has their topics."""
+        if not due:
+            return {}
+        status, ledger, found = self._status(), self._store.ledger, dict[int, WaitReason]()
+        for seq, topic in due.items():
+            with self._store.read():
+                flags = int(self._store.entry(seq)["flags"]) if ledger.is_pending(seq) else None
+            if flags is not None:
+                is_absorbed = seq < status.holds.absorb_below_seq
+                reason = reason_of(status.waits, topic, flags, is_absorbed=is_absorbed)
+                if reason is not None:
+                    found[seq] = reason
         return found
 
     def _pending_message(self, seq: int, entry: Rows, read: StoredMessage | None) -> PendingMessage:

@@ -22,6 +22,7 @@ from tidemill.core.limits import MINUTE_MS
 from tidemill.release.backlogs import ReleaseWait, WaitReason
 from tidemill.release.clock_guard import ClockGuard
 from tidemill.release.releaser import Releaser
+from tidemill.store.formats.entry_format import FLAG_FIFO, FLAG_LEVEL, FLAG_NEAR
 from tidemill.store.message_store import MessageStore
 
 
@@ -94,6 +95,32 @@ def _due(
     ids, counts = np.unique(topic_ids, return_counts=True)
     found.update(dict(zip(ids.tolist(), counts.tolist(), strict=True)))
     return found
+
+
+# What one message may wait for that is not its topic's own affair: the first of them that applies.
+_SHARED = (
+    WaitReason.ABSORB,
+    WaitReason.HOLD,
+    WaitReason.CLOCK,
+    WaitReason.DISK_SPACE,
+    WaitReason.ORDER,
+    WaitReason.COMMIT,
+    WaitReason.SWEEP,
+)
+
+
+def reason_of(waits: Sequence[WaitView], topic: str, flags: int, *, is_absorbed: bool) -> WaitReason | None:
+    """What a pending message that is due waits for, of all that holds just now; None: no reason is known.
+
+    `flags` are those of its entry; `is_absorbed` counts while absorbing is held.
+    """
+    own = next((wait.waits_for for wait in waits if wait.topic == topic), None)
+    shared = {wait.waits_for for wait in waits if not wait.topic}
+    if is_absorbed or flags & (FLAG_NEAR | FLAG_LEVEL):
+        shared.discard(WaitReason.ABSORB)
+    if not flags & FLAG_FIFO:
+        shared.discard(WaitReason.ORDER)
+    return own or next((reason for reason in _SHARED if reason in shared), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,7 +152,10 @@ def find_routes(broker: Broker) -> APIRouter:
                 f"no timed message {message_id!r} is known in topic {topic!r}; it may be past its retention"
             )
         reserve([story.message.body[:body_limit]])
-        return _message_out(story, body_limit)
+        is_due = story.state == "pending" and story.message.deliver_at_ms <= broker.clock.now_ms()
+        due = {story.handle.seq: story.topic} if is_due else {}
+        waits_for = broker.views.reasons(due).get(story.handle.seq)
+        return _message_out(story, body_limit, waits_for)
 
     return routes
 
@@ -189,7 +192,7 @@ def _found_out(found: MessageView) -> FoundOut:
     )
 
 
-def _message_out(story: MessageStory, body_limit: int) -> MessageOut:
+def _message_out(story: MessageStory, body_limit: int, waits_for: str | None) -> MessageOut:
     body = story.message.body
     text, encoded = body_out(body[:body_limit])
     is_cut = len(body) > body_limit
@@ -208,6 +211,7 @@ def _message_out(story: MessageStory, body_limit: int) -> MessageOut:
         properties=own,
         broker_properties=added,
         groups=groups,
+        waits_for=waits_for,
     )
 
 

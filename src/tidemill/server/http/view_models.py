@@ -15,6 +15,9 @@ from tidemill.server.http.http_models import AS_LIST, AS_NAME, AS_TEXT, AS_TIME,
 Numbers = Annotated[list[int], AS_LIST]
 
 
+_WAITS_FOR = "why it is not released though due, as in `waits` of `/v1/status`; null: not due, or not known"
+
+
 class PendingOut(Out):
     message_id: str = Field(validation_alias="id")
     topic: str
@@ -28,6 +31,7 @@ class PendingOut(Out):
         False, description="its bytes are damaged: id, keys and tag are unknown; the handle cancels it"
     )
     body_bytes: int | None = Field(None, description="of the body alone; null where the bytes are damaged")
+    waits_for: str | None = Field(None, description=_WAITS_FOR)
 
 
 class PendingListOut(Out):
@@ -303,6 +307,7 @@ class MessageOut(Out):
     released_at_ms: int | None
     via: Annotated[str | None, AS_NAME]
     rolls: int | None = Field(description="how often it was placed again in the wheel; null: not known")
+    waits_for: str | None = Field(None, description=_WAITS_FOR)
     history: list[EventOut]
     groups: list[GroupPositionOut]
     is_damaged: bool = Field(False, description="its bytes are damaged: only what the index knows is given")

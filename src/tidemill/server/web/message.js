@@ -7,6 +7,7 @@ import { get, post, now } from "./api.js";
 import { loading, failed, repeat, wordsOf } from "./live.js";
 import { bytes, exact, until, toInput, fromInput, millis, count } from "./format.js";
 import { bodyView } from "./body_view.js";
+import { waitsNote } from "./waits.js";
 
 const dialog = document.getElementById("message");
 const LOOK_EVERY_MS = 2000;
@@ -88,6 +89,7 @@ function due(view, message, tag) {
 
 function facts(view, message) {
   const rows = [
+    ["Waits for", message.waits_for ? waitsNote([message]) : ""],
     ["Keys", message.keys.join(", ")],
     ["Tag", message.tag],
     ["Message group", message.message_group],
