@@ -107,7 +107,7 @@ class Operations:
             "tags": None if tags is None else list(tags),
             "one_per_message_group": one_per_message_group or None,
         }
-        return self._ask(post("/v1/receive", body, _messages, patience_s=wait_ms / 1000))
+        return self._ask(post("/v1/receive", body, _list(Message, "deliveries"), patience_s=wait_ms / 1000))
 
     def ack(self, ack_tokens: Sequence[str]) -> Awaitable[list[bool]]:
         # Repeated, it finds the tokens spent that it has settled; the meaning of False says so.
@@ -125,7 +125,7 @@ class Operations:
         body = {"ack_tokens": ack_tokens, "delay_ms": delay_ms, "level": level}
         # Repeated, it delays them again, and what was dead by the first is answered with `invalid`. With a
         # level it would find the tokens spent of what it has answered: better not to retry.
-        return self._ask(post("/v1/nack", body, _nacked, is_repeatable=level is None))
+        return self._ask(post("/v1/nack", body, _list(NackResult, "answers"), is_repeatable=level is None))
 
     def dead_letter(self, ack_tokens: Sequence[str]) -> Awaitable[list[bool]]:
         body = {"ack_tokens": ack_tokens}
@@ -148,7 +148,7 @@ class Operations:
 
     def cancel_where(self, topic: str, where: Mapping[str, Any], request_id: str) -> Awaitable[int]:
         body = {"topic": topic, **where}
-        return self._ask(post("/v1/cancel", body, lambda said: int(said["cancelled"]), request_id=request_id))
+        return self._ask(post("/v1/cancel", body, _number("cancelled"), request_id=request_id))
 
     def reschedule(
         self, handles: Sequence[Handle], to: Mapping[str, int], request_id: str
@@ -160,7 +160,7 @@ class Operations:
         self, topic: str, where: Mapping[str, Any], to: Mapping[str, int], request_id: str
     ) -> Awaitable[int]:
         body = {"topic": topic, **where, **to}
-        return self._ask(post("/v1/reschedule", body, lambda said: int(said["moved"]), request_id=request_id))
+        return self._ask(post("/v1/reschedule", body, _number("moved"), request_id=request_id))
 
     # -- looking ----------------------------------------------------------------------------------
 
@@ -171,13 +171,13 @@ class Operations:
         return self._ask(get("/v1/pending", query, _pending))
 
     def find(self, topic: str, key: str) -> Awaitable[list[FoundMessage]]:
-        def read(said: Any) -> list[FoundMessage]:
-            return [
-                _with_keys(FoundMessage, fields, topic=topic, body=_body(fields))
-                for fields in said["messages"]
-            ]
-
-        return self._ask(get(f"/v1/topics/{in_path(topic)}/find", {"key": key}, read))
+        return self._ask(
+            get(
+                f"/v1/topics/{in_path(topic)}/find",
+                {"key": key},
+                _list(FoundMessage, "messages", topic=topic),
+            )
+        )
 
     def forecast(self, topic: str | None, horizon_ms: int) -> Awaitable[list[Minute]]:
         query = {"topic": topic, "horizon_ms": horizon_ms}
@@ -189,39 +189,41 @@ class Operations:
         return self._ask(get("/v1/status", {}, _status))
 
     def damaged(self, limit: int) -> Awaitable[list[DamagedMessage]]:
-        return self._ask(get("/v1/damaged", {"limit": limit}, _damaged))
+        return self._ask(get("/v1/damaged", {"limit": limit}, _list(DamagedMessage, "damaged")))
 
     # -- topics, groups, dead letters -------------------------------------------------------------
 
     def topics(self) -> Awaitable[list[TopicInfo]]:
-        return self._ask(get("/v1/topics", {}, lambda said: [_topic(fields) for fields in said["topics"]]))
+        return self._ask(get("/v1/topics", {}, _list(TopicInfo, "topics")))
 
     def create_topic(
         self, name: str, topic_type: TopicType | str, queues: int | None
     ) -> Awaitable[TopicInfo]:
         body = {"name": name, "type": str(TopicType(topic_type)), "queues": queues}
-        return self._ask(post("/v1/topics", body, _topic))
+        return self._ask(post("/v1/topics", body, _one(TopicInfo)))
 
     def delete_topic(self, name: str, force: bool) -> Awaitable[int]:
         path = f"/v1/topics/{in_path(name)}?force={'true' if force else 'false'}"
         # Repeated, it would not find the topic that it has deleted.
-        return self._ask(Call("DELETE", path, b"", lambda said: int(said["cancelled"]), is_repeatable=False))
+        return self._ask(Call("DELETE", path, b"", _number("cancelled"), is_repeatable=False))
 
     def pause_topic(self, name: str) -> Awaitable[TopicInfo]:
-        return self._ask(post(f"/v1/topics/{in_path(name)}/pause", {}, _topic))
+        return self._ask(post(f"/v1/topics/{in_path(name)}/pause", {}, _one(TopicInfo)))
 
     def resume_topic(self, name: str) -> Awaitable[TopicInfo]:
-        return self._ask(post(f"/v1/topics/{in_path(name)}/resume", {}, _topic))
+        return self._ask(post(f"/v1/topics/{in_path(name)}/resume", {}, _one(TopicInfo)))
 
     def limit_topic(self, name: str, per_second: int) -> Awaitable[TopicInfo]:
-        return self._ask(post(f"/v1/topics/{in_path(name)}/limit", {"per_second": per_second}, _topic))
+        return self._ask(
+            post(f"/v1/topics/{in_path(name)}/limit", {"per_second": per_second}, _one(TopicInfo))
+        )
 
     def groups(self) -> Awaitable[list[GroupInfo]]:
-        return self._ask(get("/v1/groups", {}, lambda said: [_group(fields) for fields in said["groups"]]))
+        return self._ask(get("/v1/groups", {}, _list(GroupInfo, "groups")))
 
     def set_group(self, name: str, settings: Mapping[str, Any]) -> Awaitable[GroupInfo]:
         return self._ask(
-            Call("PUT", f"/v1/groups/{in_path(name)}", json.dumps(dict(settings)).encode(), _group)
+            Call("PUT", f"/v1/groups/{in_path(name)}", json.dumps(dict(settings)).encode(), _one(GroupInfo))
         )
 
     def reset_group(self, name: str, topic: str, to_ms: int) -> Awaitable[None]:
@@ -229,32 +231,33 @@ class Operations:
         return self._ask(post(f"/v1/groups/{in_path(name)}/reset", body, lambda said: None))
 
     def dead_letters(self, group: str | None, limit: int) -> Awaitable[list[DeadLetter]]:
-        return self._ask(get("/v1/dead-letters", {"group": group, "limit": limit}, _letters))
+        return self._ask(
+            get("/v1/dead-letters", {"group": group, "limit": limit}, _list(DeadLetter, "dead_letters"))
+        )
 
     def resend_dead_letters(self, group: str, ids: Sequence[str] | None) -> Awaitable[int]:
         body = {"group": group, "ids": None if ids is None else list(ids), "all": ids is None}
         # Repeated, it would find none of those that it has resent.
-        return self._ask(
-            post("/v1/dead-letters/resend", body, lambda said: int(said["resent"]), is_repeatable=False)
-        )
+        return self._ask(post("/v1/dead-letters/resend", body, _number("resent"), is_repeatable=False))
 
     # -- the broker as a whole --------------------------------------------------------------------
 
     def hold(self, what: Held) -> Awaitable[Holds]:
-        return self._ask(post(f"/v1/holds/{what}/hold", {}, _holds))
+        return self._ask(post(f"/v1/holds/{what}/hold", {}, _one(Holds)))
 
     def resume(self, what: Held) -> Awaitable[Holds]:
-        return self._ask(post(f"/v1/holds/{what}/resume", {}, _holds))
+        return self._ask(post(f"/v1/holds/{what}/resume", {}, _one(Holds)))
 
     def advance(self, by_ms: int | None, to_ms: int | None) -> Awaitable[int]:
         body = {"by_ms": by_ms, "to_ms": to_ms}
-        read: Callable[[Any], int] = lambda said: int(said["now_ms"])  # noqa: E731
+        read = _number("now_ms")
         return self._ask(post("/v1/clock/advance", body, read, patience_s=3600.0, is_repeatable=False))
 
     def backup(self, directory: str) -> Awaitable[Backup]:
-        read: Callable[[Any], Backup] = lambda said: Backup(**known(Backup, said))  # noqa: E731
-        body = {"directory": directory}
-        return self._ask(post("/v1/backup", body, read, patience_s=3600.0, is_repeatable=False))
+        call = post(
+            "/v1/backup", {"directory": directory}, _one(Backup), patience_s=3600.0, is_repeatable=False
+        )
+        return self._ask(call)
 
     def backup_progress(self) -> Awaitable[tuple[int, int]]:
         return self._ask(
@@ -273,47 +276,49 @@ def _settled(said: Any) -> list[bool]:
     return list(said["settled"])
 
 
-def _body(fields: dict[str, Any]) -> bytes:
+def _body(fields: Mapping[str, Any]) -> bytes:
     text, encoded = fields["body"], fields["body_base64"]
     return text.encode() if text is not None else base64.b64decode(encoded or "")
-
-
-def _with_keys(kind: type[T], fields: dict[str, Any], **more: Any) -> T:
-    """An answer about a message: its id has a longer name in JSON, and its keys are a list there."""
-    more |= {"id": fields["message_id"], "keys": tuple(fields["keys"])}
-    return kind(**{**known(kind, fields), **more})
-
-
-def _messages(said: Any) -> list[Message]:
-    return [_with_keys(Message, fields, body=_body(fields)) for fields in said["deliveries"]]
-
-
-def _letters(said: Any) -> list[DeadLetter]:
-    return [_with_keys(DeadLetter, fields, body=_body(fields)) for fields in said["dead_letters"]]
-
-
-def _pending(said: Any) -> list[PendingMessage]:
-    found = []
-    for fields in said["pending"]:
-        handle = Handle.parse(fields["handle"])
-        found.append(_with_keys(PendingMessage, fields, handle=handle, seq=handle.seq))
-    return found
 
 
 def _handle(text: str | None) -> Handle | None:
     return None if text is None else Handle.parse(text)
 
 
-def _with_handles(kind: type[T], rows: Iterable[Mapping[str, Any]]) -> list[T]:
-    return [kind(**{**known(kind, fields), "handle": _handle(fields["handle"])}) for fields in rows]
+_FROM_JSON: dict[str, Callable[[Any], Any]] = {"keys": tuple, "handle": _handle, "type": TopicType}
 
 
-def _nacked(said: Any) -> list[NackResult]:
-    return _with_handles(NackResult, said["answers"])
+def _read(kind: Callable[..., T], fields: Mapping[str, Any], **more: Any) -> T:
+    """An answer, or a part of one, from its fields in JSON; there the id of a message has a longer name."""
+    given = {"id": fields.get("message_id"), **fields, **more}
+    for name, read in _FROM_JSON.items():
+        if name in fields and name not in more:
+            given[name] = read(fields[name])
+    if "body_base64" in fields:
+        given["body"] = _body(fields)
+    return kind(**known(kind, given))
 
 
-def _damaged(said: Any) -> list[DamagedMessage]:
-    return _with_handles(DamagedMessage, said["damaged"])
+def _one(kind: Callable[..., T]) -> Callable[[Any], T]:
+    """Reads an answer that is one value."""
+    return lambda said: _read(kind, said)
+
+
+def _list(kind: Callable[..., T], name: str, **more: Any) -> Callable[[Any], list[T]]:
+    """Reads an answer that has a list of values."""
+    return lambda said: [_read(kind, fields, **more) for fields in said[name]]
+
+
+def _number(name: str) -> Callable[[Any], int]:
+    return lambda said: int(said[name])
+
+
+def _pending(said: Any) -> list[PendingMessage]:
+    handles = (Handle.parse(fields["handle"]) for fields in said["pending"])
+    return [
+        _read(PendingMessage, fields, handle=handle, seq=handle.seq)
+        for fields, handle in zip(said["pending"], handles, strict=True)
+    ]
 
 
 def _cancelled(said: Any) -> list[CancelAnswer]:
@@ -343,15 +348,3 @@ def _status(said: dict[str, Any]) -> BrokerStatus:
         lateness_max_ms=late["max"],
         fields=said,
     )
-
-
-def _topic(fields: dict[str, Any]) -> TopicInfo:
-    return TopicInfo(**{**known(TopicInfo, fields), "type": TopicType(fields["type"])})
-
-
-def _group(fields: dict[str, Any]) -> GroupInfo:
-    return GroupInfo(**known(GroupInfo, fields))
-
-
-def _holds(fields: dict[str, Any]) -> Holds:
-    return Holds(**known(Holds, fields))

@@ -7,9 +7,9 @@ answered here; a test holds both sets equal.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from tidemill.broker.backup import CopyProgress, back_up
 from tidemill.broker.broker import Broker
@@ -40,6 +40,7 @@ from tidemill.core.model import NO_TIME_MS, CancelAnswer, Delivery, Handle, Topi
 from tidemill.core.property_names import split_properties
 from tidemill.core.request_ids import request_key
 
+T = TypeVar("T")
 _FOREVER_MS = 1 << 52
 
 
@@ -137,12 +138,9 @@ class EmbeddedOperations(Operations):
     async def status(self) -> BrokerStatus:
         status = self._broker.status()
         late = status.lateness_ms
-        return BrokerStatus(
-            now_ms=status.now_ms,
-            pending=status.pending,
-            sent=status.sent,
-            released=status.released,
-            cancelled=status.cancelled,
+        return _filled(
+            BrokerStatus,
+            status,
             runner=status.pipeline.runner,
             lateness_p50_ms=late.p50_ms,
             lateness_p99_ms=late.p99_ms,
@@ -209,21 +207,7 @@ class EmbeddedOperations(Operations):
         for letter in found[:limit]:
             message = letter.message
             own, added = split_properties(message.properties)
-            answers.append(
-                DeadLetter(
-                    id=message.id,
-                    group=letter.group,
-                    topic=letter.topic,
-                    body=message.body,
-                    keys=message.keys,
-                    tag=message.tag,
-                    properties=own,
-                    attempts=letter.attempts,
-                    died_at_ms=letter.died_at_ms,
-                    stored_at_ms=message.stored_at_ms,
-                    broker_properties=added,
-                )
-            )
+            answers.append(_filled(DeadLetter, letter, message, properties=own, broker_properties=added))
         return answers
 
     async def resend_dead_letters(self, group: str, ids: Sequence[str] | None) -> int:
@@ -255,6 +239,15 @@ class EmbeddedOperations(Operations):
         return self._copying.done, self._copying.total
 
 
+def _filled(kind: type[T], *views: object, **more: object) -> T:
+    """A value from attributes of the same names: `more` first, then the views in order."""
+    for field in fields(kind):  # type: ignore[arg-type]
+        for view in views:
+            if field.name not in more and hasattr(view, field.name):
+                more[field.name] = getattr(view, field.name)
+    return kind(**more)
+
+
 def _time(ms: int) -> int | None:
     return None if ms == NO_TIME_MS else ms
 
@@ -266,21 +259,15 @@ def _to(to: Mapping[str, int]) -> To:
 def _found(topic: str, view: MessageView) -> FoundMessage:
     message = view.message
     own, added = split_properties(message.properties)
-    return FoundMessage(
-        id=message.id,
+    return _filled(
+        FoundMessage,
+        view,
+        message,
         topic=topic,
-        body=message.body,
-        keys=message.keys,
-        tag=message.tag,
         properties=own,
-        stored_at_ms=message.stored_at_ms,
-        deliver_at_ms=_time(message.deliver_at_ms),
-        state=view.state,
-        queue=view.queue_id,
-        offset=view.offset,
-        released_at_ms=view.released_at_ms,
-        is_damaged=view.is_damaged,
         broker_properties=added,
+        deliver_at_ms=_time(message.deliver_at_ms),
+        queue=view.queue_id,
     )
 
 
