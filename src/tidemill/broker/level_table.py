@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tidemill.core.config import BrokerSettings
-from tidemill.core.errors import CorruptionError, DiskFullError
+from tidemill.core.errors import DiskFullError
 from tidemill.core.levels import DEFAULT_LEVELS
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
@@ -32,13 +32,11 @@ def decode_levels(content: bytes) -> str:
 def with_level_table(settings: BrokerSettings, disk: Disk, directory: Path) -> BrokerSettings:
     """The settings with the table to use: the one they ask for, which is kept; else the one kept."""
     checkpoint = Checkpoint(disk, directory, LEVELS_NAME, LEVELS_FORMAT, decode_levels)
-    content = checkpoint.load()
-    if content is None and checkpoint.is_damaged() and not settings.levels:
-        raise CorruptionError(
-            f"{directory / LEVELS_NAME}.0 and .1 are damaged or hold something else, so the delay levels are "
-            "not known. Nothing was changed. Restore one of them from a backup, or start with --levels and "
-            "the table to use"
-        )
+    lost = (
+        "the delay levels are not known. Nothing was changed. Restore one of them from a backup, or start "
+        "with --levels and the table to use"
+    )
+    content = checkpoint.load() if settings.levels else checkpoint.load_kept(lost)
     kept = decode_levels(content) if content is not None else DEFAULT_LEVELS
     table = " ".join(settings.levels.split()) or kept
     if table != kept:

@@ -111,6 +111,17 @@ class Checkpoint:
         newest = self.load_newest()
         return newest.content if newest is not None and newest.version == self._version else None
 
+    def load_kept(self, lost: str) -> bytes | None:
+        """The same of what is kept twice; `CorruptionError` where it was written and reads back from neither.
+
+        `lost` says what is not known then, and what to do.
+        """
+        content = self.load()
+        if content is None and self.is_damaged():
+            base = self._paths[0].with_suffix("")
+            raise CorruptionError(f"{base}.0 and .1 are damaged or hold something else, so {lost}")
+        return content
+
     def load_newest(self) -> CheckpointContent | None:
         """The newest whole content, which may be of an older format; None where there is none."""
         newest: CheckpointContent | None = None

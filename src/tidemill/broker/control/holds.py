@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from tidemill.core.errors import CorruptionError, DiskFullError
+from tidemill.core.errors import DiskFullError
 from tidemill.core.holds import Held
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
@@ -55,13 +55,10 @@ class Holds:
 
     def __init__(self, disk: Disk, directory: Path) -> None:
         self._checkpoint = Checkpoint(disk, directory, HOLDS_NAME, HOLDS_FORMAT, decode_holds)
-        content = self._checkpoint.load()
-        if content is None and self._checkpoint.is_damaged():
-            raise CorruptionError(
-                f"{directory / HOLDS_NAME}.0 and .1 are damaged or hold something else, so it is not known "
-                "whether releases or absorbing are held. Nothing was changed. Restore one of them from a "
-                "backup, or remove both to start with nothing held"
-            )
+        content = self._checkpoint.load_kept(
+            "it is not known whether releases or absorbing are held. Nothing was changed. Restore one of "
+            "them from a backup, or remove both to start with nothing held"
+        )
         self.state = HoldsState() if content is None else decode_holds(content)
         with suppress(DiskFullError):  # the next opening will do as well
             self._checkpoint.keep_twice()

@@ -25,7 +25,7 @@ from tidemill.broker.control.timer_controller import TimerController
 from tidemill.broker.loop import Service
 from tidemill.core.clock import Clock, SimulatedClock
 from tidemill.core.durations import format_time
-from tidemill.core.errors import CorruptionError, RequestError
+from tidemill.core.errors import RequestError
 from tidemill.log.checkpoint import Checkpoint
 from tidemill.log.disk import Disk
 from tidemill.release.releaser import Releaser
@@ -114,13 +114,10 @@ class KeptClock(SimulatedClock):
     def __init__(self, disk: Disk, directory: Path, now_ms: int) -> None:
         self._checkpoint = Checkpoint(disk, directory, CLOCK_NAME, CLOCK_FORMAT, decode_clock)
         self._saving = threading.Lock()  # protects _checkpoint
-        content = self._checkpoint.load()
-        if content is None and self._checkpoint.is_damaged():
-            raise CorruptionError(
-                f"{directory / CLOCK_NAME}.0 and .1 are damaged or hold something else, so the simulated "
-                "time is not known. Nothing was changed. Restore one of them from a backup, or remove both "
-                "to begin with the real time"
-            )
+        content = self._checkpoint.load_kept(
+            "the simulated time is not known. Nothing was changed. Restore one of them from a backup, or "
+            "remove both to begin with the real time"
+        )
         super().__init__(now_ms if content is None else decode_clock(content))
 
     def advance_to(self, now_ms: int) -> None:
