@@ -115,7 +115,7 @@ class PipelineCollector(Collector):
     def _overdue(self) -> Metric:
         family = GaugeMetricFamily(
             "tidemill_oldest_overdue_seconds",
-            "For how long the oldest overdue message has been due, by what it waits for; 0: there is none.",
+            "How long the message that is due longest has been due, by what it waits for; 0: there is none.",
             labels=["waits_for"],
         )
         status = self._broker.status()

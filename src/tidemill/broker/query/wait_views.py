@@ -125,7 +125,7 @@ def reason_of(waits: Sequence[WaitView], topic: str, flags: int, *, is_absorbed:
 
 @dataclass(frozen=True, slots=True)
 class OverdueView:
-    """The oldest overdue message that waits for one reason, or for none that is known."""
+    """Of the messages that wait for one reason, or for none that is known, that which is due longest."""
 
     waits_for: WaitReason | None
     topic: str  # empty: not known without reading entries

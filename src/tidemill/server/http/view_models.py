@@ -149,7 +149,7 @@ class WaitOut(Out):
 
 
 class OverdueOut(Out):
-    """The oldest overdue message that waits for one reason."""
+    """Of the overdue messages that wait for one reason, the one that has been due longest."""
 
     waits_for: str = Field(description="as in `waits`; empty: no reason is known")
     topic: str = Field(description="its topic; empty where that is not known, or may not be looked at")
