@@ -103,7 +103,7 @@ def main() -> int:
     print("| | poller | Tidemill |\n|---|---|---|")
     print(row("jobs run", (len(late["poller"]), len(late["tidemill"]))))
     print(row("late, median", (f"{statistics.median(late[who]):.1f} ms" for who in late)))
-    print(row("late, 99 of 100", (f"{percentile(late[who], 99):.1f} ms" for who in late)))
+    print(row("late, p99", (f"{percentile(late[who], 99):.1f} ms" for who in late)))
     print(row("statements while they ran", (polls_busy, len(late["tidemill"]))))
     print(row(f"statements in {asked.quiet:g} s with nothing due", (polls_quiet, 0)))
     each = f"{grown / stored:.0f} bytes" if asked.data else "not known without --data"
