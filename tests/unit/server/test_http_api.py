@@ -382,6 +382,7 @@ def test_the_batch_endpoint_refuses_garbage(http, content) -> None:
         ("POST", "/v1/messages", {"topic": "t", "bdy": "x"}, 400, "bad-request"),
         ("POST", "/v1/messages", {"topic": "t", "body": "", "delay_ms": 1, "level": 1}, 400, "bad-request"),
         ("POST", "/v1/messages", {"topic": "t", "body": "", "delay_ms": 1 << 50}, 400, "illegal-delay"),
+        ("POST", "/v1/messages", {"topic": "t", "body": "", "delay_ms": -5}, 400, "illegal-delay"),
         ("POST", "/v1/messages", {"topic": "t", "body": "x" * (4 << 20) + "x"}, 413, "body-too-large"),
         ("POST", "/v1/cancel", {"handles": ["???"]}, 400, "illegal-handle"),
         ("POST", "/v1/cancel", {"topic": "t"}, 400, "bad-request"),
@@ -389,6 +390,7 @@ def test_the_batch_endpoint_refuses_garbage(http, content) -> None:
         ("POST", "/v1/cancel", {"handles": [], "to_ms": 5}, 400, "bad-request"),
         ("POST", "/v1/reschedule", {"handles": [], "to_ms": 5, "by_ms": 1}, 400, "bad-request"),
         ("POST", "/v1/reschedule", {"topic": "t", "key": "k"}, 400, "bad-request"),
+        ("POST", "/v1/reschedule", {"handles": [], "delay_ms": -1}, 400, "illegal-delay"),
         ("POST", "/v1/ack", {"ack_tokens": ["???"]}, 400, "illegal-handle"),
         ("POST", "/v1/clock/advance", {}, 400, "bad-request"),
         ("GET", "/v1/pending?limit=0", None, 400, "bad-request"),
@@ -496,11 +498,6 @@ def test_what_is_no_json_is_refused_in_words(http) -> None:
             "messages.0.jitter: unknown field; use `jitter_ms`, in milliseconds",
         ),
         (
-            "/v1/messages",
-            b'{"topic": "t", "body": "", "delay_ms": -5}',
-            "delay_ms: -5 is not possible; use 0 or more",
-        ),
-        (
             "/v1/receive",
             b'{"topic": "t", "group": "g", "lease_ms": 0}',
             "lease_ms: 0 is not possible; use 1 or more",
@@ -513,6 +510,31 @@ def test_a_wrong_body_is_named_with_value_and_limit(http, small, path, content, 
     assert (answer.status_code, answer.json()["code"]) == (400, "bad-request")
     assert says in answer.json()["message"]
     assert small.broker.store.ledger.next_seq == 0 and not list(small.broker.store.topics)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "says"),
+    [
+        ({"delay_ms": -1}, "illegal-delay", "delay_ms -1 is negative; use 0 or more"),
+        ({"delay_ms": 1 << 70}, "illegal-delay", "is beyond the limit of 3650d"),
+        ({"deliver_at_ms": 1 << 70}, "illegal-delay", "is beyond the limit of 3650d"),
+        ({"delay_ms": 5, "jitter_ms": -1}, "illegal-delay", "jitter -1 ms is not possible; use 0 to"),
+        ({"delay_ms": 5, "jitter_ms": 1 << 70}, "illegal-delay", "is beyond the limit of 3650d"),
+        ({"level": -1}, "illegal-level", "-1"),
+        ({"level": -(1 << 70)}, "illegal-level", "-1180591620717411303424"),
+        ({"topic": ""}, "illegal-topic", "has 0 characters; use 1 to 127"),
+        ({"topic": "t" * 300}, "illegal-topic", "has 300 characters; use 1 to 127"),
+    ],
+)
+def test_a_message_out_of_range_is_refused_alone(http, fields, code, says) -> None:
+    sent = {"messages": [{"topic": "t", "body": "1", **fields}, {"topic": "t", "body": "2"}]}
+    answer = http.post("/v1/messages/many", json=sent)
+    assert answer.status_code == 200
+    wrong, right = answer.json()["answers"]
+    assert wrong["error"]["code"] == code and says in wrong["error"]["message"]
+    assert right["error"] is None
+    whole = http.post("/v1/messages/many", json={**sent, "all_or_none": True})
+    assert (whole.status_code, whole.json()["code"]) == (400, code)
 
 
 def test_an_empty_body_is_sent_where_it_is_given_and_only_there(http) -> None:
@@ -595,7 +617,7 @@ def test_a_jitter_moves_a_message_later(http) -> None:
     [
         ({"jitter_ms": 5}, "jitter 5 ms needs a delay or a delivery time as well"),
         ({"jitter_ms": 5, "level": 2}, "jitter 5 ms is not possible on level 2"),
-        ({"jitter_ms": -5, "delay_ms": 5}, "jitter_ms"),
+        ({"jitter_ms": -5, "delay_ms": 5}, "jitter -5 ms is not possible; use 0 to"),
         ({"jitter_ms": "soon", "delay_ms": 5}, "jitter_ms"),
         ({"jitter_ms": 1 << 50, "delay_ms": 5}, "is beyond the limit of 3650d"),
     ],

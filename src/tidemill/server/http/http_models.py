@@ -1,9 +1,9 @@
 """The models of the admin API: what each request may hold and what each answer looks like.
 
 Owns names, types and bounds, from which FastAPI makes the checks and the OpenAPI page (answers to queries:
-`view_models.py`). Every number is
-bounded so that no request reaches the broker with a value its formats cannot hold; the rules for messages are
-checked by the broker's admission. Times are Unix milliseconds and end in `_ms`.
+`view_models.py`). Numbers are bounded so that no request reaches the broker with a value its formats cannot
+hold; those of messages are left to the broker's admission, which refuses each message alone. Times are Unix
+milliseconds and end in `_ms`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from tidemill.core.model import NO_TIME_MS, CancelAnswer, TopicType
 
 _LATEST_MS = 1 << 52
 Moment = Annotated[int, Field(ge=0, le=_LATEST_MS, description="Unix milliseconds")]
-Span = Annotated[int, Field(ge=0, le=_LATEST_MS, description="milliseconds")]
 Shift = Annotated[int, Field(ge=-MAX_DELAY_MS, le=_LATEST_MS, description="milliseconds, negative: earlier")]
 Name = Annotated[str, Field(min_length=1, max_length=255)]
 Key = Annotated[str, Field(min_length=1, max_length=PROPERTIES_BYTES_MAX)]
@@ -84,17 +83,20 @@ class ErrorAnswer(Out):
 
 
 class MessageIn(Request):
-    """A message to send. At most one of `deliver_at_ms`, `delay_ms` and `level`."""
+    """A message to send. At most one of `deliver_at_ms`, `delay_ms` and `level`.
 
-    topic: Name
+    No field is bounded here: the broker's admission refuses one message of many alone, a model all of them.
+    """
+
+    topic: str
     body: str = Field("", description="the text, which may be empty; this or `body_base64` must be given")
     body_base64: str | None = Field(None, description="a body that is not text; instead of `body`")
-    deliver_at_ms: Annotated[int, Field(ge=-_LATEST_MS, le=_LATEST_MS)] | None = None
-    delay_ms: Span | None = None
-    jitter_ms: Span = Field(
+    deliver_at_ms: int | None = Field(None, description="Unix milliseconds; a past time is due at once")
+    delay_ms: int | None = Field(None, description="milliseconds, 0 or more")
+    jitter_ms: int = Field(
         0, description="milliseconds: a random extra delay of at most this; with a time or a delay"
     )
-    level: Annotated[int, Field(ge=-_LATEST_MS, le=_LATEST_MS)] = 0
+    level: int = 0
     id: str | None = Field(
         None,
         description="chosen by the client: within an hour the same message is stored once, others refused",
@@ -211,7 +213,7 @@ class RescheduleIn(ChoiceIn):
     """Where to: exactly one of the three."""
 
     deliver_at_ms: Moment | None = None
-    delay_ms: Span | None = None
+    delay_ms: int | None = Field(None, description="milliseconds from now, 0 or more")
     by_ms: Shift | None = None
 
 
