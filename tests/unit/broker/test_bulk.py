@@ -228,12 +228,47 @@ def _one(**columns):
     return pa.table({"body": [b"fine", b"fine"], **{name: [columns[name]] * 2 for name in columns}})
 
 
+def _dictionary_with_null(text):
+    """A column of text, null, text, where the dictionary holds the null."""
+    return pa.DictionaryArray.from_arrays([0, 1, 0], [text, None])
+
+
+@pytest.mark.parametrize("name", ["id", "key", "tag", "message_group", "properties", "once"])
+def test_a_null_in_the_dictionary_of_a_column_is_like_a_plain_null(small, name):
+    text = {"properties": '{"p":"q"}', "once": "no"}.get(name, "x")
+    bodies = ["first", "null", "first"]  # ids that are equal are those of a repeat
+    table = pa.table({"body": bodies, "delay_ms": [5] * 3, name: _dictionary_with_null(text)})
+    answers = small.broker.send_table(table, topic="t")
+    assert len(answers.ids[1].as_py()) == 24
+    small.advance(10)
+    stored = {d.message.body: d.message for d in small.broker.receive("t", "g")}
+    plain = stored[b"null"]
+    assert (plain.keys, plain.tag, plain.message_group, dict(plain.properties)) == ((), "", "", {})
+    given = stored[b"first"]
+    found = (given.id, given.keys, given.tag, given.message_group, dict(given.properties))
+    expected = {"key": ("x",), "properties": {"p": "q"}}.get(name, text)
+    assert name == "once" or expected in found
+
+
 BAD_TABLES = [
     (RequestError, "needs a `body`", pa.table({"key": ["k"]}), "t"),
     (RequestError, "given twice", _one(topic="t"), "t"),
     (RequestError, "either as a column or as an argument", _one(), None),
     (RequestError, "only one of the columns", _one(deliver_at=1, delay_ms=1), "t"),
     (RequestError, "a body is null", pa.table({"body": pa.array([b"", None])}), "t"),
+    (RequestError, "a body is null", pa.table({"body": _dictionary_with_null("a")}), "t"),
+    (
+        IllegalTopicError,
+        "1 to 127",
+        pa.table({"topic": _dictionary_with_null("t"), "body": ["1", "2", "3"]}),
+        None,
+    ),
+    (
+        IllegalKeyError,
+        "a row has neither",
+        pa.table({"body": ["1"] * 3, "once": [True] * 3, "key": _dictionary_with_null("k")}),
+        "t",
+    ),
     (BodyTooLargeError, "1001 bytes, the limit is 1000", pa.table({"body": [bytes(1001)]}), "t"),
     (IllegalTopicError, "1 to 127", pa.table({"topic": pa.array([None], pa.string()), "body": [b""]}), None),
     (IllegalTopicError, "'a b'", _one(), "a b"),

@@ -249,10 +249,9 @@ def check_property_text(text: str) -> None:
 
 
 def bodies_of(batch: pa.RecordBatch, settings: BrokerSettings) -> pa.Array:
-    body = batch.column("body")
-    if body.null_count:
+    body = _as(batch.column("body"), "body", pa.binary())
+    if body.null_count:  # not before: a dictionary counts its indexes, not its values
         raise RequestError("a body is null; use an empty one")
-    body = _as(body, "body", pa.binary())
     longest = int(slices_of(body)[2].max(initial=0))
     if longest > settings.body_bytes_max:
         raise BodyTooLargeError(f"a body has {longest} bytes, the limit is {settings.body_bytes_max}")
