@@ -20,8 +20,7 @@ from tidemill.client.calls import Call
 from tidemill.client.operations import Carrier, Operations, health
 from tidemill.client.send.async_coalescer import AsyncCoalescer
 from tidemill.client.send.drafts import Body, draft_of, with_id
-from tidemill.client.send.isolate_bad_message import encoded, send_parted_async
-from tidemill.client.send.request_limits import in_requests
+from tidemill.client.send.isolate_bad_message import encoded, send_parted_async, sent_in_requests
 from tidemill.client.tables.flight_link import FlightLink
 from tidemill.client.transport.async_connection import AsyncPool, connect
 from tidemill.client.transport.blocking_calls import in_own_thread, on_the_loop
@@ -152,10 +151,10 @@ class AsyncClient(Verbs[Awaiting]):
             del answer  # which would hold itself, by the frame it is raised from
 
     async def _send_many(self, drafts: Iterable[Draft]) -> list[Answer]:
-        answers: list[Answer] = []
-        for part in in_requests(drafts):
-            answers.extend(await self._until_taken(part, await self._send_batch(part)))
-        return answers
+        async def send(part: Sequence[Draft]) -> Sequence[Answer]:
+            return await self._until_taken(part, await self._send_batch(part))
+
+        return await sent_in_requests(drafts, send)
 
     async def _until_taken(self, drafts: Sequence[Draft], first: Sequence[Answer]) -> list[Answer]:
         async def pause(wait_s: float) -> bool:

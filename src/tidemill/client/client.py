@@ -24,8 +24,7 @@ from tidemill.client.calls import Call
 from tidemill.client.operations import Carrier, Operations, health
 from tidemill.client.send.coalescer import LINGER_S, Coalescer
 from tidemill.client.send.drafts import Body, draft_of, with_id
-from tidemill.client.send.isolate_bad_message import encoded, send_parted
-from tidemill.client.send.request_limits import in_requests
+from tidemill.client.send.isolate_bad_message import encoded, send_parted, sent_in_requests
 from tidemill.client.tables.flight_link import FlightLink
 from tidemill.client.transport.close_signal import Closing
 from tidemill.client.transport.connection import ConnectionLostError, Pool, connect
@@ -175,10 +174,10 @@ class Client(BlockingVerbs):
             del answer  # which would hold itself, by the frame it is raised from
 
     def _send_many(self, drafts: Iterable[Draft]) -> list[Answer]:
-        answers: list[Answer] = []
-        for part in in_requests(drafts):
-            answers.extend(self._until_taken(part, self._send_batch(part)))
-        return answers
+        async def send(part: Sequence[Draft]) -> Sequence[Answer]:
+            return self._until_taken(part, self._send_batch(part))
+
+        return finished(sent_in_requests(drafts, send))
 
     def _until_taken(self, drafts: Sequence[Draft], first: Sequence[Answer]) -> list[Answer]:
         async def pause(wait_s: float) -> bool:

@@ -11,6 +11,7 @@ from tidemill.client.look_verbs import LookVerbs
 from tidemill.client.namespaces import Admin, DeadLetters, Groups, Topics
 from tidemill.client.operations import Operations
 from tidemill.client.send.drafts import jitter_ms_of
+from tidemill.client.send.isolate_bad_message import unanswered
 from tidemill.client.tables.scheduled import Scheduled
 from tidemill.client.tables.table_verbs import Tables
 from tidemill.client.transport.retrying import Patience, RetryPolicy, busy_ones
@@ -39,7 +40,9 @@ class Verbs(ConsumeVerbs[K], ChangeVerbs[K], LookVerbs[K]):
     async def send_many(self, drafts: Iterable[Draft]) -> list[SendResult | TidemillError]:
         """Send many messages in as few requests as possible; each has its own answer, in order.
 
-        What is wrong with one message is its answer and is not raised: check each with `isinstance`.
+        What is wrong with one message is its answer and is not raised: check each with `isinstance`. An error
+        that ends the call (the broker is busy, its disk is full, it is unreachable) is raised before the
+        first answer; later it is the answer of each message that has none.
         """
         return await self._operations.send_many(drafts)
 
@@ -50,7 +53,7 @@ class Verbs(ConsumeVerbs[K], ChangeVerbs[K], LookVerbs[K]):
         """Send the rows of an Arrow table, a pandas frame or an iterable of mappings; each has its answer.
 
         Tables go through the broker's Flight endpoint where it has one, which is much faster. `jitter` is
-        that of every row; a column `jitter_ms` gives each its own.
+        that of every row; a column `jitter_ms` gives each its own. Errors are answers as in `send_many`.
         """
         return await self._operations.schedule(table, topic, 0 if jitter is None else jitter_ms_of(jitter))
 
@@ -71,7 +74,11 @@ async def until_taken(
         wait_s = patience.wait_s()
         if wait_s is None or await pause(wait_s):
             break
-        answered = await send_batch([drafts[index] for index in again])
+        these = [drafts[index] for index in again]
+        try:
+            answered = await send_batch(these)
+        except TidemillError as fault:  # the others keep their answers
+            answered = unanswered(fault, these)
         for index, answer in zip(again, answered, strict=True):
             answers[index] = answer
     return answers

@@ -10,7 +10,7 @@ Owns nothing but the broker it opens and closes. There is no request on the way,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,8 +19,8 @@ from tidemill.broker.embedded import open_broker
 from tidemill.broker.query.views import CloseReport
 from tidemill.client.client import BlockingVerbs
 from tidemill.client.operations import Carrier
-from tidemill.client.send.isolate_bad_message import send_parted
-from tidemill.client.send.request_limits import in_requests
+from tidemill.client.send.isolate_bad_message import send_parted, sent_in_requests
+from tidemill.client.verb import finished
 from tidemill.core.clock import Clock
 from tidemill.core.model import Draft, SendResult
 from tidemill.core.send_answers import Answer
@@ -49,10 +49,13 @@ class EmbeddedBroker(BlockingVerbs):
         raise answer
 
     def _send_many(self, drafts: Iterable[Draft]) -> list[Answer]:
-        return [answer for part in in_requests(drafts) for answer in send_parted(self.broker.send_each, part)]
+        return finished(self._sent_many(drafts))
 
     async def _sent_many(self, drafts: Iterable[Draft]) -> list[Answer]:
-        return self._send_many(drafts)
+        return await sent_in_requests(drafts, self._sent_batch)
+
+    async def _sent_batch(self, drafts: Sequence[Draft]) -> list[Answer]:
+        return send_parted(self.broker.send_each, drafts)
 
     def close(self) -> CloseReport:
         """Stop the broker, make everything safe, and say what is still waiting."""

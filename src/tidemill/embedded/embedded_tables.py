@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,13 +12,11 @@ from tidemill.broker.broker import Broker
 from tidemill.broker.change.canceller import ANSWERS
 from tidemill.broker.query.table_schemas import Wanted
 from tidemill.client.tables.flight_link import FlightLink, framed
-from tidemill.client.tables.scheduled import Scheduled, StoredPart
+from tidemill.client.tables.scheduled import RowByRow, Scheduled, StoredPart, scheduled
 from tidemill.client.tables.table_ids import with_ids
-from tidemill.core.errors import RequestError
 from tidemill.core.limits import FRAME_ROWS_MAX
 from tidemill.core.model import CancelAnswer, Handle
 from tidemill.core.request_ids import request_key
-from tidemill.core.send_answers import Answer
 
 
 class EmbeddedTables(FlightLink):
@@ -30,14 +28,11 @@ class EmbeddedTables(FlightLink):
     def is_offered(self) -> bool:
         return True
 
-    def schedule(self, table: Any, topic: str | None, row_by_row: Callable[[Any], list[Answer]]) -> Scheduled:
-        parts: list[StoredPart | list[Answer]] = []
-        for batch in framed(with_ids(table)):
-            try:
-                parts.append(self._stored(batch, topic))
-            except RequestError:
-                parts.append(row_by_row(batch))
-        return Scheduled(parts)
+    def schedule(self, table: Any, topic: str | None, row_by_row: RowByRow) -> Scheduled:
+        batches = list(framed(with_ids(table)))
+        return scheduled(
+            batches, lambda parts: parts.append(self._stored(batches[len(parts)], topic)), row_by_row
+        )
 
     def put_whole(self, table: Any, topic: str | None) -> StoredPart:
         (batch,) = with_ids(table).combine_chunks().to_batches()

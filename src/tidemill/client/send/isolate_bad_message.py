@@ -11,11 +11,19 @@ and answered in its place.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
 
+from tidemill.client.send.request_limits import in_requests
 from tidemill.core.draft_kinds import check_kinds
 from tidemill.core.durations import format_duration
-from tidemill.core.errors import ForbiddenError, IllegalDelayError, RequestError, UnauthorizedError
+from tidemill.core.errors import (
+    ForbiddenError,
+    IllegalDelayError,
+    RequestError,
+    TidemillError,
+    UnauthorizedError,
+)
 from tidemill.core.limits import MAX_DELAY_MS, TIME_MS_MAX
 from tidemill.core.model import Draft
 from tidemill.core.send_answers import Answer
@@ -49,7 +57,11 @@ def send_parted(send: Callable[[Sequence[Draft]], Sequence[Answer]], drafts: Seq
         if len(drafts) < 2:
             return [_refusal(draft, fault) for draft in drafts]
     first, second = _halves(drafts)
-    return [*send_parted(send, first), *send_parted(send, second)]
+    answers = send_parted(send, first)
+    try:
+        return [*answers, *send_parted(send, second)]
+    except TidemillError as fault:
+        return [*answers, *unanswered(fault, second)]
 
 
 async def send_parted_async(
@@ -67,7 +79,37 @@ async def send_parted_async(
         if len(drafts) < 2:
             return [_refusal(draft, fault) for draft in drafts]
     first, second = _halves(drafts)
-    return [*await send_parted_async(send, first), *await send_parted_async(send, second)]
+    answers = await send_parted_async(send, first)
+    try:
+        return [*answers, *await send_parted_async(send, second)]
+    except TidemillError as fault:
+        return [*answers, *unanswered(fault, second)]
+
+
+async def sent_in_requests(
+    drafts: Iterable[Any], send: Callable[[Sequence[Draft]], Awaitable[Sequence[Answer]]]
+) -> list[Answer]:
+    """The answers of many drafts.
+
+    An error that ends the call is raised while no draft has its answer. After that it is the answer of every
+    draft that has none, so that no answer is lost.
+    """
+    answers: list[Answer] = []
+    requests = in_requests(drafts)
+    for request in requests:
+        try:
+            answers += await send(request)
+        except TidemillError as fault:
+            if not answers:
+                raise
+            for rest in (request, *requests):
+                answers += unanswered(fault, rest)
+    return answers
+
+
+def unanswered(fault: TidemillError, drafts: Sequence[Draft]) -> list[Answer]:
+    """The answers of drafts whose request failed, while others have theirs."""
+    return [fault.with_traceback(None)] * len(drafts)
 
 
 def _sound(drafts: Sequence[object]) -> list[Draft]:

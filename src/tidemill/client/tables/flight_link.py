@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tidemill.client.tables.scheduled import Scheduled, StoredPart
+from tidemill.client.tables.scheduled import Parts, RowByRow, Scheduled, StoredPart, scheduled
 from tidemill.client.tables.table_ids import with_ids
 from tidemill.client.transport.close_signal import Closing
 from tidemill.client.transport.endpoint import Endpoint
@@ -30,15 +30,12 @@ from tidemill.core.errors import TidemillError, UnreachableError, error_of
 from tidemill.core.limits import FRAME_ROWS_MAX, MIB
 from tidemill.core.model import CancelAnswer, Handle
 from tidemill.core.request_ids import id_of_part
-from tidemill.core.send_answers import Answer
 
 _BATCH_BYTES = 12 * MIB
 _AHEAD = 3  # batches that may be unanswered: the broker shuts out who has sent too much at once
 _PATIENCE_S = 600.0
 
 _used_in: set[int] = set()  # processes, this one and those it was forked from, in which Flight was used
-
-RowByRow = Callable[[Any], list[Answer]]
 
 
 def as_arrow(table: Any) -> Any | None:
@@ -107,21 +104,13 @@ class FlightLink:
     # -- verbs ------------------------------------------------------------------------------------
 
     def schedule(self, table: Any, topic: str | None, row_by_row: RowByRow) -> Scheduled:
-        """Store a table, batch by batch. A batch with a wrong row goes `row_by_row`: each gets its answer."""
+        """Store a table, batch by batch; what is not stored goes `row_by_row`."""
         batches = list(framed(with_ids(table)))
-        parts: list[StoredPart | list[Answer]] = []
 
-        def put(client: Any) -> None:
-            _put(client, batches[len(parts) :], topic, self._options(), parts)
+        def put(parts: Parts) -> None:
+            self._retried(lambda client: _put(client, batches[len(parts) :], topic, self._options(), parts))
 
-        while len(parts) < len(batches):
-            try:
-                self._retried(put)
-            except (errors.UnauthorizedError, errors.ForbiddenError):
-                raise
-            except errors.RequestError:
-                parts.append(row_by_row(batches[len(parts)]))
-        return Scheduled(parts)
+        return scheduled(batches, put, row_by_row)
 
     def read(self, request: dict[str, Any]) -> Any:
         """A table of the broker as an Arrow table."""
@@ -132,7 +121,7 @@ class FlightLink:
 
     def put_whole(self, table: Any, topic: str | None) -> StoredPart:
         """Store a table as one frame; raises what is wrong with it, and then nothing of it is stored."""
-        parts: list[StoredPart | list[Answer]] = []
+        parts: Parts = []
         batches = with_ids(table).combine_chunks().to_batches()
         self._retried(lambda client: _put(client, batches, topic, self._options(), parts))
         (part,) = parts
@@ -303,7 +292,7 @@ def _next_batch(reader: Any) -> Any:
         return None
 
 
-def _put(client: Any, batches: Sequence[Any], topic: str | None, options: Any, parts: list[Any]) -> None:
+def _put(client: Any, batches: Sequence[Any], topic: str | None, options: Any, parts: Parts) -> None:
     """Put batches; each that is stored adds its answer to `parts`."""
     import pyarrow as pa
     from pyarrow import flight

@@ -1,14 +1,31 @@
-"""The answers to a scheduled table: a lazy sequence of results and errors."""
+"""The answers to a scheduled table: a lazy sequence of results and errors.
+
+Owns the rule of what is raised: an error that ends the call before any row has its answer. After that it is
+the answer of every row that has none, so that no answer is lost.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, overload
 
+from tidemill.core.errors import (
+    ForbiddenError,
+    RequestError,
+    TidemillError,
+    UnauthorizedError,
+    UnreachableError,
+)
 from tidemill.core.model import NO_TIME_MS, Handle, SendResult
 from tidemill.core.send_answers import Answer
+
+RowByRow = Callable[[Any], list[Answer]]  # the answers of a batch
+# The broker counts the batches of a stream, and the rows of a batch.
+_BATCH = re.compile(r"batch \d+ was not stored: ")
+_ROW = re.compile(r"row (\d+): ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +103,50 @@ class Scheduled(Sequence[Answer]):
                 start = end - len(part)
                 found |= {start + row: said for row, said in enumerate(part) if isinstance(said, Exception)}
         return found
+
+
+Parts = list[StoredPart | list[Answer]]
+
+
+def scheduled(batches: Sequence[Any], put: Callable[[Parts], None], row_by_row: RowByRow) -> Scheduled:
+    """Store the batches of a table in order.
+
+    `put` stores those that have no part yet, and adds the part of each. A batch with a wrong row goes
+    `row_by_row`: each gets its answer.
+    """
+    parts: Parts = []
+    while len(parts) < len(batches):
+        try:
+            _put_next(batches, parts, put, row_by_row)
+        except TidemillError as fault:
+            first = sum(map(len, parts))
+            missing = sum(batch.num_rows for batch in batches[len(parts) :])
+            fault.args = (_of_rows(fault, first, first + missing - 1),)
+            if not parts:
+                raise
+            parts.append([fault.with_traceback(None)] * missing)
+            break
+    return Scheduled(parts)
+
+
+def _put_next(
+    batches: Sequence[Any], parts: Parts, put: Callable[[Parts], None], row_by_row: RowByRow
+) -> None:
+    try:
+        put(parts)
+    except (UnauthorizedError, ForbiddenError):  # who calls is not a row's fault
+        raise
+    except RequestError:
+        parts.append(row_by_row(batches[len(parts)]))
+
+
+def _of_rows(fault: TidemillError, first: int, last: int) -> str:
+    """What is wrong, with the rows of the caller's table."""
+    said, rows = str(fault), f"the rows {first} to {last} of the table"
+    if prefix := _BATCH.match(said):
+        said = said[prefix.end() :]
+    if row := _ROW.match(said):
+        said = f"row {first + int(row[1])}: {said[row.end() :]}"
+    if isinstance(fault, UnreachableError):
+        return f"{rows} have no answer, and whether they are stored is not known: {said}"
+    return f"{rows} were not stored: {said}"
