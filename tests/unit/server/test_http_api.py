@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 
 import pytest
@@ -503,6 +504,54 @@ def test_what_is_no_json_is_refused_in_words(http) -> None:
             "lease_ms: 0 is not possible; use 1 or more",
         ),
         ("/v1/messages", b'{"topic": "t"}', "the message has no body; give `body`"),
+        ("/v1/messages", b'{"body": ""}', "topic: it is missing; this field is required; see /docs"),
+        (
+            "/v1/messages",
+            b'{"topic": 5, "body": ""}',
+            "topic: 5 is not possible; use a text; see /docs",
+        ),
+        (
+            "/v1/messages",
+            b'{"topic": "t", "body": "", "once": "yes"}',
+            "once: \"yes\" is not possible; use 'no', 'keep' or 'replace'",
+        ),
+        (
+            "/v1/messages",
+            b'{"topic": "t", "body": "", "keys": "k"}',
+            'keys: "k" is not possible; use a list',
+        ),
+        (
+            "/v1/messages",
+            b'{"topic": "t", "body": "", "properties": []}',
+            "properties: a list of 0 is not possible; use an object",
+        ),
+        ("/v1/messages", b"[]", "the request: a list of 0 is not possible; use an object"),
+        (
+            "/v1/messages/many",
+            b'{"messages": [5]}',
+            "messages.0: 5 is not possible; use an object",
+        ),
+        (
+            "/v1/receive",
+            b'{"topic": "", "group": "g"}',
+            'topic: "" is not possible; use 1 or more characters',
+        ),
+        (
+            "/v1/receive",
+            b'{"topic": "t", "group": "' + b"g" * 300 + b'"}',
+            "group: a text of 300 characters is not possible; use 255 or fewer characters",
+        ),
+        (
+            "/v1/receive",
+            b'{"topic": "t", "group": "g", "tags": []}',
+            "tags: a list of 0 is not possible; use 1 or more values",
+        ),
+        ("/v1/topics", b'{"name": "t", "type": "odd"}', 'type: "odd" is not possible; use '),
+        (
+            "/v1/dead-letters/resend",
+            b'{"group": "g", "all": "perhaps"}',
+            'all: "perhaps" is not possible; use true or false',
+        ),
     ],
 )
 def test_a_wrong_body_is_named_with_value_and_limit(http, small, path, content, says) -> None:
@@ -510,6 +559,47 @@ def test_a_wrong_body_is_named_with_value_and_limit(http, small, path, content, 
     assert (answer.status_code, answer.json()["code"]) == (400, "bad-request")
     assert says in answer.json()["message"]
     assert small.broker.store.ledger.next_seq == 0 and not list(small.broker.store.topics)
+
+
+@pytest.mark.parametrize("value", [True, "5", 5.5, [5], float("nan")])
+@pytest.mark.parametrize(
+    ("method", "path", "body", "field"),
+    [
+        *(
+            ("POST", "/v1/messages", {"topic": "t", "body": "", "delay_ms": 5}, field)
+            for field in ("delay_ms", "deliver_at_ms", "level", "jitter_ms")
+        ),
+        *(
+            ("POST", "/v1/receive", {"topic": "t", "group": "g"}, field)
+            for field in ("count", "wait_ms", "lease_ms")
+        ),
+        ("POST", "/v1/extend", {"ack_tokens": []}, "lease_ms"),
+        *(("POST", "/v1/cancel", {"topic": "t"}, field) for field in ("from_ms", "to_ms")),
+        *(
+            ("POST", "/v1/reschedule", {"topic": "t", "key": "k"}, field)
+            for field in ("deliver_at_ms", "delay_ms", "by_ms")
+        ),
+        ("POST", "/v1/topics", {"name": "t"}, "queues"),
+        ("POST", "/v1/topics/t/limit", {}, "per_second"),
+        ("PUT", "/v1/groups/g", {}, "max_attempts"),
+        ("POST", "/v1/groups/g/reset", {"topic": "t"}, "to_ms"),
+        *(("POST", "/v1/clock/advance", {}, field) for field in ("by_ms", "to_ms")),
+    ],
+)
+def test_a_number_is_a_number_in_json(http, method, path, body, field, value) -> None:
+    content = json.dumps({**body, field: value})
+    answer = http.request(method, path, content=content, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad-request")
+    given = "a list of 1" if value == [5] else json.dumps(value)
+    assert answer.json()["message"] == f"{field}: {given} is not possible; use a whole number; see /docs"
+
+
+def test_a_number_of_a_query_is_named_with_its_limit(http) -> None:
+    assert http.get("/v1/pending", params={"limit": "5"}).status_code == 200
+    low = http.get("/v1/pending", params={"limit": "0"}).json()["message"]
+    assert low == "limit: 0 is not possible; use 1 or more; see /docs"
+    many = http.get("/v1/pending", params={"limit": "many"}).json()["message"]
+    assert many == 'limit: "many" is not possible; use a whole number; see /docs'
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,28 @@ _STATUS: tuple[tuple[type[TidemillError], int], ...] = (
     (BusyError, 429),
     (TidemillError, 503),  # storage, corruption, closed: the operator must act, the client may retry later
 )
-_LIMITS = {
-    "greater_than_equal": ("ge", "use {} or more"),
-    "less_than_equal": ("le", "use {} or less"),
+# Of each kind of the validator's errors, what to use instead; in braces, what the error has in its context.
+_ADVICE = {
+    "greater_than_equal": "use {ge} or more",
+    "less_than_equal": "use {le} or less",
+    "int_type": "use a whole number",
+    "int_parsing": "use a whole number",
+    "int_parsing_size": "use a smaller number",
+    "int_from_float": "use a whole number",
+    "finite_number": "use a whole number",
+    "string_type": "use a text",
+    "string_too_short": "use {min_length} or more characters",
+    "string_too_long": "use {max_length} or fewer characters",
+    "bool_type": "use true or false",
+    "bool_parsing": "use true or false",
+    "list_type": "use a list",
+    "too_short": "use {min_length} or more values",
+    "too_long": "use {max_length} or fewer values",
+    "dict_type": "use an object",
+    "model_type": "use an object",
+    "model_attributes_type": "use an object",
+    "literal_error": "use {expected}",
+    "enum": "use {expected}",
 }
 _SHOWN_CHARS = 40
 
@@ -129,7 +148,7 @@ def refusal_bytes(code: str, message: str) -> bytes:
 
 # -- what is wrong with a body --------------------------------------------------------------------
 
-# The validator's own words name neither the value nor the field that was meant.
+# The validator's own texts name neither the value nor the field that was meant.
 
 
 def body_model(route: Any) -> type[BaseModel] | None:
@@ -144,11 +163,28 @@ def what_is_wrong(error: Mapping[str, Any], model: type[BaseModel] | None) -> st
     kind, place = str(error.get("type")), tuple(error.get("loc", ()))
     if kind == "extra_forbidden":
         return _unknown_field(str(place[-1]), _fields_at(model, place[1:-1]))
-    if kind in _LIMITS:
-        name, advice = _LIMITS[kind]
-        limit = error.get("ctx", {}).get(name)
-        return f"{str(error.get('input'))[:_SHOWN_CHARS]} is not possible; {advice.format(limit)}"
+    if kind == "missing":
+        return "it is missing; this field is required"
+    if kind in _ADVICE:
+        advice = _ADVICE[kind].format_map(error.get("ctx", {}))
+        given = error.get("input")
+        is_bound = "ge" in error.get("ctx", {}) or "le" in error.get(
+            "ctx", {}
+        )  # a query has numbers as texts
+        return f"{str(given)[:_SHOWN_CHARS] if is_bound else _shown(given)} is not possible; {advice}"
     return str(error.get("msg", "not valid"))
+
+
+def _shown(value: Any) -> str:
+    """A value as JSON has it; of a long one, what tells it from the right one."""
+    match value:
+        case list():
+            return f"a list of {len(value)}"
+        case dict():
+            return "an object"
+        case str() if len(value) > _SHOWN_CHARS:
+            return f"a text of {len(value)} characters"
+    return json.dumps(value, default=str)[:_SHOWN_CHARS]
 
 
 def unread_body(cause: BaseException) -> str:

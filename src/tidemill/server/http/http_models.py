@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticKnownError
 
 from tidemill.core.limits import (
     FRAME_ROWS_MAX,
@@ -24,9 +25,22 @@ from tidemill.core.limits import (
 )
 from tidemill.core.model import NO_TIME_MS, CancelAnswer, TopicType
 
+
+def _number_in(value: Any) -> Any:
+    if isinstance(value, (bool, str)):
+        raise PydanticKnownError("int_type")
+    return value
+
+
+# Of numbers in a JSON body: the validator would take true for 1 and "5" for 5, as in a query.
+AS_NUMBER = BeforeValidator(_number_in)
 _LATEST_MS = 1 << 52
 Moment = Annotated[int, Field(ge=0, le=_LATEST_MS, description="Unix milliseconds")]
-Shift = Annotated[int, Field(ge=-MAX_DELAY_MS, le=_LATEST_MS, description="milliseconds, negative: earlier")]
+MomentIn = Annotated[Moment, AS_NUMBER]
+Whole = Annotated[int, AS_NUMBER]
+Shift = Annotated[
+    int, Field(ge=-MAX_DELAY_MS, le=_LATEST_MS, description="milliseconds, negative: earlier"), AS_NUMBER
+]
 Name = Annotated[str, Field(min_length=1, max_length=255)]
 Key = Annotated[str, Field(min_length=1, max_length=PROPERTIES_BYTES_MAX)]
 Tag = Annotated[str, Field(max_length=PROPERTIES_BYTES_MAX)]
@@ -91,12 +105,12 @@ class MessageIn(Request):
     topic: str
     body: str = Field("", description="the text, which may be empty; this or `body_base64` must be given")
     body_base64: str | None = Field(None, description="a body that is not text; instead of `body`")
-    deliver_at_ms: int | None = Field(None, description="Unix milliseconds; a past time is due at once")
-    delay_ms: int | None = Field(None, description="milliseconds, 0 or more")
-    jitter_ms: int = Field(
+    deliver_at_ms: Whole | None = Field(None, description="Unix milliseconds; a past time is due at once")
+    delay_ms: Whole | None = Field(None, description="milliseconds, 0 or more")
+    jitter_ms: Whole = Field(
         0, description="milliseconds: a random extra delay of at most this; with a time or a delay"
     )
-    level: int = 0
+    level: Whole = 0
     id: str | None = Field(
         None,
         description="chosen by the client: within an hour the same message is stored once, others refused",
@@ -142,9 +156,9 @@ class ManyOut(Out):
 class ReceiveIn(Request):
     topic: Name
     group: Name
-    count: Annotated[int, Field(ge=1, le=RECEIVE_COUNT_MAX)] = 32
-    wait_ms: Annotated[int, Field(ge=0, le=RECEIVE_WAIT_MS_MAX)] = 0
-    lease_ms: Annotated[int, Field(ge=1, le=MAX_DELAY_MS)] = Field(
+    count: Annotated[int, Field(ge=1, le=RECEIVE_COUNT_MAX), AS_NUMBER] = 32
+    wait_ms: Annotated[int, Field(ge=0, le=RECEIVE_WAIT_MS_MAX), AS_NUMBER] = 0
+    lease_ms: Annotated[int, Field(ge=1, le=MAX_DELAY_MS), AS_NUMBER] = Field(
         30_000, description="milliseconds until the messages are delivered again if they are not acknowledged"
     )
     tags: Annotated[list[Tag], Field(min_length=1)] | None = Field(
@@ -192,7 +206,9 @@ class AckTokensIn(Request):
 
 
 class ExtendIn(AckTokensIn):
-    lease_ms: Annotated[int, Field(ge=0, le=MAX_DELAY_MS)] = Field(description="milliseconds from now")
+    lease_ms: Annotated[int, Field(ge=0, le=MAX_DELAY_MS), AS_NUMBER] = Field(
+        description="milliseconds from now"
+    )
 
 
 class SettledOut(Out):
@@ -205,15 +221,15 @@ class ChoiceIn(Request):
     handles: Annotated[list[Token], Field(max_length=FRAME_ROWS_MAX)] | None = None
     topic: Name | None = None
     key: Key | None = None
-    from_ms: Moment | None = None
-    to_ms: Moment | None = None
+    from_ms: MomentIn | None = None
+    to_ms: MomentIn | None = None
 
 
 class RescheduleIn(ChoiceIn):
     """Where to: exactly one of the three."""
 
-    deliver_at_ms: Moment | None = None
-    delay_ms: int | None = Field(None, description="milliseconds from now, 0 or more")
+    deliver_at_ms: MomentIn | None = None
+    delay_ms: Whole | None = Field(None, description="milliseconds from now, 0 or more")
     by_ms: Shift | None = None
 
 
@@ -236,11 +252,13 @@ class RescheduleOut(Out):
 class TopicIn(Request):
     name: Name
     type: TopicType = TopicType.MIXED
-    queues: Annotated[int, Field(ge=1, le=QUEUES_PER_TOPIC_MAX)] | None = None
+    queues: Annotated[int, Field(ge=1, le=QUEUES_PER_TOPIC_MAX), AS_NUMBER] | None = None
 
 
 class LimitIn(Request):
-    per_second: Annotated[int, Field(ge=0, le=1 << 40)] = Field(description="releases a second; 0: no limit")
+    per_second: Annotated[int, Field(ge=0, le=1 << 40), AS_NUMBER] = Field(
+        description="releases a second; 0: no limit"
+    )
 
 
 class TopicOut(Out):
@@ -265,7 +283,7 @@ class DeletedOut(Out):
 
 
 class GroupIn(Request):
-    max_attempts: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+    max_attempts: Annotated[int, Field(ge=1, le=1 << 20), AS_NUMBER] | None = None
     is_fifo: bool | None = None
     start: Literal["first", "last"] | None = None
     backoff: Annotated[str, Field(max_length=4096)] | None = Field(
@@ -288,14 +306,14 @@ class GroupListOut(Out):
 
 class ResetIn(Request):
     topic: Name
-    to_ms: Moment
+    to_ms: MomentIn
 
 
 class AdvanceIn(Request):
     """By a span or to a moment."""
 
-    by_ms: Annotated[int, Field(ge=-MAX_DELAY_MS, le=MAX_DELAY_MS)] | None = None
-    to_ms: Moment | None = None
+    by_ms: Annotated[int, Field(ge=-MAX_DELAY_MS, le=MAX_DELAY_MS), AS_NUMBER] | None = None
+    to_ms: MomentIn | None = None
 
 
 class AdvancedOut(Out):
