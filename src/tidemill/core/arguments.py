@@ -5,11 +5,13 @@ Python checks no types at run time; what is written to a log must have the decla
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from tidemill.core.errors import RequestError
 
 NO_LIMIT = 1 << 62
+SHOWN_CHARS = 40
 
 
 def require_int(name: str, value: Any) -> None:
@@ -31,3 +33,15 @@ def require_kind(name: str, value: Any, kinds: type | tuple[type, ...], wanted: 
     """`value` must be an instance of one of `kinds`; the error calls them `wanted`."""
     if not isinstance(value, kinds):
         raise RequestError(f"{name} must be {wanted}, {type(value).__name__} was given")
+
+
+def shown_as_json(value: Any) -> str:
+    """A value of a JSON document, for an error; of a long one, what tells it from the right one."""
+    match value:
+        case list():
+            return f"a list of {len(value)}"
+        case dict():
+            return "an object"
+        case str() if len(value) > SHOWN_CHARS:
+            return f"a text of {len(value)} characters"
+    return json.dumps(value, default=str)[:SHOWN_CHARS]

@@ -31,12 +31,14 @@ from itertools import accumulate, chain, pairwise, repeat
 from types import NoneType
 from typing import Any
 
+from tidemill.core.arguments import shown_as_json
 from tidemill.core.errors import RequestError
 from tidemill.core.frozen import frozen
 from tidemill.core.limits import FRAME_ROWS_MAX, SHARED_ROWS_MAX, TIME_MS_MAX
 from tidemill.core.model import Draft, Once
 
 NOT_A_BATCH = "not a batch of messages: it begins with"  # by which clients know an older broker
+_GARBAGE = f"{NOT_A_BATCH} TMB1 or TMB2, the length of its header and a JSON object"
 CONTENT_TYPE = "application/x-tidemill-batch"
 _HEAD = struct.Struct("<4sI")
 _MAGIC, _STRICT_MAGIC = b"TMB1", b"TMB2"
@@ -204,8 +206,8 @@ def decode_columns(data: bytes) -> SendColumns:
     topics = _topics(header, count)
     columns: dict[str, Any] = {}
     for name, values in header.items():
-        if (is_right := _CHECKS.get(name)) is not None:
-            columns[name] = _column(name, values, count, is_right)
+        if name in _CHECKS:
+            columns[name] = _column(name, values, count)
     if columns.get("topic") is not None and max(columns["topic"], default=0) >= len(topics):
         raise RequestError("column 'topic' of the batch must hold indexes into `topics`")
     if "ids" in header:
@@ -218,11 +220,11 @@ def _header(data: bytes) -> tuple[dict[str, Any], int]:
         magic, length = _HEAD.unpack_from(data)
         text = str(data[_HEAD.size : _HEAD.size + length], "utf-8")
         header, end = _load(text)
-    except (struct.error, ValueError, RecursionError) as error:
-        raise RequestError(f"not a batch of messages: {error}") from None
+    except (struct.error, ValueError, RecursionError):
+        raise RequestError(_GARBAGE) from None
     is_whole = end == len(text) and len(data) >= _HEAD.size + length
     if magic not in (_MAGIC, _STRICT_MAGIC) or not is_whole or not isinstance(header, dict):
-        raise RequestError(f"{NOT_A_BATCH} TMB1 or TMB2, a length and a JSON object")
+        raise RequestError(_GARBAGE)
     if magic == _STRICT_MAGIC:
         if unknown := sorted(header.keys() - _KNOWN):
             raise RequestError(
@@ -252,15 +254,26 @@ def _cut_ids(joined: Any, count: int) -> list[str]:
     return [joined[at : at + width] for at in range(0, len(joined), width)] if width else [""] * count
 
 
-def _column(name: str, values: Any, count: int, is_right: Callable[[list[Any]], bool]) -> list[Any] | None:
+def _column(name: str, values: Any, count: int) -> list[Any] | None:
     """A column, checked as a whole; one number stands for all, where that may be."""
     if values is None:
         return None
     if type(values) is int and name in _MAY_BE_ONE and -TIME_MS_MAX < values < TIME_MS_MAX:
         return [values] * count
-    if not isinstance(values, list) or len(values) != count or not is_right(values):
-        raise RequestError(f"column {name!r} of the batch must hold {count} values of its type")
-    return values
+    is_right, wanted = _CHECKS[name]
+    if type(values) is int and name in _MAY_BE_ONE:
+        values = [values]
+    elif not isinstance(values, list):
+        raise RequestError(f"column {name!r} of the batch must be a list, {shown_as_json(values)} was given")
+    elif len(values) != count:
+        raise RequestError(
+            f"column {name!r} of the batch has length {len(values)}; use {count}, one value per message"
+        )
+    elif is_right(values):
+        return values
+    row = next(row for row, value in enumerate(values) if not is_right([value]))
+    given = shown_as_json(values[row])
+    raise RequestError(f"column {name!r} of the batch: {given} in row {row} is not possible; use {wanted}")
 
 
 def _are_texts(values: list[Any]) -> bool:
@@ -283,12 +296,8 @@ def are_ms_or_none(values: list[Any]) -> bool:
     return _are_numbers(given, TIME_MS_MAX)
 
 
-def _are_ms(values: list[Any]) -> bool:
+def _are_whole(values: list[Any]) -> bool:
     return _are_numbers(values, TIME_MS_MAX)
-
-
-def _are_levels(values: list[Any]) -> bool:
-    return _are_numbers(values, 1 << 15)
 
 
 def _are_keys(values: list[Any]) -> bool:
@@ -308,18 +317,20 @@ def _are_indexes(values: list[Any]) -> bool:
 
 
 _MAY_BE_ONE = ("due", "delay", "jitter")
-_CHECKS: dict[str, Callable[[list[Any]], bool]] = {
-    "topic": _are_indexes,
-    "due": are_ms_or_none,
-    "delay": are_ms_or_none,
-    "level": _are_levels,
-    "id": _are_texts_or_none,
-    "keys": _are_keys,
-    "tag": _are_texts,
-    "group": _are_texts,
-    "props": _are_properties,
-    "once": _are_onces,
-    "jitter": _are_ms,
+_NUMBER = f"a whole number below {TIME_MS_MAX}"
+# Of each column, whether values are of its type, and what that is.
+_CHECKS: dict[str, tuple[Callable[[list[Any]], bool], str]] = {
+    "topic": (_are_indexes, "an index into `topics`"),
+    "due": (are_ms_or_none, f"{_NUMBER}, or null"),
+    "delay": (are_ms_or_none, f"{_NUMBER}, or null"),
+    "level": (_are_whole, _NUMBER),
+    "id": (_are_texts_or_none, "a text or null"),
+    "keys": (_are_keys, "a list of texts"),
+    "tag": (_are_texts, "a text"),
+    "group": (_are_texts, "a text"),
+    "props": (_are_properties, "an object of texts"),
+    "once": (_are_onces, "`no`, `keep` or `replace`"),
+    "jitter": (_are_whole, _NUMBER),
 }
 _KNOWN = {"count", "size", "topics", "ids", *_CHECKS}
 

@@ -131,13 +131,24 @@ def test_a_request_with_jitter_is_one_that_older_brokers_refuse() -> None:
         decode_columns(b"TMB2" + newer[4:])
 
 
-@pytest.mark.parametrize("jitter", [None, [None], ["5"], [True], [1 << 60], 1 << 60, [1, 2]])
-def test_a_jitter_that_is_no_number_is_no_column(jitter) -> None:
+@pytest.mark.parametrize(
+    ("jitter", "says"),
+    [
+        (None, ""),
+        ([None], ": null in row 0 is not possible; use a whole number below 9007199254740992"),
+        (["5"], ': "5" in row 0 is not possible; use a whole number'),
+        ([True], ": true in row 0 is not possible; use a whole number"),
+        ([1 << 60], ": 1152921504606846976 in row 0 is not possible; use a whole number"),
+        (1 << 60, ": 1152921504606846976 in row 0 is not possible; use a whole number"),
+        ([1, 2], " has length 2; use 1, one value per message"),
+    ],
+)
+def test_a_jitter_that_is_no_number_is_no_column(jitter, says) -> None:
     content = _request({"size": [0], "topics": ["t"], "delay": [5], "jitter": jitter})
     if jitter is None:
         assert decode_columns(b"TMB2" + content[4:]).jitter is None
         return
-    with pytest.raises(RequestError, match="column 'jitter' of the batch must hold 1 values"):
+    with pytest.raises(RequestError, match=f"column 'jitter' of the batch{says}"):
         decode_columns(b"TMB2" + content[4:])
 
 

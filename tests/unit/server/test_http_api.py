@@ -374,6 +374,59 @@ def test_the_batch_endpoint_answers_each_message(http) -> None:
 def test_the_batch_endpoint_refuses_garbage(http, content) -> None:
     answer = http.post("/v1/send-batch", content=content)
     assert (answer.status_code, answer.json()["code"]) == (400, "bad-request")
+    said = "not a batch of messages: it begins with TMB1 or TMB2, the length of its header and a JSON object"
+    assert answer.json()["message"] == said
+
+
+def _batch(**columns: object) -> bytes:
+    header = json.dumps({"size": [1, 1], "topics": ["t"], **columns}).encode()
+    return b"TMB2" + len(header).to_bytes(4, "little") + header + b"ab"
+
+
+@pytest.mark.parametrize(("level", "code"), [(1 << 40, None), (-(1 << 40), "illegal-level")])
+def test_a_level_of_any_size_concerns_its_own_message_of_a_batch(http, level, code) -> None:
+    answer = http.post("/v1/send-batch", content=_batch(level=[level, 0]))
+    assert answer.status_code == 200
+    first, second = decode_answers(answer.content, [Draft("t", b"a", level=level), Draft("t", b"b")])
+    assert getattr(first, "code", None) == code and isinstance(second, SendResult)
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        (
+            {"level": [0, 1 << 60]},
+            "'level' of the batch: 1152921504606846976 in row 1 is not possible; use a w",
+        ),
+        (
+            {"level": [0, True]},
+            "'level' of the batch: true in row 1 is not possible; use a whole number below",
+        ),
+        ({"level": [0]}, "'level' of the batch has length 1; use 2, one value per message"),
+        ({"level": 3}, "'level' of the batch must be a list, 3 was given"),
+        (
+            {"delay": 1 << 60},
+            "'delay' of the batch: 1152921504606846976 in row 0 is not possible; use a whole",
+        ),
+        (
+            {"due": ["soon", None]},
+            "'due' of the batch: \"soon\" in row 0 is not possible; use a whole number",
+        ),
+        ({"tag": ["x", None]}, "'tag' of the batch: null in row 1 is not possible; use a text"),
+        (
+            {"keys": [None, [5]]},
+            "'keys' of the batch: a list of 1 in row 1 is not possible; use a list of texts",
+        ),
+        (
+            {"once": ["no", "yes"]},
+            "'once' of the batch: \"yes\" in row 1 is not possible; use `no`, `keep` or",
+        ),
+    ],
+)
+def test_a_wrong_value_of_a_batch_is_named(http, columns, says) -> None:
+    answer = http.post("/v1/send-batch", content=_batch(**columns))
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad-request")
+    assert answer.json()["message"].startswith("column " + says)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from tidemill.core.arguments import SHOWN_CHARS, shown_as_json
 from tidemill.core.errors import (
     BodyTooLargeError,
     BusyError,
@@ -72,7 +73,6 @@ _ADVICE = {
     "literal_error": "use {expected}",
     "enum": "use {expected}",
 }
-_SHOWN_CHARS = 40
 
 
 def status_of(error: TidemillError) -> int:
@@ -171,20 +171,8 @@ def what_is_wrong(error: Mapping[str, Any], model: type[BaseModel] | None) -> st
         is_bound = "ge" in error.get("ctx", {}) or "le" in error.get(
             "ctx", {}
         )  # a query has numbers as texts
-        return f"{str(given)[:_SHOWN_CHARS] if is_bound else _shown(given)} is not possible; {advice}"
+        return f"{str(given)[:SHOWN_CHARS] if is_bound else shown_as_json(given)} is not possible; {advice}"
     return str(error.get("msg", "not valid"))
-
-
-def _shown(value: Any) -> str:
-    """A value as JSON has it; of a long one, what tells it from the right one."""
-    match value:
-        case list():
-            return f"a list of {len(value)}"
-        case dict():
-            return "an object"
-        case str() if len(value) > _SHOWN_CHARS:
-            return f"a text of {len(value)} characters"
-    return json.dumps(value, default=str)[:_SHOWN_CHARS]
 
 
 def unread_body(cause: BaseException) -> str:
