@@ -53,6 +53,8 @@ LEVEL_WAITING_MAX = 16_000_000
 TIME_MS_MAX = 1 << 53  # beyond any time: what a JSON number is exact to
 RECEIVE_WAIT_MS_MAX = 60_000  # of one call that waits for messages
 RECEIVE_COUNT_MAX = 1024  # messages of one receive
+ATTEMPTS_MAX = 1_000_000  # of a group, before a message becomes a dead letter
+RELEASE_RATE_MAX = 1_000_000_000  # of a topic, a second
 DEDUPLICATION_MS = HOUR_MS
 
 assert BODY_BYTES_MAX + PROPERTIES_BYTES_MAX + CARRIED_BYTES_MAX < FRAME_BYTES_MAX <= SEGMENT_BYTES

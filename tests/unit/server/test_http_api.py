@@ -12,6 +12,7 @@ from helpers.asgi_caller import AsgiCaller
 from helpers.open_app import OpenApp
 from helpers.small_broker import START_MS, SmallBroker
 from tidemill.core.errors import IdInUseError
+from tidemill.core.limits import ATTEMPTS_MAX, RELEASE_RATE_MAX
 from tidemill.core.model import Draft, Handle, SendResult
 from tidemill.core.send_answers import decode_answers
 from tidemill.core.send_batch import encode_drafts
@@ -645,6 +646,20 @@ def test_a_number_is_a_number_in_json(http, method, path, body, field, value) ->
     assert (answer.status_code, answer.json()["code"]) == (400, "bad-request")
     given = "a list of 1" if value == [5] else json.dumps(value)
     assert answer.json()["message"] == f"{field}: {given} is not possible; use a whole number; see /docs"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "field", "limit"),
+    [
+        ("PUT", "/v1/groups/g", "max_attempts", ATTEMPTS_MAX),
+        ("POST", "/v1/topics/t/limit", "per_second", RELEASE_RATE_MAX),
+    ],
+)
+def test_the_limit_that_is_named_is_the_one_that_holds(http, method, path, field, limit) -> None:
+    _send(http, topic="t")
+    wrong = http.request(method, path, json={field: limit + 1}).json()["message"]
+    assert wrong == f"{field}: {limit + 1} is not possible; use {limit} or less; see /docs"
+    assert http.request(method, path, json={field: limit}).status_code == 200
 
 
 def test_a_number_of_a_query_is_named_with_its_limit(http) -> None:

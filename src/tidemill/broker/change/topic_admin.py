@@ -10,13 +10,11 @@ from tidemill.broker.send.admission import RETRY_PREFIX, check_topic_name
 from tidemill.core.arguments import require_kind, require_whole
 from tidemill.core.config import BrokerSettings
 from tidemill.core.errors import RequestError, TopicExistsError, TopicInUseError, UnknownTopicError
-from tidemill.core.limits import QUEUES_PER_TOPIC_MAX, RETRY_ORIGINS_MAX
+from tidemill.core.limits import QUEUES_PER_TOPIC_MAX, RELEASE_RATE_MAX, RETRY_ORIGINS_MAX
 from tidemill.core.model import TopicType
 from tidemill.store.commit_log import CommitLog
 from tidemill.store.message_store import MessageStore
 from tidemill.store.topics import Topic
-
-_RATE_MAX = 1_000_000_000
 
 
 class TopicAdmin:
@@ -124,7 +122,7 @@ class TopicAdmin:
     ) -> Topic:
         """Pause, resume or limit a topic's releases."""
         if release_rate_max is not None:
-            require_whole("the release rate (0: no limit)", release_rate_max, 0, _RATE_MAX)
+            require_whole("the release rate (0: no limit)", release_rate_max, 0, RELEASE_RATE_MAX)
         if is_paused is not None:
             require_kind("paused", is_paused, bool, "True or False")
         with self._store.write() as tx:

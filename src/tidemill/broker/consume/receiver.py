@@ -28,7 +28,7 @@ from tidemill.broker.send.admission import RETRY_PREFIX, check_group_name
 from tidemill.core.arguments import require_kind, require_whole
 from tidemill.core.errors import RequestError
 from tidemill.core.levels import level_delays_ms
-from tidemill.core.limits import ANSWER_BYTES_MAX, BODY_BYTES_IN_COMPANY_MAX, DAY_MS
+from tidemill.core.limits import ANSWER_BYTES_MAX, ATTEMPTS_MAX, BODY_BYTES_IN_COMPANY_MAX, DAY_MS
 from tidemill.core.model import Delivery, StoredMessage, Via, rolls_of
 from tidemill.log.arrays import Rows
 from tidemill.store.consumers.consumer_log import change_rows
@@ -47,7 +47,6 @@ from tidemill.store.topics import Topic
 
 # How long a message on its way to the dead letters stays out of sight, should we die on the way.
 _DEAD_LETTER_LEASE_MS = 60_000
-_ATTEMPTS_MAX = 1_000_000
 _COUNT_MAX = 1_000_000
 INVISIBLE_MS_MAX = 3650 * DAY_MS
 
@@ -113,7 +112,7 @@ class Receiver:
     ) -> Group:
         """Change a group's settings; `backoff` such as `10s 1m 5m`, empty for the default."""
         if attempts_max is not None:
-            require_whole("the number of attempts", attempts_max, 1, _ATTEMPTS_MAX)
+            require_whole("the number of attempts", attempts_max, 1, ATTEMPTS_MAX)
         for flag, value in (("fifo", is_fifo), ("start", starts_first)):
             if value is not None:
                 require_kind(flag, value, bool, "True or False")

@@ -16,12 +16,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticKnownError
 
 from tidemill.core.limits import (
+    ATTEMPTS_MAX,
     FRAME_ROWS_MAX,
     MAX_DELAY_MS,
     PROPERTIES_BYTES_MAX,
     QUEUES_PER_TOPIC_MAX,
     RECEIVE_COUNT_MAX,
     RECEIVE_WAIT_MS_MAX,
+    RELEASE_RATE_MAX,
 )
 from tidemill.core.model import NO_TIME_MS, CancelAnswer, TopicType
 
@@ -256,7 +258,7 @@ class TopicIn(Request):
 
 
 class LimitIn(Request):
-    per_second: Annotated[int, Field(ge=0, le=1 << 40), AS_NUMBER] = Field(
+    per_second: Annotated[int, Field(ge=0, le=RELEASE_RATE_MAX), AS_NUMBER] = Field(
         description="releases a second; 0: no limit"
     )
 
@@ -283,7 +285,7 @@ class DeletedOut(Out):
 
 
 class GroupIn(Request):
-    max_attempts: Annotated[int, Field(ge=1, le=1 << 20), AS_NUMBER] | None = None
+    max_attempts: Annotated[int, Field(ge=1, le=ATTEMPTS_MAX), AS_NUMBER] | None = None
     is_fifo: bool | None = None
     start: Literal["first", "last"] | None = None
     backoff: Annotated[str, Field(max_length=4096)] | None = Field(
