@@ -18,6 +18,7 @@ from tidemill.core.errors import (
     IllegalPropertyError,
     IllegalTagError,
     IllegalTopicError,
+    InvalidAckTokenError,
     PropertiesTooLargeError,
     RequestError,
     TidemillError,
@@ -208,7 +209,7 @@ def test_wrong_requests_to_the_other_verbs_write_nothing(small):
         (RequestError, "invisible_ms 0 is", lambda: broker.receive("t", "g", invisible_ms=0)),
         (RequestError, "invisible_ms -1 is not possible", lambda: broker.change_invisibility([], -1)),
         (RequestError, "attempts 0 is not possible", lambda: broker.receiver.set_group("g", attempts_max=0)),
-        (IllegalHandleError, "not an ack token: 'rubbish'", lambda: broker.ack(["rubbish"])),
+        (InvalidAckTokenError, "not an ack token: 'rubbish'", lambda: broker.ack(["rubbish"])),
         (
             RequestError,
             "unknown columns",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.core.errors import IllegalHandleError
+from tidemill.core.errors import InvalidAckTokenError
 from tidemill.core.model import Draft
 
 
@@ -43,7 +43,7 @@ def test_a_receipt_of_an_earlier_attempt_forwards_nothing(small):
     (second,) = small.broker.receive("t", "g")
     assert not small.broker.dead_letter([first.ack_token])[0]
     assert small.broker.ack([second.ack_token]) == [True]
-    with pytest.raises(IllegalHandleError):
+    with pytest.raises(InvalidAckTokenError):
         small.broker.dead_letter(["nonsense"])
 
 

@@ -446,7 +446,7 @@ def test_a_wrong_value_of_a_batch_is_named(http, columns, says) -> None:
         ("POST", "/v1/reschedule", {"handles": [], "to_ms": 5, "by_ms": 1}, 400, "bad-request"),
         ("POST", "/v1/reschedule", {"topic": "t", "key": "k"}, 400, "bad-request"),
         ("POST", "/v1/reschedule", {"handles": [], "delay_ms": -1}, 400, "illegal-delay"),
-        ("POST", "/v1/ack", {"ack_tokens": ["???"]}, 400, "illegal-handle"),
+        ("POST", "/v1/ack", {"ack_tokens": ["???"]}, 400, "invalid-receipt"),
         ("POST", "/v1/clock/advance", {}, 400, "bad-request"),
         ("GET", "/v1/pending?limit=0", None, 400, "bad-request"),
         ("GET", "/v1/nothing", None, 404, "http-404"),

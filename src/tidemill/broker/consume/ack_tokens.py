@@ -13,7 +13,7 @@ import binascii
 from typing import NamedTuple
 
 from tidemill.core.arguments import require_kind
-from tidemill.core.errors import IllegalHandleError
+from tidemill.core.errors import InvalidAckTokenError
 from tidemill.store.consumers.consumer_state import ConsumerState, GroupQueue
 from tidemill.store.topics import TopicTable
 
@@ -38,7 +38,7 @@ def encode_ack_token(delivery: DeliveryName) -> str:
 
 
 def decode_ack_token(ack_token: str) -> DeliveryName:
-    """`IllegalHandleError` if it never was an ack token."""
+    """`InvalidAckTokenError` if it never was an ack token."""
     require_kind("an ack token", ack_token, str, "a text, that of the delivery")
     try:
         text = base64.urlsafe_b64decode(ack_token + "=" * (-len(ack_token) % 4)).decode()
@@ -52,7 +52,7 @@ def decode_ack_token(ack_token: str) -> DeliveryName:
         queue_id, offset, number, resets, attempt = map(int, numbers)
         return DeliveryName(group, topic, queue_id, offset, number, resets, attempt)
     except (ValueError, binascii.Error, UnicodeError):
-        raise IllegalHandleError(
+        raise InvalidAckTokenError(
             f"not an ack token: {ack_token[:60]!r}; pass the ack token of the delivery"
         ) from None
 

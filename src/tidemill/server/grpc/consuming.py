@@ -18,7 +18,6 @@ from tidemill.broker.broker import Broker
 from tidemill.broker.consume.ack_tokens import decode_ack_token
 from tidemill.broker.consume.retries import SendBackAnswer, pause_after
 from tidemill.core.errors import (
-    IllegalHandleError,
     IllegalLeaseError,
     InvalidAckTokenError,
     RequestError,
@@ -209,7 +208,7 @@ class Consuming:
         """Whether it is a receipt of the group; raises if the caller may not settle it."""
         try:
             named, topic, queue_id, *_ = decode_ack_token(receipt)
-        except IllegalHandleError:
+        except InvalidAckTokenError:
             return False
         require(RECEIVE, topic=self._broker.receiver.received_as(topic, queue_id), group=named)
         return named == group
