@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tidemill.client.checks import require_text_or_none
 from tidemill.client.transport.connection import ConnectionLostError
 from tidemill.client.transport.endpoint import Endpoint
 from tidemill.client.transport.retrying import RetryPolicy
@@ -68,13 +69,6 @@ def handles_of(handles: Iterable[Handle | str]) -> list[Handle]:
     return [handle if isinstance(handle, Handle) else Handle.parse(handle) for handle in several]
 
 
-def texts_of(name: str, values: Sequence[str]) -> list[str]:
-    """Several texts; a lone one would be taken for its letters."""
-    if isinstance(values, str):
-        raise RequestError(f"{name} must be a list of texts; write {name}=[{values!r}]")
-    return list(values)
-
-
 def request_id_of(given: str | None) -> str:
     """The request id of a call: the one that was given, else a new one."""
     return new_request_id() if given is None else check_request_id(given)
@@ -119,10 +113,11 @@ def new_time(at: Moment | None, delay: Span | None, by: Span | None) -> dict[str
 
 def chosen(key: str | None, start: Moment | None, end: Moment | None) -> dict[str, Any]:
     """Which messages of a topic: those with a key, or those due in a range."""
+    require_text_or_none("key", key)
     from_ms, to_ms = optional_time(start), optional_time(end)
     has_range = from_ms is not None and to_ms is not None
     if (key is not None) == has_range or (from_ms is None) != (to_ms is None):
-        raise RequestError("pass a handle, a key, or both ends of a range")
+        raise RequestError("pass either a key or both ends of a range")
     return {"from_ms": from_ms, "to_ms": to_ms} if key is None else {"key": key}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidemill.client.arguments import chosen, handles_of, new_time, request_id_of
+from tidemill.client.checks import require_text
 from tidemill.client.verb import Caller, K, Verb
 from tidemill.core.answers import Moved
 from tidemill.core.durations import Moment, Span
@@ -39,6 +40,7 @@ class ChangeVerbs(Caller[K]):
         request_id: str | None = None,
     ) -> int:
         """Cancel all pending messages with a key, or due in `[start, end)`; returns how many."""
+        require_text("topic", topic)
         where = chosen(key, start, end)
         return await self._operations.cancel_where(topic, where, request_id_of(request_id))
 
@@ -70,5 +72,6 @@ class ChangeVerbs(Caller[K]):
         request_id: str | None = None,
     ) -> int:
         """Move all pending messages with a key, or due in `[start, end)`; returns how many."""
+        require_text("topic", topic)
         to, where = new_time(at, delay, by), chosen(key, start, end)
         return await self._operations.reschedule_where(topic, where, to, request_id_of(request_id))

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 
-from tidemill.client.arguments import ack_token_of, optional_ms, texts_of
+from tidemill.client.arguments import ack_token_of, optional_ms
+from tidemill.client.checks import require_extend, require_receive, require_retry_level, tags_of
 from tidemill.client.verb import Caller, K, Stream, Verb
 from tidemill.core.answers import Message, NackResult
 from tidemill.core.clock import stopwatch_s
@@ -82,8 +83,8 @@ class ConsumeVerbs(Caller[K]):
         tags: Sequence[str] | None,
         one_per_message_group: bool = False,
     ) -> list[Message]:
-        wanted = None if tags is None else texts_of("tags", tags)
-        rest = lease_ms, wanted, one_per_message_group
+        require_receive(topic, group, count, lease_ms, one_per_message_group)
+        rest = lease_ms, tags_of(tags), one_per_message_group
         messages: list[Message] = []
         for part_ms in in_calls(wait_ms):
             messages = await self._operations.receive(topic, group, count, part_ms, *rest)
@@ -154,12 +155,15 @@ class ConsumeVerbs(Caller[K]):
         """
         if delay is not None and level is not None:
             raise RequestError("pass delay or level, not both")
+        require_retry_level(level)
         return await self._operations.nack([*map(ack_token_of, messages)], optional_ms(delay), level)
 
     @Verb
     async def extend(self, *messages: Message | str, lease: Span) -> list[bool]:
         """Let the leases of messages end in `lease` from now; False where the token is no longer valid."""
-        return await self._operations.extend([*map(ack_token_of, messages)], as_duration_ms(lease))
+        lease_ms = as_duration_ms(lease)
+        require_extend(lease_ms)
+        return await self._operations.extend([*map(ack_token_of, messages)], lease_ms)
 
     @Verb
     async def requeue(self, *messages: Message | str) -> list[bool]:

@@ -196,10 +196,8 @@ class Operations:
     def topics(self) -> Awaitable[list[TopicInfo]]:
         return self._ask(get("/v1/topics", {}, _list(TopicInfo, "topics")))
 
-    def create_topic(
-        self, name: str, topic_type: TopicType | str, queues: int | None
-    ) -> Awaitable[TopicInfo]:
-        body = {"name": name, "type": str(TopicType(topic_type)), "queues": queues}
+    def create_topic(self, name: str, topic_type: TopicType, queues: int | None) -> Awaitable[TopicInfo]:
+        body = {"name": name, "type": str(topic_type), "queues": queues}
         return self._ask(post("/v1/topics", body, _one(TopicInfo)))
 
     def delete_topic(self, name: str, force: bool) -> Awaitable[int]:

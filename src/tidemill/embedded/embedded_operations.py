@@ -7,7 +7,7 @@ answered here; a test holds both sets equal.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -32,10 +32,8 @@ from tidemill.core.answers import (
     PendingMessage,
     TopicInfo,
 )
-from tidemill.core.arguments import require_whole
 from tidemill.core.errors import RequestError
 from tidemill.core.holds import Held
-from tidemill.core.limits import RECEIVE_COUNT_MAX
 from tidemill.core.model import NO_TIME_MS, CancelAnswer, Delivery, Handle, TopicType
 from tidemill.core.property_names import split_properties
 from tidemill.core.request_ids import request_key
@@ -64,7 +62,6 @@ class EmbeddedOperations(Operations):
         tags: Sequence[str] | None,
         one_per_message_group: bool = False,
     ) -> list[Message]:
-        require_whole("count", count, 1, RECEIVE_COUNT_MAX)
         wanted = None if tags is None else frozenset(tags)
         found = self._broker.receive(
             topic,
@@ -89,10 +86,12 @@ class EmbeddedOperations(Operations):
     async def nack(
         self, ack_tokens: Sequence[str], delay_ms: int | None, level: int | None
     ) -> list[NackResult]:
-        if level is None:
-            return self._broker.retry(ack_tokens, delay_ms)
-        require_whole("level", level, 0, 1 << 31)
-        return self._broker.send_back(ack_tokens, level)
+        retried = (
+            self._broker.retry(ack_tokens, delay_ms)
+            if level is None
+            else self._broker.send_back(ack_tokens, level)
+        )
+        return [replace(result, answer=str(result.answer)) for result in retried]
 
     async def dead_letter(self, ack_tokens: Sequence[str]) -> list[bool]:
         return self._broker.dead_letter(ack_tokens)
@@ -156,8 +155,8 @@ class EmbeddedOperations(Operations):
     async def topics(self) -> list[TopicInfo]:
         return self._broker.views.topics()
 
-    async def create_topic(self, name: str, topic_type: TopicType | str, queues: int | None) -> TopicInfo:
-        self._broker.topics.create(name, TopicType(topic_type), queues)
+    async def create_topic(self, name: str, topic_type: TopicType, queues: int | None) -> TopicInfo:
+        self._broker.topics.create(name, topic_type, queues)
         return self._topic_named(name)
 
     async def delete_topic(self, name: str, force: bool) -> int:
@@ -183,8 +182,6 @@ class EmbeddedOperations(Operations):
 
     async def set_group(self, name: str, settings: Mapping[str, Any]) -> GroupInfo:
         start = settings.get("start")
-        if start not in (None, "first", "last"):
-            raise RequestError(f"start {start!r} is unknown; use first or last")
         self._broker.receiver.set_group(
             name,
             attempts_max=settings.get("max_attempts"),

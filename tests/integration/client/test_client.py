@@ -335,7 +335,7 @@ def test_tasks_do_the_same(served) -> None:
     [
         (lambda c: c.groups.set(""), "the name is empty"),
         (lambda c: c.topics.delete(""), "the name is empty"),
-        (lambda c: c.topics.pause(None), "a name must be a text"),
+        (lambda c: c.topics.pause(None), "topic must be a text"),
         (lambda c: c.cancel_many("AAAA"), "as a list"),
         (lambda c: c.cancel_many([None]), "None is no handle"),
         (lambda c: c.cancel(None), "None is no handle; a message that is not timed has none"),

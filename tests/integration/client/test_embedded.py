@@ -13,10 +13,12 @@ import pytest
 
 import tidemill
 from helpers.http_broker import http_broker
+from tidemill.client import checks
 from tidemill.client.client import BlockingVerbs
 from tidemill.client.operations import Operations
 from tidemill.core.clock import SimulatedClock
 from tidemill.embedded.embedded_operations import EmbeddedOperations
+from tidemill.server.http import http_models
 
 START_MS = 1_800_000_000_000
 _BY_BOTH = {"cancel_many", "schedule", "flight", "is_closed"}  # made of the others
@@ -147,11 +149,56 @@ def test_topics_groups_holds_and_tables(broker, tmp_path: Path) -> None:
         (lambda b: b.reschedule("nonsense", at=1, by=1), tidemill.RequestError, "exactly one"),
         (lambda b: b.nack("x", delay=1, level=1), tidemill.RequestError, "not both"),
         (lambda b: b.admin.hold("everything"), tidemill.RequestError, "releases or absorbing"),
+        (lambda b: b.receive_batch("t", "g", tags=[]), tidemill.RequestError, "tags is empty"),
+        (lambda b: b.receive_batch("t", "g", tags=[5]), tidemill.RequestError, "each of tags must be a text"),
+        (lambda b: next(b.receive("t", "g", tags=[])), tidemill.RequestError, "tags is empty"),
+        (lambda b: b.receive_batch("t", "g", tags=5), tidemill.RequestError, "a list of texts"),
+        (lambda b: b.receive_batch("t", "g", lease=0), tidemill.RequestError, "lease_ms 0"),
+        (lambda b: b.receive_batch("t", "g", lease="7300d"), tidemill.RequestError, "lease_ms"),
+        (lambda b: b.receive_batch("t", "g", count=True), tidemill.RequestError, "count must be a whole"),
+        (lambda b: b.receive_batch("t", "g", count="1"), tidemill.RequestError, "count must be a whole"),
+        (lambda b: b.receive_batch("t", None), tidemill.RequestError, "group must be a text"),
+        (lambda b: b.extend("x", lease=-1), tidemill.RequestError, "lease_ms -1000"),
+        (lambda b: b.nack("x", level=True), tidemill.RequestError, "level must be a whole"),
+        (lambda b: b.topics.create("x", type="foo"), tidemill.RequestError, "one of normal, delay"),
+        (lambda b: b.topics.create("x", queues=True), tidemill.RequestError, "queues must be a whole"),
+        (lambda b: b.topics.limit("t", None), tidemill.RequestError, "per_second must be a whole"),
+        (lambda b: b.topics.delete(5), tidemill.RequestError, "topic must be a text"),
+        (lambda b: b.groups.set("g", backoff=[]), tidemill.RequestError, "backoff must be a text"),
+        (lambda b: b.groups.set("g", max_attempts=True), tidemill.RequestError, "max_attempts must be"),
+        (lambda b: b.groups.set("g", is_fifo="yes"), tidemill.RequestError, "is_fifo must be True or False"),
+        (lambda b: b.groups.set("g", start="now"), tidemill.RequestError, "use first or last"),
+        (lambda b: b.pending(key=5), tidemill.RequestError, "key must be a text"),
+        (lambda b: b.pending(key=""), tidemill.RequestError, "key is empty"),
+        (lambda b: b.pending(limit=10**9), tidemill.RequestError, "limit 1000000000 is not possible"),
+        (lambda b: b.find("t", 5), tidemill.RequestError, "key must be a text"),
+        (lambda b: b.forecast(horizon="100d"), tidemill.RequestError, "horizon_ms"),
+        (lambda b: b.cancel_where("t", key=""), tidemill.RequestError, "key is empty"),
+        (lambda b: b.dead_letters.list(5), tidemill.RequestError, "group must be a text"),
+        (lambda b: b.dead_letters.resend("g", [5]), tidemill.RequestError, "each of ids must be a text"),
+        (lambda b: b.admin.backup(None), tidemill.RequestError, "directory must be a text"),
+        (lambda b: b.admin.damaged(limit=0), tidemill.RequestError, "limit 0"),
     ],
 )
 def test_the_same_errors_are_raised(broker, act, kind, said) -> None:
     with pytest.raises(kind, match=said):
         act(broker)
+
+
+def test_an_answer_to_nack_is_a_plain_text(broker) -> None:
+    broker.send("t", "x")
+    (message,) = broker.receive_batch("t", "g")
+    for answer in (*broker.nack(message), *broker.nack(message, level=1)):
+        assert type(answer.answer) is str
+
+
+def test_a_row_that_is_not_timed_has_no_time(broker) -> None:
+    (answer,) = broker.schedule(pa.table({"body": ["x"]}), topic="t")
+    assert (answer.deliver_at_ms, answer.handle) == (None, None)
+
+
+def test_both_ends_have_the_same_limit_of_rows() -> None:
+    assert checks.LOOK_COUNT_MAX == http_models.LOOK_COUNT_MAX
 
 
 def test_every_operation_is_answered_by_an_embedded_broker_itself() -> None:

@@ -54,7 +54,9 @@ class StoredPart:
         self, topic: str, message_id: str, seq: int, due_ms: int, is_repeat: bool, note: str = ""
     ) -> SendResult:
         """One of a row's columns; notes are a column only where the broker has any."""
-        handle = None if due_ms == NO_TIME_MS else Handle(self.broker, topic, message_id, seq)
+        if due_ms == NO_TIME_MS:
+            return SendResult(message_id, topic, None, None, is_repeat, note)
+        handle = Handle(self.broker, topic, message_id, seq)
         return SendResult(message_id, topic, handle, due_ms, is_repeat, note)
 
 
