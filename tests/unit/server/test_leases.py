@@ -1,4 +1,4 @@
-"""Leases of push clients: renewed while the client lives, given back when it does not."""
+"""Leases of push clients: renewed while the client lives, returned when it does not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def test_a_living_client_keeps_what_it_holds() -> None:
     assert leases.due(10_000).renew == []
     leases.seen("c", 40_000)
     due = leases.due(40_000)
-    assert (due.renew, due.give_back) == (["r1", "r2"], [])
+    assert (due.renew, due.lost) == (["r1", "r2"], [])
     leases.drop(["r1"])
     leases.seen("c", 80_000)
     assert leases.due(40_000 + LEASE_MS - 1_000).renew == ["r2"]
@@ -24,7 +24,7 @@ def test_a_silent_client_loses_what_it_holds() -> None:
     leases.add(["r1"], "c", 0)
     leases.due(40_000)
     due = leases.due(80_000)
-    assert (due.renew, due.give_back) == ([], ["r1"])
+    assert (due.renew, due.lost) == ([], ["r1"])
     assert len(leases) == 0
 
 

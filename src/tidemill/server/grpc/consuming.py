@@ -80,33 +80,33 @@ class Consuming:
     async def receive(self, request: Any, stream: Stream, call: Call) -> None:
         poll = _poll_of(request, call)
         self._leases.seen(poll.client_id, self._broker.clock.boot_ms())
-        await self._give_back_lost(self._attempts.pop(poll.attempt_id, ()))
+        await self._return_lost(self._attempts.pop(poll.attempt_id, ()))
         found = await self._receiving.receive(
             poll.wanted, _patience_s(request, call), partial(_is_there, stream), stream.start
         )
         if not found:
             await stream.write([service.ReceiveMessageResponse(status=_NO_MESSAGE).SerializeToString()])
             return
-        receipts = [delivery.ack_token for delivery in found]
+        ack_tokens = [delivery.ack_token for delivery in found]
         try:
             await stream.write(self._encode(found, poll.namespace))
         except OSError:
-            await self._give_back_lost(receipts)
+            await self._return_lost(ack_tokens)
             raise
         if poll.is_renewed:
-            self._leases.add(receipts, poll.client_id, self._broker.clock.boot_ms())
+            self._leases.add(ack_tokens, poll.client_id, self._broker.clock.boot_ms())
         if poll.attempt_id:
-            self._attempts[poll.attempt_id] = receipts
+            self._attempts[poll.attempt_id] = ack_tokens
             if len(self._attempts) > _ATTEMPTS_KEPT:
                 self._attempts.popitem(last=False)
 
-    async def _give_back(self, receipts: Sequence[str], wait_ms: int = 0) -> None:
-        if receipts:
-            self._leases.drop(receipts)
-            await self._call(self._broker.change_invisibility, receipts, wait_ms)
-            self._schedule_look(receipts)
+    async def _return(self, ack_tokens: Sequence[str], wait_ms: int = 0) -> None:
+        if ack_tokens:
+            self._leases.drop(ack_tokens)
+            await self._call(self._broker.change_invisibility, ack_tokens, wait_ms)
+            self._schedule_look(ack_tokens)
 
-    async def _give_back_lost(self, receipts: Sequence[str]) -> None:
+    async def _return_lost(self, ack_tokens: Sequence[str]) -> None:
         """Return messages that did not reach their client: the first time at once, then with growing delays.
 
         The client may be unable to take it (too large for its gRPC library): it must get the messages behind
@@ -114,18 +114,18 @@ class Consuming:
         """
         later: defaultdict[int, list[str]] = defaultdict(list)
         levels_ms = self._broker.settings.level_delays_ms
-        for receipt in receipts:
-            delivery = decode_ack_token(receipt)
+        for ack_token in ack_tokens:
+            delivery = decode_ack_token(ack_token)
             group = self._broker.receiver.group(delivery.group)
             is_first = delivery.attempt == 1
             wait_ms = 0 if is_first else pause_after(group, delivery.attempt - 1, levels_ms).ms
-            later[wait_ms].append(receipt)
+            later[wait_ms].append(ack_token)
         for wait_ms, lost in later.items():
-            await self._give_back(lost, wait_ms)
+            await self._return(lost, wait_ms)
 
-    def _schedule_look(self, receipts: Sequence[str]) -> None:
+    def _schedule_look(self, ack_tokens: Sequence[str]) -> None:
         """Leases ended or changed: the waiters there look again, or wait for another time."""
-        for group, topic, queue_id in {decode_ack_token(receipt)[:3] for receipt in receipts}:
+        for group, topic, queue_id in {decode_ack_token(ack_token)[:3] for ack_token in ack_tokens}:
             self.polls.wake_one((self._broker.receiver.received_as(topic, queue_id), group))
 
     def _encode(self, found: Sequence[Delivery], namespace: str) -> list[bytes]:
@@ -140,14 +140,16 @@ class Consuming:
 
     async def ack(self, request: Any, call: Call) -> Any:
         group, topic = resource_name(request.group), resource_name(request.topic)
-        receipts = [entry.receipt_handle for entry in request.entries]
-        valid = [self._is_receipt_of(receipt, group) for receipt in receipts]
+        ack_tokens = [entry.receipt_handle for entry in request.entries]
+        valid = [self._is_token_of(ack_token, group) for ack_token in ack_tokens]
         waiting = [
-            self._acks.submit(receipt) for receipt, is_valid in zip(receipts, valid, strict=True) if is_valid
+            self._acks.submit(ack_token)
+            for ack_token, is_valid in zip(ack_tokens, valid, strict=True)
+            if is_valid
         ]
         settled = iter([await waiter for waiter in waiting])
         answers = [is_valid and next(settled) for is_valid in valid]
-        self._leases.drop(receipts)
+        self._leases.drop(ack_tokens)
         self._leases.seen(own(call.header(CLIENT_ID)), self._broker.clock.boot_ms())
         if self._broker.receiver.has_news(topic, group):  # in a FIFO queue the next one may go now
             self.polls.wake_one((topic, group))
@@ -165,7 +167,7 @@ class Consuming:
         return response
 
     async def change_invisibility(self, request: Any, _: Call) -> Any:
-        # The receipt goes back also with an error: clients overwrite theirs with whatever comes.
+        # The receipt handle goes back also with an error: clients overwrite theirs with whatever comes.
         response = service.ChangeInvisibleDurationResponse(status=OK, receipt_handle=request.receipt_handle)
         try:
             await self._change(request)
@@ -174,40 +176,40 @@ class Consuming:
         return response
 
     async def _change(self, request: Any) -> None:
-        receipt = request.receipt_handle
-        if not self._is_receipt_of(receipt, resource_name(request.group)):
+        ack_token = request.receipt_handle
+        if not self._is_token_of(ack_token, resource_name(request.group)):
             raise _INVALID
         invisible_ms = _duration_ms(request.invisible_duration)
         if not 0 <= invisible_ms <= _INVISIBLE_MS_MAX:
             which = "too large" if invisible_ms > 0 else "too small"
             raise IllegalLeaseError(f"the invisible time of {invisible_ms} ms is {which}; use 0 to 12 h")
-        if self._leases.holds(receipt):
+        if self._leases.holds(ack_token):
             # A push consumer failed on it. Not its time counts but the group's: it may know an older table,
             # or none (Node's client), and would spin on a failing message if its pause were nothing.
-            (sent,) = await self._call(self._broker.retry, [receipt])
+            (sent,) = await self._call(self._broker.retry, [ack_token])
             is_changed = sent.answer is not SendBackAnswer.INVALID
         else:
-            (is_changed,) = await self._call(self._broker.change_invisibility, [receipt], invisible_ms)
-        self._leases.drop([receipt])
+            (is_changed,) = await self._call(self._broker.change_invisibility, [ack_token], invisible_ms)
+        self._leases.drop([ack_token])
         if not is_changed:
             raise _INVALID
-        self._schedule_look([receipt])
+        self._schedule_look([ack_token])
 
     async def forward(self, request: Any, _: Call) -> Any:
-        receipt = request.receipt_handle
-        if not self._is_receipt_of(receipt, resource_name(request.group)):
+        ack_token = request.receipt_handle
+        if not self._is_token_of(ack_token, resource_name(request.group)):
             raise _INVALID
-        (is_moved,) = await self._call(self._broker.dead_letter, [receipt])
-        self._leases.drop([receipt])
+        (is_moved,) = await self._call(self._broker.dead_letter, [ack_token])
+        self._leases.drop([ack_token])
         if not is_moved:
             raise _INVALID
         self.polls.wake_one((resource_name(request.topic), resource_name(request.group)))
         return service.ForwardMessageToDeadLetterQueueResponse(status=OK)
 
-    def _is_receipt_of(self, receipt: str, group: str) -> bool:
-        """Whether it is a receipt of the group; raises if the caller may not settle it."""
+    def _is_token_of(self, ack_token: str, group: str) -> bool:
+        """Whether it is an ack token of the group; raises if the caller may not settle it."""
         try:
-            named, topic, queue_id, *_ = decode_ack_token(receipt)
+            named, topic, queue_id, *_ = decode_ack_token(ack_token)
         except InvalidAckTokenError:
             return False
         require(RECEIVE, topic=self._broker.receiver.received_as(topic, queue_id), group=named)
@@ -216,14 +218,14 @@ class Consuming:
     # -- keeping ----------------------------------------------------------------------------------
 
     async def renew_leases(self) -> None:
-        """Renew what living push clients hold, give back what the others held."""
+        """Renew what living push clients hold, return what the others held."""
         due = self._leases.due(self._broker.clock.boot_ms())
         if due.renew:
             await self._call(self._broker.change_invisibility, due.renew, LEASE_MS)
-        await self._give_back(due.give_back)
+        await self._return(due.lost)
 
     async def forget_client(self, client_id: str) -> None:
-        await self._give_back(self._leases.forget_client(client_id))
+        await self._return(self._leases.forget_client(client_id))
 
 
 def _poll_of(request: Any, call: Call) -> _Poll:

@@ -28,7 +28,7 @@ class Due:
     """What a look at the leases found."""
 
     renew: Sequence[str]
-    give_back: Sequence[str]
+    lost: Sequence[str]
 
 
 class Leases:
@@ -44,36 +44,36 @@ class Leases:
     def seen(self, client_id: str, now_ms: int) -> None:
         self._seen_ms[client_id] = now_ms
 
-    def add(self, receipts: Iterable[str], client_id: str, now_ms: int) -> None:
-        for receipt in receipts:
-            self._leases[receipt] = _Lease(client_id, now_ms, now_ms + LEASE_MS)
+    def add(self, ack_tokens: Iterable[str], client_id: str, now_ms: int) -> None:
+        for ack_token in ack_tokens:
+            self._leases[ack_token] = _Lease(client_id, now_ms, now_ms + LEASE_MS)
 
-    def holds(self, receipt: str) -> bool:
-        return receipt in self._leases
+    def holds(self, ack_token: str) -> bool:
+        return ack_token in self._leases
 
-    def drop(self, receipts: Iterable[str]) -> None:
-        for receipt in receipts:
-            self._leases.pop(receipt, None)
+    def drop(self, ack_tokens: Iterable[str]) -> None:
+        for ack_token in ack_tokens:
+            self._leases.pop(ack_token, None)
 
     def forget_client(self, client_id: str) -> list[str]:
-        """A client is gone: its receipts, no longer held."""
+        """A client is gone: its ack tokens, no longer held."""
         self._seen_ms.pop(client_id, None)
-        receipts = [receipt for receipt, lease in self._leases.items() if lease.client_id == client_id]
-        self.drop(receipts)
-        return receipts
+        ack_tokens = [ack_token for ack_token, lease in self._leases.items() if lease.client_id == client_id]
+        self.drop(ack_tokens)
+        return ack_tokens
 
     def due(self, now_ms: int) -> Due:
         """Leases to renew now, and those whose client has fallen silent or holds them far too long."""
         for client_id in [c for c, at_ms in self._seen_ms.items() if now_ms - at_ms > _SILENCE_MS_MAX]:
             del self._seen_ms[client_id]
         renew: list[str] = []
-        give_back: list[str] = []
-        for receipt, lease in self._leases.items():
+        lost: list[str] = []
+        for ack_token, lease in self._leases.items():
             if lease.client_id not in self._seen_ms:
-                give_back.append(receipt)
+                lost.append(ack_token)
             elif lease.ends_ms - now_ms < _RENEW_AHEAD_MS and now_ms - lease.since_ms < _HELD_MS_MAX:
                 lease.ends_ms = now_ms + LEASE_MS
-                renew.append(receipt)
-        self.drop(give_back)
-        self.drop([r for r, lease in self._leases.items() if lease.ends_ms <= now_ms])
-        return Due(renew, give_back)
+                renew.append(ack_token)
+        self.drop(lost)
+        self.drop([token for token, lease in self._leases.items() if lease.ends_ms <= now_ms])
+        return Due(renew, lost)
