@@ -61,5 +61,6 @@ def _is_plain(draft: Draft) -> bool:
         and draft.keys == ()
         and type(draft.properties) is dict
         and not draft.properties
+        and type(draft.carried) is dict
         and not draft.carried
     )

@@ -17,6 +17,7 @@ from tidemill.client import checks
 from tidemill.client.client import BlockingVerbs
 from tidemill.client.operations import Operations
 from tidemill.core.clock import SimulatedClock
+from tidemill.core.model import Draft, Once
 from tidemill.embedded.embedded_operations import EmbeddedOperations
 from tidemill.server.http import http_models
 
@@ -190,6 +191,34 @@ def test_an_answer_to_nack_is_a_plain_text(broker) -> None:
     (message,) = broker.receive_batch("t", "g")
     for answer in (*broker.nack(message), *broker.nack(message, level=1)):
         assert type(answer.answer) is str
+
+
+@pytest.mark.parametrize(
+    ("draft", "kind", "said"),
+    [
+        (Draft("t", b"x", delay_ms=1_000, once=Once.KEEP), tidemill.IllegalKeyError, "needs a key, or an id"),
+        (Draft("t", b"x", carried=None), tidemill.RequestError, "carried must be a mapping"),
+        (Draft("t", b"x", id=""), tidemill.IllegalIdError, "of 0 characters"),
+    ],
+)
+def test_a_draft_that_means_nothing_is_refused(broker, draft, kind, said) -> None:
+    with pytest.raises(kind, match=said):
+        broker.send_draft(draft)
+    if draft.carried is not None:  # it never travels
+        bad, good = broker.send_many([draft, Draft("t", b"y")])
+        assert isinstance(bad, kind) and isinstance(good, tidemill.SendResult)
+
+
+def test_an_empty_id_is_refused_and_what_is_none_is_left_out(broker) -> None:
+    with pytest.raises(tidemill.IllegalIdError, match="of 0 characters"):
+        broker.send("t", "x", id="")
+    wrong, right = broker.schedule([{"body": "x", "id": ""}, {"body": "y", "id": None}], topic="t")
+    assert isinstance(wrong, tidemill.IllegalIdError) and isinstance(right, tidemill.SendResult)
+    assert broker.send("t", "x", tag=None, message_group=None, keys=None, properties=None).id
+
+
+def test_a_level_beyond_the_wires_numbers_is_clamped_with_a_note(broker) -> None:
+    assert broker.send("t", "x", level=40_000).note == "level 40000 is above the highest, 18 was used"
 
 
 def test_a_row_that_is_not_timed_has_no_time(broker) -> None:

@@ -43,8 +43,8 @@ def draft_of(
     level: int = 0,
     key: str | None = None,
     keys: Sequence[str] = (),
-    tag: str = "",
-    message_group: str = "",
+    tag: str | None = "",
+    message_group: str | None = "",
     properties: Mapping[str, str] | None = None,
     once: bool | str | Once = False,
     id: str | None = None,  # noqa: A002 - the name people look for
@@ -57,10 +57,10 @@ def draft_of(
         None if at is None else at * 1_000 if type(at) is int and at < SECONDS_END else as_time_ms(at),
         None if delay is None else delay * 1_000 if type(delay) is int else as_duration_ms(delay),
         level,
-        id or IDS.next(),
+        IDS.next() if id is None else id,
         _keys_of(key, keys) if keys else () if key is None else (key,),
-        tag,
-        message_group,
+        "" if tag is None else tag,
+        "" if message_group is None else message_group,
         properties or _NOTHING,
         None,
         Once.NO if once is False else _once_of(once, id or key or keys),
@@ -105,15 +105,20 @@ def _once_of(once: bool | str | Once, is_named: object) -> Once:
         once = Once(once)
     elif not isinstance(once, Once):
         raise RequestError(f"once={once!r} is unknown; use True, 'keep' or 'replace'")
+    _require_name(once, is_named)
+    return once
+
+
+def _require_name(once: Once, is_named: object) -> None:
     if once is not Once.NO and not is_named:  # a generated id is new each time
         raise IllegalKeyError("sending once needs a key, or an id of your own; neither was given")
-    return once
 
 
 def with_id(draft: Any) -> Any:
     """The draft with an id of our own if it has none; what is no draft goes on, to be refused there."""
     if not isinstance(draft, Draft) or draft.id is not None:
         return draft
+    _require_name(draft.once, draft.keys)
     fields = {name: getattr(draft, name) for name in Draft.__dataclass_fields__}
     return Draft(**{**fields, "id": IDS.next()})
 
@@ -158,7 +163,7 @@ def _draft_of_row(row: Any, topic: str | None, jitter_ms: int) -> Draft:
         _moment(values.get("deliver_at"), values.get("deliver_at_ms")),
         _span("delay_ms", values.get("delay_ms")),
         _level(values.get("level")),
-        values.get("id") or IDS.next(),
+        IDS.next() if values.get("id") is None else values["id"],
         () if key is None else (key,),
         values.get("tag") or "",
         values.get("message_group") or "",

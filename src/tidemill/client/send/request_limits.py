@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from tidemill.client.send.drafts import with_id
+from tidemill.core.errors import RequestError
 from tidemill.core.limits import BODY_BYTES_MAX, FRAME_BYTES_MAX, MIB
 from tidemill.core.model import Draft
 from tidemill.core.splitting import split
@@ -32,4 +33,11 @@ def weight_of(draft: Draft) -> int:
 def in_requests(drafts: Iterable[Any]) -> Iterator[list[Draft]]:
     """The drafts, each with an id, in lists that fit into a request."""
     for part in split(drafts, MESSAGES_MAX, BYTES_MAX, weight_of):
-        yield [with_id(draft) if isinstance(draft, Draft) else draft for draft in part]
+        yield [_with_id_or_fault(draft) for draft in part]
+
+
+def _with_id_or_fault(draft: Any) -> Any:
+    try:
+        return with_id(draft)
+    except RequestError as fault:
+        return fault
