@@ -13,7 +13,7 @@ from tidemill.broker.change.canceller import ANSWERS
 from tidemill.broker.query.table_schemas import Wanted
 from tidemill.client.tables.flight_link import FlightLink, framed
 from tidemill.client.tables.scheduled import RowByRow, Scheduled, StoredPart, scheduled
-from tidemill.client.tables.table_ids import with_ids
+from tidemill.client.tables.table_ids import until_empty_id, with_ids
 from tidemill.core.limits import FRAME_ROWS_MAX
 from tidemill.core.model import CancelAnswer, Handle
 from tidemill.core.request_ids import request_key
@@ -39,6 +39,7 @@ class EmbeddedTables(FlightLink):
         return self._stored(batch, topic)
 
     def _stored(self, batch: Any, topic: str | None) -> StoredPart:
+        until_empty_id([batch])
         result = self._here.send_table(batch, topic=topic, is_whole=True)
         columns = {
             "id": result.ids,

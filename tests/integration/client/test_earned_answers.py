@@ -14,7 +14,13 @@ from helpers.http_broker import HttpBroker, http_broker
 from tidemill.client.tables import flight_link
 from tidemill.core.clock import SimulatedClock
 from tidemill.core.config import BrokerSettings
-from tidemill.core.errors import DiskFullError, RequestError, TooManyRequestsError, UnreachableError
+from tidemill.core.errors import (
+    DiskFullError,
+    IllegalIdError,
+    RequestError,
+    TooManyRequestsError,
+    UnreachableError,
+)
 from tidemill.core.model import Draft, SendResult
 from tidemill.server.flight.flight_server import FlightServer
 
@@ -80,6 +86,15 @@ def test_rows_after_a_wrong_one_keep_their_answers_too(broker, monkeypatch) -> N
     assert isinstance(answers[0], RequestError)
     assert all(isinstance(answer, SendResult) for answer in answers[1:4])
     assert all(isinstance(answer, TooManyRequestsError) for answer in answers[4:])
+
+
+def test_an_empty_id_is_refused_in_its_row(broker) -> None:
+    ids = ["a", "b", "c", "d", "e", "", None, "h", "i", "j"]
+    answers = broker.schedule(_table(_apart(10), id=ids), topic="t")
+    assert {row: type(error) for row, error in answers.errors.items()} == {5: IllegalIdError}
+    assert broker.status().pending == 9
+    with pytest.raises(IllegalIdError, match="an id is empty"):
+        broker.tables.store(_table(_apart(2), id=["x", ""]), topic="t")
 
 
 def test_rows_whose_outcome_is_unknown_say_so(served, monkeypatch) -> None:

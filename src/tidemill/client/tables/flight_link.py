@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemill.client.tables.scheduled import Parts, RowByRow, Scheduled, StoredPart, scheduled
-from tidemill.client.tables.table_ids import with_ids
+from tidemill.client.tables.table_ids import until_empty_id, with_ids
 from tidemill.client.transport.close_signal import Closing
 from tidemill.client.transport.endpoint import Endpoint
 from tidemill.client.transport.forking import keep_for_ever
@@ -108,7 +108,11 @@ class FlightLink:
         batches = list(framed(with_ids(table)))
 
         def put(parts: Parts) -> None:
-            self._retried(lambda client: _put(client, batches[len(parts) :], topic, self._options(), parts))
+            def put_rest(client: Any) -> None:
+                rest = until_empty_id(batches[len(parts) :])
+                _put(client, rest, topic, self._options(), parts)
+
+            self._retried(put_rest)
 
         return scheduled(batches, put, row_by_row)
 
@@ -122,7 +126,7 @@ class FlightLink:
     def put_whole(self, table: Any, topic: str | None) -> StoredPart:
         """Store a table as one frame; raises what is wrong with it, and then nothing of it is stored."""
         parts: Parts = []
-        batches = with_ids(table).combine_chunks().to_batches()
+        batches = until_empty_id(with_ids(table).combine_chunks().to_batches())
         self._retried(lambda client: _put(client, batches, topic, self._options(), parts))
         (part,) = parts
         assert isinstance(part, StoredPart)
@@ -297,6 +301,8 @@ def _put(client: Any, batches: Sequence[Any], topic: str | None, options: Any, p
     import pyarrow as pa
     from pyarrow import flight
 
+    if not batches:  # the connection was lost after the last answer
+        return
     said = {} if topic is None else {"topic": topic}
     descriptor = flight.FlightDescriptor.for_command(json.dumps(said).encode())
     writer, answers = client.do_put(descriptor, batches[0].schema, options)

@@ -6,10 +6,12 @@ Pure, over Arrow columns; without a loop per row.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 from tidemill.client.tables.table_rows import as_texts
-from tidemill.core.errors import RequestError
+from tidemill.core.errors import IllegalIdError, RequestError
 
 _HEX = b"0123456789ABCDEF"
 _NOT_ONCE = (None, "", "no", "false")  # of a column `once`
@@ -32,10 +34,26 @@ def with_ids(table: Any) -> Any:
     if given.type != pa.string():
         raise RequestError(f"column id must hold text; it is of type {given.type}")
     table = table.set_column(table.column_names.index("id"), "id", given)
-    if not given.null_count and not pc.any(pc.equal(given, "")).as_py():
+    if not given.null_count:
         return table
-    is_given = pc.fill_null(pc.not_equal(given, ""), False)
-    return table.set_column(table.column_names.index("id"), "id", pc.if_else(is_given, given, made))
+    return table.set_column(table.column_names.index("id"), "id", pc.coalesce(given, made))
+
+
+def until_empty_id(batches: Sequence[Any]) -> list[Any]:
+    """The batches before the first with an empty id; raises if that is the first of all.
+
+    The broker would make an id for the row, new each time.
+    """
+    sound = list(takewhile(lambda batch: not _has_empty_id(batch), batches))
+    if batches and not sound:
+        raise IllegalIdError("an id is empty; use 1 to 128 characters without blanks, or null for a made one")
+    return sound
+
+
+def _has_empty_id(batch: Any) -> bool:
+    import pyarrow.compute as pc
+
+    return bool(pc.any(pc.equal(batch.column("id"), "")).as_py())
 
 
 def _is_once_without_key(table: Any) -> Any:
