@@ -47,7 +47,7 @@ format: $(READY) ## format the source
 	@$(BIN)/ruff format .
 
 pytest: $(READY_TESTS) ## only the tests of `make test`
-	@$(BIN)/pytest -q -n 3 -m "not long" --durations 15 --record-durations build/durations.txt
+	@$(BIN)/pytest -q -n 3 -m "not long" --durations 15 --record-durations=build/durations.txt
 
 bench: $(READY) ## measure the engine on this machine (docs/benchmarks.md)
 	@$(BIN)/tidemill bench engine

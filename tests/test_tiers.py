@@ -109,3 +109,8 @@ def test_every_property_test_with_a_number_of_its_own_lowers_it_in_quick() -> No
         path.name for path in _TESTS.rglob("test_*.py") if re.search(r"max_examples=\d", path.read_text())
     ]
     assert not found, "write max_examples=examples(…)"
+
+
+def test_the_file_of_durations_is_no_file_of_tests() -> None:
+    """pytest takes a word that names an existing file for a path of tests until its plugins are loaded."""
+    assert "--record-durations=" in _MAKEFILE
