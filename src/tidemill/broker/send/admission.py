@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+import numpy as np
+
 from tidemill.broker.send.jitter import check_jitter
 from tidemill.core.arguments import require_kind
 from tidemill.core.config import BrokerSettings
@@ -38,8 +40,9 @@ from tidemill.core.limits import (
     PROPERTY_COUNT_MAX,
     TOPIC_CHARS_MAX,
 )
-from tidemill.core.model import Draft, MessageType, Once, TopicType
+from tidemill.core.model import NO_TIME_MS, Draft, MessageType, Once, TopicType
 from tidemill.core.property_names import CARRIED_PROPERTIES, RESERVED_PROPERTIES
+from tidemill.log.arrays import I64
 
 _NAME = re.compile(r"[%A-Za-z0-9_-]+")
 # Lone surrogates are half a character (a wrong encoding on the way here): they have no bytes.
@@ -232,6 +235,17 @@ def level_due_ms(level: int, settings: BrokerSettings, now_ms: int) -> tuple[int
     delays_ms = settings.level_delays_ms
     clamped, note = clamped_level(level, delays_ms)
     return now_ms + delays_ms[clamped - 1], clamped, note
+
+
+def level_columns(asked: I64, settings: BrokerSettings, now_ms: int) -> tuple[I64, I64, list[str] | None]:
+    """The same for a column of levels: 0 where there is none, and None where no note is needed."""
+    levels, which = np.unique(asked, return_inverse=True)
+    none = (NO_TIME_MS, 0, "")
+    each = [level_due_ms(level, settings, now_ms) if level else none for level in levels.tolist()]
+    due, used = (np.array(column, np.int64)[which] for column in ([e[0] for e in each], [e[1] for e in each]))
+    if not any(note for _, _, note in each):
+        return due, used, None
+    return due, used, [each[at][2] for at in which.tolist()]
 
 
 def check_not_negative(delay_ms: int, *, where: str = "") -> None:

@@ -22,7 +22,7 @@ from tidemill.broker.send.admission import (
     check_properties,
     check_tag,
     due_time_ms,
-    level_due_ms,
+    level_columns,
 )
 from tidemill.broker.send.batch import ONCE_KEEP, ONCE_NO, ONCE_REPLACE, SendBatch
 from tidemill.broker.send.draft_columns import columns_of
@@ -228,18 +228,11 @@ def _levels(
     levels: Sequence[int], due: I64 | int, settings: BrokerSettings, now_ms: int
 ) -> tuple[I64, I64, list[str] | None]:
     """When each message is due, the level it is on, and notes where that is another one than asked for."""
-    table = {level: level_due_ms(level, settings, now_ms) for level in set(levels) if level}
-    dues: I64 = each_of(due, len(levels)).copy()
-    asked = np.array(levels, np.int64)
-    used = np.zeros(len(levels), np.int64)
-    for level, (due_ms, clamped, _) in table.items():
-        rows = asked == level
-        if (dues[rows] != NO_TIME_MS).any():
-            raise _Doubt
-        dues[rows], used[rows] = due_ms, clamped
-    if not any(note for _, _, note in table.values()):
-        return dues, used, None
-    return dues, used, [table[level][2] if level else "" for level in levels]
+    own, used, notes = level_columns(np.array(levels, np.int64), settings, now_ms)
+    dues: I64 = each_of(due, len(levels))
+    if (dues[used > 0] != NO_TIME_MS).any():
+        raise _Doubt
+    return np.where(used > 0, own, dues), used, notes
 
 
 def _jitter(

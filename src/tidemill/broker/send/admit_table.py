@@ -30,7 +30,7 @@ from tidemill.broker.send.admission import (
     check_properties,
     check_tag,
     check_topic_name,
-    level_due_ms,
+    level_columns,
 )
 from tidemill.broker.send.batch import ONCE_KEEP, ONCE_NO, SendBatch
 from tidemill.broker.send.jitter import jitter_of_rows
@@ -121,20 +121,13 @@ def times_of(
     `first_row` is the number of the batch's first row in the whole table, for what is said about one.
     """
     due = _due_times(batch, settings, now_ms, first_row)
-    levels = np.zeros(batch.num_rows, np.int64)
     if "level" not in batch.schema.names:
-        return due, levels, None
-    given = whole_numbers("level", batch.column("level")).fill_null(0).to_numpy()
-    notes: dict[int, str] = {}
-    for level in np.unique(given).tolist():
-        if level:
-            rows = given == level
-            if (due[rows] != NO_TIME_MS).any():
-                raise RequestError("give only one of a delivery time, a delay and a level")
-            due[rows], levels[rows], note = level_due_ms(level, settings, now_ms)
-            if note:
-                notes[level] = note
-    return due, levels, [notes.get(level, "") for level in given.tolist()] if notes else None
+        return due, np.zeros(batch.num_rows, np.int64), None
+    asked = whole_numbers("level", batch.column("level")).fill_null(0).to_numpy()
+    own, used, notes = level_columns(asked, settings, now_ms)
+    if (due[used > 0] != NO_TIME_MS).any():
+        raise RequestError("give only one of a delivery time, a delay and a level")
+    return np.where(used > 0, own, due), used, notes
 
 
 def _due_times(batch: pa.RecordBatch, settings: BrokerSettings, now_ms: int, first_row: int) -> I64:
