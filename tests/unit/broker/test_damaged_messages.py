@@ -47,8 +47,8 @@ def test_receive_steps_over_a_damaged_message_for_good_and_reports_it_once(small
     with caplog.at_level(logging.ERROR):
         assert received(small) == [b"000", b"001", b"003", b"004"]
         assert received(small, group="other") == [b"000", b"001", b"003", b"004"]
-    (record,) = [r for r in caplog.records if "is damaged" in r.message]
-    assert "the frame at offset" in record.message and ".log" in record.message
+    (record,) = [r for r in caplog.records if "is damaged" in r.getMessage()]
+    assert "the frame at offset" in record.getMessage() and ".log" in record.getMessage()
     progress = small.broker.store.consumers.state.progress((1, 1, 0))
     assert progress.next_offset == 5 and 2 not in progress.taken
     assert damaged_offsets(small) == [2]
@@ -306,7 +306,7 @@ def test_retention_keeps_the_segment_while_a_damaged_message_waits(small, caplog
         for _ in range(3):
             small.broker._maintenance.retain(small.clock.now_ms())
     assert small.broker.store.log.head == 0
-    assert len([r for r in caplog.records if "retention stopped" in r.message]) == 1
+    assert len([r for r in caplog.records if "retention stopped" in r.getMessage()]) == 1
     assert small.broker.status().pending == 2
     small.broker.cancel([handle])
     small.broker._maintenance.retain(small.clock.now_ms())

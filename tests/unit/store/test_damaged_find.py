@@ -95,7 +95,7 @@ def test_the_scrub_finds_damage_under_a_running_broker(small, caplog) -> None:
     assert repaired(small) == 1
     assert not store.find.lost
     assert all_are_found(small)
-    assert [record.message for record in caplog.records if "find" in record.message] == [
+    assert [record.getMessage() for record in caplog.records if "find" in record.getMessage()] == [
         f"{runs(small)[0]}: damage in this run of the find index; derived again from the commit log"
     ]
 

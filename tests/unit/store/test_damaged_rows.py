@@ -78,9 +78,9 @@ def test_a_due_time_moved_earlier_on_disk_releases_nothing_early(small, caplog):
     small.advance(8_000)
     assert b"7" in bodies(small)
     assert repaired(small) == 1
-    (record,) = [r for r in caplog.records if "damage" in r.message]
-    assert str(entry_file(small, 7)) in record.message
-    assert "seqs 7 to 7" in record.message
+    (record,) = [r for r in caplog.records if "damage" in r.getMessage()]
+    assert str(entry_file(small, 7)) in record.getMessage()
+    assert "seqs 7 to 7" in record.getMessage()
 
 
 def test_a_page_of_zeros_loses_nothing(small):
