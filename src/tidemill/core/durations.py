@@ -160,6 +160,8 @@ def _unix_ms(given: object, ms: int) -> int:
 
 def _ms_in(value: object, unit_ms: int, what: str, example: str) -> int:
     """A number of units as milliseconds. What only looks like one (True, a NumPy span) is none."""
+    if type(value) is float and value.is_integer():  # quickly: senders in threads wait for each other here
+        return int(value) * unit_ms
     try:
         if not isinstance(value, bool):
             return operator.index(value) * unit_ms  # type: ignore[arg-type]

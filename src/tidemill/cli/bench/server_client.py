@@ -28,7 +28,7 @@ def measure_threads(endpoint: str, thread_count: int, seconds: float) -> float:
 
         def work(index: int) -> None:
             while stopwatch_s() < until_s:
-                client.send("threads", _BODY, delay=HOUR_MS / 1_000)
+                client.send("threads", _BODY, delay=HOUR_MS // 1_000)
                 counts[index] += 1
 
         took_s = in_threads(thread_count, work)
