@@ -10,10 +10,15 @@ from typing import Any
 
 from tidemill.core.arguments import require_int, require_kind, require_whole
 from tidemill.core.errors import RequestError
-from tidemill.core.limits import HORIZON_MS_MAX, MAX_DELAY_MS, QUEUES_PER_TOPIC_MAX, RECEIVE_COUNT_MAX
+from tidemill.core.limits import (
+    HORIZON_MS_MAX,
+    LOOK_COUNT_MAX,
+    MAX_DELAY_MS,
+    QUEUES_PER_TOPIC_MAX,
+    RECEIVE_COUNT_MAX,
+)
 from tidemill.core.model import TopicType
 
-LOOK_COUNT_MAX = 10_000  # rows of one answer
 _LEVEL_MAX = 1 << 31
 
 

@@ -13,13 +13,11 @@ import pytest
 
 import tidemill
 from helpers.http_broker import http_broker
-from tidemill.client import checks
 from tidemill.client.client import BlockingVerbs
 from tidemill.client.operations import Operations
 from tidemill.core.clock import SimulatedClock
 from tidemill.core.model import Draft, Once
 from tidemill.embedded.embedded_operations import EmbeddedOperations
-from tidemill.server.http import http_models
 
 START_MS = 1_800_000_000_000
 _BY_BOTH = {"cancel_many", "schedule", "flight", "is_closed"}  # made of the others
@@ -224,10 +222,6 @@ def test_a_level_beyond_the_wires_numbers_is_clamped_with_a_note(broker) -> None
 def test_a_row_that_is_not_timed_has_no_time(broker) -> None:
     (answer,) = broker.schedule(pa.table({"body": ["x"]}), topic="t")
     assert (answer.deliver_at_ms, answer.handle) == (None, None)
-
-
-def test_both_ends_have_the_same_limit_of_rows() -> None:
-    assert checks.LOOK_COUNT_MAX == http_models.LOOK_COUNT_MAX
 
 
 def test_every_operation_is_answered_by_an_embedded_broker_itself() -> None:

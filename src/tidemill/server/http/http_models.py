@@ -47,7 +47,6 @@ Name = Annotated[str, Field(min_length=1, max_length=255)]
 Key = Annotated[str, Field(min_length=1, max_length=PROPERTIES_BYTES_MAX)]
 Tag = Annotated[str, Field(max_length=PROPERTIES_BYTES_MAX)]
 Token = Annotated[str, Field(min_length=1, max_length=4096)]
-LOOK_COUNT_MAX = 10_000
 
 
 def time_out(ms: int | None) -> int | None:

@@ -17,13 +17,12 @@ from tidemill.broker.consume.dead_letters import DeadLetter
 from tidemill.broker.consume.retries import SendBackAnswer
 from tidemill.core.answers import NackResult
 from tidemill.core.errors import RequestError
-from tidemill.core.limits import ANSWER_BYTES_MAX, FRAME_ROWS_MAX, MAX_DELAY_MS
+from tidemill.core.limits import ANSWER_BYTES_MAX, FRAME_ROWS_MAX, LOOK_COUNT_MAX, MAX_DELAY_MS
 from tidemill.core.property_names import split_properties
 from tidemill.server.http.http_consuming import require_ack_tokens
 from tidemill.server.http.http_messages import body_out
 from tidemill.server.http.http_models import (
     AS_TEXT,
-    LOOK_COUNT_MAX,
     AckTokensIn,
     Name,
     Out,

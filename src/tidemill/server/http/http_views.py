@@ -14,11 +14,18 @@ from tidemill.broker.broker import Broker
 from tidemill.broker.query.damage_views import damage_views
 from tidemill.broker.query.message_history import MessageStory, MessageView
 from tidemill.core.errors import RequestError, UnknownMessageError
-from tidemill.core.limits import ANSWER_BYTES_MAX, HORIZON_MS_MAX, KIB, MIB, QUEUES_PER_TOPIC_MAX
+from tidemill.core.limits import (
+    ANSWER_BYTES_MAX,
+    HORIZON_MS_MAX,
+    KIB,
+    LOOK_COUNT_MAX,
+    MIB,
+    QUEUES_PER_TOPIC_MAX,
+)
 from tidemill.core.model import Handle
 from tidemill.core.property_names import split_properties
 from tidemill.server.http.http_messages import body_out
-from tidemill.server.http.http_models import LOOK_COUNT_MAX, Key, Moment, Name, Token
+from tidemill.server.http.http_models import Key, Moment, Name, Token
 from tidemill.server.http.view_models import (
     DamagedListOut,
     DamagedOut,
